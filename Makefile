@@ -4,7 +4,7 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.Version=$(VERSION)
 # Packages whose tests run at the same time. They share the kernel, and the claims run whole clusters.
 TEST_PARALLEL ?= 2
-TEST_TIMEOUT  ?= 20m
+TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
 SERVICES      ?= 100000
@@ -24,9 +24,8 @@ help: ## list the targets
 demo: deps controlplane build ## the main job, shown step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
-# Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run, but for those of nodes with runtime
-# containerd, which run only where their programs are built: they are test-realnode's.
-test: deps controlplane build ## all tests but those of real nodes
+# Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run.
+test: deps controlplane build ## all tests
 	go vet ./...
 	CI=1 go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
@@ -36,8 +35,9 @@ build: ## bin/packetwalk and its companions
 	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
 	@ln -f bin/packetwalk bin/kubectl-packetwalk
 
-controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
+controlplane: ## upstream's control plane, kubelet and containerd, built once for all clones (minutes the first time)
 	@go run ./tools/controlplane build
+	@go run ./tools/controlplane build realnode
 
 deps: ## system packages that are missing, by apt
 	@scripts/deps
@@ -95,50 +95,69 @@ oracle-long: deps ## the same in 2,000 worlds with 20 changes each: hours
 	cd controlplane/oracle && CI=1 N=$${N:-2000} CHANGES=$${CHANGES:-20} go test -count=1 -v -run TestRandomWorlds -timeout 24h \
 		-exec "$(CURDIR)/scripts/as-root" .
 
-# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, what runs the pods (light or containerd), and
-# their network (bridge, transparent or kubenet); and the page that gets the results.
+# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, and their network (bridge, transparent or
+# kubenet); and the page that gets the results.
 FOCUS   ?= \[sig-network\].*\[Conformance\]
 SKIP    ?=
 NODES   ?= 3
-RUNTIME ?= light
 NETWORK ?= bridge
-PAGE    ?= docs/conformance.md
+PAGE    ?= docs/dev/conformance.md
 
 # The suite's image stands on this machine's packages: nc and dig are in it.
 .PHONY: e2e
-e2e: deps controlplane build $(if $(filter containerd,$(RUNTIME)),realnode) ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, RUNTIME=, NETWORK=
+e2e: deps controlplane build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
 	@scripts/deps nc:netcat-openbsd dig:bind9-dnsutils
 	@go run ./tools/controlplane build e2e
 	@go build -o bin/e2e/ ./tools/e2e
-	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -runtime $(RUNTIME) -network $(NETWORK) -page '$(PAGE)'
+	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -network $(NETWORK) -page '$(PAGE)'
 
-.PHONY: realnode
-realnode: ## containerd and upstream's kubelet, for nodes with runtime containerd, built once for all clones (minutes the first time)
-	@scripts/deps runc:runc
-	@go run ./tools/controlplane build realnode
-
-# With RUN (a regular expression) those alone, and no page.
-.PHONY: test-realnode
-test-realnode: deps controlplane build realnode $(if $(filter TestNode%,$(RUN)),,helm image) ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
-	CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/realnode
-	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours)
-	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults \
-	  -proxy-pools '{name: light, count: 1}, {name: real, count: 1, runtime: containerd}')
+.PHONY: test-chart
+test-chart: deps controlplane build helm image ## the Helm chart on a lab: it takes over from kube-proxy, is upgraded, and is removed
+	CI=1 CHART=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run TestChart ./test/realnode
 
 .PHONY: test-foreign
-test-foreign: deps controlplane build realnode helm image ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
+test-foreign: deps controlplane build helm image ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
 	@go run ./tools/controlplane build foreign
-	CI=1 REALNODE=1 go test -count=1 -v -timeout 90m -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/foreign
+	CI=1 FOREIGN=1 go test -count=1 -v -timeout 90m -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/foreign
 
 .PHONY: test-proxies
 test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes
 	CI=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults -proxies abacadbcbdcda
+
+# The suites of Debian, and whether the machine's caches are used (CACHE=1), for work on what fails there.
+SUITES ?= trixie bookworm
+CACHE  ?=
+
+.PHONY: test-fresh
+test-fresh: deps ## make demo and make test in new roots of Debian, 30 minutes each: SUITES=, CACHE=1, RUN=COMMANDS
+	@scripts/deps mmdebstrap:mmdebstrap
+	@go build -o bin/fresh/ ./tools/fresh
+	scripts/as-root bin/fresh/fresh $(if $(CACHE),-cache) $(if $(RUN),-run '$(RUN)') $(SUITES)
 
 KILLS ?= 1000
 
 .PHONY: test-killed
 test-killed: deps ## who writes the service proxy's table of nftables killed KILLS times, at random moments of its syncs
 	CI=1 go test -count=1 -v -timeout 2h -exec "$(CURDIR)/scripts/as-root" -run 'TestKilled$$' ./internal/node/servicemaps -kills $(KILLS)
+
+# The Debian whose tools (iproute2, nftables, iptables, ipset, conntrack, …) are used by the tests that read or run them. Its root is made by
+# mmdebstrap: once a month for a release, once a day for sid.
+SUITE   ?= trixie
+IN_DEBIAN = -vet=off -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root $(CURDIR)/scripts/in-debian $(SUITE)"
+
+.PHONY: test-tools
+test-tools: deps ## the tests that read or run ip, nft, iptables and their like, with those of another Debian: SUITE=trixie or sid
+	@scripts/deps mmdebstrap:mmdebstrap
+	CI=1 go test $(IN_DEBIAN) -p $(TEST_PARALLEL) \
+		$(addprefix ./internal/,answer/... azure/fabric capture/... cluster/... kernel/... model/... node/... syntax/...)
+	CI=1 go test $(IN_DEBIAN) -run 'TestFound|TestWorlds' ./test/verify -worlds 40
+
+.PHONY: test-vm
+test-vm: deps controlplane build ## labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
+	@scripts/deps qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs
+	@go test -c -o bin/vm/vm.test ./test/vm
+	@go build -o bin/vm/shop/ ./examples/shop/...
+	@SUITE='$(SUITE)' WORLDS='$(WORLDS)' MODULES='$(MODULES)' SHORT='$(SHORT)' scripts/as-root scripts/test-vm
 
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000

@@ -43,8 +43,12 @@ require (
 )
 
 require (
+	github.com/cilium/ebpf v0.22.0
+	github.com/containerd/console v1.0.5
+	github.com/containerd/go-runc v1.2.1
 	github.com/moby/sys/signal v0.7.1
 	github.com/moby/sys/user v0.5.0
+	github.com/opencontainers/runtime-spec v1.3.0
 )
 
 require (

@@ -10,6 +10,8 @@ fi
 PATH=$PATH:/usr/sbin:/sbin
 
 lab=demo
+sudo=
+[ -z "${SUDO_UID-}" ] || sudo='sudo ' # what the user types has to become root again
 example=examples/azure-cni
 pw() { # pw COMMAND ARGS…: packetwalk on this lab
 	command=$1
@@ -24,7 +26,7 @@ show() { # show COMMAND…: print what a user would type, and run it
 }
 fail() {
 	echo "demo: $*" >&2
-	echo "demo: the lab is still there: look at 'bin/packetwalk status --name $lab', or remove it with 'bin/packetwalk down --name $lab'" >&2
+	echo "demo: the lab is still there: look at '${sudo}bin/packetwalk status --name $lab', or remove it with '${sudo}bin/packetwalk down --name $lab'" >&2
 	exit 1
 }
 duration() { [ "$1" -lt 60 ] || printf '%s min ' $(($1 / 60)); echo "$(($1 % 60)) s"; } # SECONDS
@@ -104,14 +106,14 @@ expect "$walk" '^the destination sees 10\.13\.76\.4:[0-9]+, because nat KUBE-POS
 step "all as it should be"
 [ -z "${SINCE-}" ] || echo "from 'make demo' to this answer, with all that had to be installed and built: $(duration $(($(date +%s) - SINCE)))"
 cat <<TXT
-What to try next (as root; the lab stays up):
-  bin/packetwalk shell --name $lab                 a shell in which these are the lab's:
+What to try next (the lab stays up):
+  ${sudo}bin/packetwalk shell --name $lab            a shell in which these are the lab's:
     ssh client curl -s http://$vip
     ssh $node                                      on the node: ip a, bridge link, tcpdump -ni eth0 port 80
     kubectl apply -f $example/whereami-local.yaml  externalTrafficPolicy Local: look at the walk, conntrack and the probe again
     kubectl scale deployment/whereami --replicas=5
     packetwalk walk --live --from pod/NAME --to vm/testvm:80
     packetwalk status -o wide
-  bin/packetwalk down --name $lab                  remove everything
+  ${sudo}bin/packetwalk down --name $lab             remove everything
 $example/README.md walks through the whole article.
 TXT

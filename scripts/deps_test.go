@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,9 +57,12 @@ mod) if [ "$GOPROXY" = off ]; then [ -n "$MODULES_ARE_HERE" ]; else for i in 1 2
 esac`, minor)
 }
 
+// program puts a script in PATH, in place of the link to a program of this machine that may be there.
 func (m machine) program(name, script string) {
 	m.t.Helper()
-	if err := os.WriteFile(filepath.Join(m.bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	path := filepath.Join(m.bin, name)
+	_ = os.Remove(path)
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -126,6 +130,18 @@ func TestWithGo(t *testing.T) {
 	if want := m.bin + "/go is Go 1.18, and before the one of the system in PATH: take it out, or install Go 1.26.0 or later"; good ||
 		!strings.Contains(out, want) {
 		t.Errorf("Go 1.18: %v\n%s", good, out)
+	}
+}
+
+// TestList: the packages of the programs are printed, and none is installed.
+func TestList(t *testing.T) {
+	m := newMachine(t, "2:1.24~2", "24")
+	cmd := exec.Command("./deps", "--list", "runc:a-package")
+	cmd.Env = []string{"PATH=" + m.bin}
+	out, err := cmd.CombinedOutput()
+	packages := strings.Fields(string(out))
+	if err != nil || !slices.Contains(packages, "nftables") || !slices.Contains(packages, "a-package") || m.installed() != "" {
+		t.Errorf("%v, installed %q\n%s", err, m.installed(), out)
 	}
 }
 

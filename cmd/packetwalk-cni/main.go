@@ -3,13 +3,19 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/cni"
 )
 
 func main() {
+	if err := program.AddSystemPath(); err != nil {
+		fmt.Fprintln(os.Stderr, "packetwalk-cni:", err)
+		os.Exit(1)
+	}
 	skel.PluginMainFuncs(cni.Funcs(os.Stdout), cni.Versions(), "packetwalk-cni: Azure CNI's pod network (bridge and transparent mode)")
 }

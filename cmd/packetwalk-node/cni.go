@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -37,14 +37,14 @@ var cniCommands = map[string]string{
 // cniCommand is what the command line of one asks for.
 type cniCommand struct {
 	cniinstall.Options
-	name                                       string
-	conflist, kubeconfig, server, node, keeper string
+	name                                        string
+	conflist, kubeconfig, server, node, cleanup string
+	keep                                        bool
 	// pods is the range of the node's pods, which never becomes another; invalid before it is asked for.
 	pods netip.Prefix
 }
 
-func parseCNI(args []string) (*cniCommand, error) {
-	c := &cniCommand{name: args[0]}
+func (c *cniCommand) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet(c.name, pflag.ContinueOnError)
 	f.Usage = func() {}
 	f.StringVar(&c.Bin, "bin-dir", "/opt/cni/bin", "the node's `directory` of CNI plugins")
@@ -57,13 +57,21 @@ func parseCNI(args []string) (*cniCommand, error) {
 			"`file` with the network configuration list; the value usePodCidr in it becomes the IPv4 range of the node's pods")
 		f.StringVar(&c.Name, "name", "10-packetwalk.conflist", "the configuration's `name` on the node")
 		f.StringSliceVar(&c.Sources, "source-dirs", []string{"/usr/bin", "/usr/lib/cni"}, "`directories` with the plugins to install")
-		f.StringVar(&c.keeper, "keep", "", "go on, and at the end take everything away if this DaemonSet, `NAMESPACE/NAME`, has been deleted")
+		f.BoolVar(&c.keep, "keep", false, "keep running, and put back what is missing")
+		f.StringVar(&c.cleanup, "cleanup-on-delete", "",
+			"with --keep: at the end remove everything if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise it stays")
 		f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
 		f.StringVar(&c.server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
 		f.StringVar(&c.node, "node-name", "", "`name` of this node in the API, for usePodCidr")
 	}
+	return f
+}
+
+func parseCNI(args []string) (*cniCommand, error) {
+	c := &cniCommand{name: args[0]}
+	f := c.flags()
 	err := f.Parse(args[1:])
-	switch namespace, name, _ := strings.Cut(c.keeper, "/"); {
+	switch namespace, name, _ := strings.Cut(c.cleanup, "/"); {
 	case errors.Is(err, pflag.ErrHelp):
 		fmt.Printf("Usage: packetwalk-node %s [flags]: %s\n%s", c.name, cniCommands[c.name], f.FlagUsages())
 		return nil, err
@@ -73,8 +81,10 @@ func parseCNI(args []string) (*cniCommand, error) {
 		return nil, fmt.Errorf("unexpected argument %q; all settings are flags", f.Arg(0))
 	case c.name == installCNI && c.conflist == "":
 		return nil, errors.New("--conflist: not given; write the file with the network configuration list")
-	case c.keeper != "" && (namespace == "" || name == "" || strings.Contains(name, "/")):
-		return nil, fmt.Errorf("--keep: %q is no NAMESPACE/NAME", c.keeper)
+	case c.cleanup != "" && (namespace == "" || name == "" || strings.Contains(name, "/")):
+		return nil, fmt.Errorf("--cleanup-on-delete: %q is not NAMESPACE/NAME", c.cleanup)
+	case c.cleanup != "" && !c.keep:
+		return nil, errors.New("--cleanup-on-delete: it needs --keep")
 	}
 	return c, nil
 }
@@ -99,10 +109,10 @@ func runCNI(args []string) int {
 }
 
 func (c *cniCommand) run(ctx context.Context) error {
-	logger := log.New(os.Stderr, "", log.LstdFlags|log.Lmicroseconds)
+	logger := newLogger()
 	say := func(notes []string) {
 		for _, n := range notes {
-			logger.Print(n)
+			logger.Info(n)
 		}
 	}
 	switch {
@@ -112,7 +122,7 @@ func (c *cniCommand) run(ctx context.Context) error {
 		notes, err := cniinstall.Remove(c.Dirs, "")
 		say(notes)
 		return err
-	case c.keeper == "":
+	case !c.keep:
 		o, err := c.options(ctx)
 		if err != nil {
 			return err
@@ -121,25 +131,33 @@ func (c *cniCommand) run(ctx context.Context) error {
 		say(notes)
 		return err
 	}
-	config, err := c.api()
-	if err != nil {
-		return err
+	c.Owner = cmp.Or(c.Owner, rand.Text())
+	if c.cleanup == "" {
+		return cniinstall.Keep(ctx, c.options, nil, logger)
 	}
-	trouble := func(what string, err error) {
-		if err != nil {
-			logger.Printf("%s: %v", what, err)
-		}
-	}
-	namespace, name, _ := strings.Cut(c.keeper, "/")
-	owner, err := kube.NewOwner(config, trouble, namespace, name)
+	owner, err := c.daemonSet(logger)
 	if err != nil {
 		return err
 	}
 	watch, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also after SIGTERM, until it is known why that came
 	defer cancel()
 	go owner.Run(watch)
-	c.Owner = cmp.Or(c.Owner, rand.Text())
-	return cniinstall.Keep(ctx, c.options, owner.Deleted, logger.Printf)
+	return cniinstall.Keep(ctx, c.options, owner.Deleted, logger)
+}
+
+// daemonSet is the DaemonSet whose deletion is the end of what is installed.
+func (c *cniCommand) daemonSet(logger *slog.Logger) (*kube.Owner, error) {
+	config, err := c.api()
+	if err != nil {
+		return nil, err
+	}
+	trouble := func(what string, err error) {
+		if err != nil {
+			logger.Warn(fmt.Sprintf("%s: %v", what, err))
+		}
+	}
+	namespace, name, _ := strings.Cut(c.cleanup, "/")
+	return kube.NewOwner(config, trouble, namespace, name)
 }
 
 func (c *cniCommand) api() (*rest.Config, error) {

@@ -51,7 +51,10 @@ func parse(args []string) (*command, error) {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Printf("Usage: packetwalk-node [flags]\n%sFlags of kube-proxy without effect: --%s\n", f.FlagUsages(),
 				strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
-			fmt.Printf("packetwalk-node %s [flags]: %s\n", checkLivez, checkLivezHelp)
+			for _, name := range slices.Sorted(maps.Keys(checks)) {
+				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, checks[name].help)
+			}
+			fmt.Printf("packetwalk-node %s [flags]: %s\n", removeAll, removeAllHelp)
 			for _, name := range slices.Sorted(maps.Keys(cniCommands)) {
 				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, cniCommands[name])
 			}
@@ -98,8 +101,9 @@ func (c *command) flags() *pflag.FlagSet {
 	f.StringVar(&c.Server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
 	f.StringVar(&c.CleanupOnDelete, "cleanup-on-delete", "",
 		"at the end do --cleanup if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
-	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
+	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end (see also "+removeAll+")")
 	podUID(f, &c.PodUID)
+	f.StringVar(&c.Pod, "pod", "", "`NAMESPACE/NAME` of the pod that this runs in: it gets the condition "+agent.WaitingCondition)
 	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
 	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {
 		if c.showVersion = s == "raw"; !c.showVersion {
@@ -338,6 +342,8 @@ func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 			}
 			return err
 		})
+	f.BoolVar(&o.BlockWireServer, "block-wire-server", false,
+		"drop pods' packets to TCP 80 and 32526 of 168.63.129.16, as an AKS node does")
 	f.BoolVar(&o.IPMasqAgent, "ip-masq-agent", o.IPMasqAgent, "keep the ip-masq-agent's rules, of ConfigMaps in kube-system")
 	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "",
 		"form of its configuration: v1 (kubernetes-sigs) or v2 (Azure); by default that of --proxy-rules")

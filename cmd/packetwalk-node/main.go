@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/agent"
 )
 
@@ -23,6 +24,10 @@ import (
 var version = "development"
 
 func main() {
+	if err := program.AddSystemPath(); err != nil {
+		fmt.Fprintln(os.Stderr, "packetwalk-node:", err)
+		os.Exit(1)
+	}
 	// The agent's own data is small and long-lived: collecting early costs little and keeps many agents on one machine small.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -34,8 +39,10 @@ func run(args []string) int {
 	switch {
 	case len(args) > 0 && cniCommands[args[0]] != "":
 		return runCNI(args)
-	case len(args) > 0 && args[0] == checkLivez:
-		return runLivez(args[1:])
+	case len(args) > 0 && args[0] == removeAll:
+		return runRemoveAll(args[1:])
+	case len(args) > 0 && checks[args[0]].ask != nil:
+		return runCheck(args[0], args[1:])
 	}
 	c, err := parse(args)
 	if err == nil && !c.showVersion {
@@ -53,20 +60,20 @@ func run(args []string) int {
 		fmt.Println("packetwalk-node", version)
 		return 0
 	}
-	logger := log.New(os.Stderr, "", log.LstdFlags|log.Lmicroseconds)
+	logger := newLogger()
 	if len(c.notes) > 0 {
-		logger.Printf("warning: %s", strings.Join(c.notes, "; "))
+		logger.Warn(strings.Join(c.notes, "; "))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := c.run(ctx, logger); err != nil {
-		fmt.Fprintf(os.Stderr, "packetwalk-node: %v\n", err)
+		logger.Error(err.Error())
 		return 1
 	}
 	return 0
 }
 
-func (c *command) run(ctx context.Context, logger *log.Logger) error {
+func (c *command) run(ctx context.Context, logger *slog.Logger) error {
 	switch {
 	case c.writeTo != "":
 		c.proxy.Default()

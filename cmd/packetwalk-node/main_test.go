@@ -263,7 +263,8 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 func TestExitStatus(t *testing.T) {
 	t.Setenv("POD_UID", "")
 	for arg, want := range map[string]int{"--version": 0, "--help": 0, "--nonsense": 2, "--proxy-rules=0.1": 2,
-		"--kubeconfig=/no/such/file": 1, "check-livez": 2, "check-livez --help": 0, "check-livez --pod-uid=nobody's": 1} {
+		"--kubeconfig=/no/such/file": 1, "check-livez": 2, "check-livez --help": 0, "check-livez --pod-uid=nobody's": 1,
+		"check-readyz": 2, "check-readyz --help": 0, "check-readyz --pod-uid=nobody's": 1} {
 		if got := run(strings.Fields(arg)); got != want {
 			t.Errorf("%s: exit status %d, want %d", arg, got, want)
 		}
@@ -303,7 +304,8 @@ func TestCNI(t *testing.T) {
 		{[]string{checkCNI, "--pod-uid=another"}, 1},
 		{[]string{installCNI, "--conflist=" + ranged, "--source-dirs=" + source}, 1},
 		{[]string{installCNI}, 2},
-		{[]string{installCNI, "--conflist=" + list, "--keep=node"}, 2},
+		{[]string{installCNI, "--conflist=" + list, "--keep", "--cleanup-on-delete=node"}, 2},
+		{[]string{installCNI, "--conflist=" + list, "--cleanup-on-delete=a/b"}, 2},
 		{[]string{removeCNI, "--conflist=" + list}, 2},
 		{[]string{removeCNI, "now"}, 2},
 		{[]string{removeCNI, "--help"}, 0},

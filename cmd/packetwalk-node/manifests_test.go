@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,14 +16,14 @@ import (
 	"packetwalk.dev/internal/node/cniinstall"
 )
 
-// TestManifests: what the manifests in deploy/manifests run is this program, of an image of the chart's version, and it takes each flag and
-// each field of the configuration, without one that has no effect.
+// TestManifests: what the manifests in deploy/manifests run is this program, of an image whose version the user writes, and it takes each
+// flag and each field of the configuration, without one that has no effect.
 func TestManifests(t *testing.T) {
 	files, err := filepath.Glob("../../deploy/manifests/*.yaml")
 	if err != nil || len(files) < 2 {
 		t.Fatalf("%v, %v", files, err)
 	}
-	image := release.Image(chartVersion(t))
+	image := release.Image("VERSION")
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
@@ -57,7 +56,11 @@ func TestManifests(t *testing.T) {
 				t.Fatal("no DaemonSet")
 			}
 			for _, d := range sets {
-				c := d.Spec.Template.Spec.Containers[0]
+				pod := d.Spec.Template.Spec
+				for _, c := range pod.InitContainers {
+					takes(t, c.Command, strings.NewReplacer("/etc/packetwalk/", dir+"/"))
+				}
+				c := pod.Containers[0]
 				if c.Image != image {
 					t.Errorf("image %s, want %s", c.Image, image)
 				}
@@ -119,18 +122,4 @@ func takesCNI(t *testing.T, args []string) {
 	if err != nil || !slices.Contains(plugins, cniinstall.Plugin) || strings.Contains(string(o.Conflist), "usePodCidr") {
 		t.Errorf("plugins %q, %v of\n%s", plugins, err, o.Conflist)
 	}
-}
-
-// chartVersion is the chart's appVersion, which is the image's tag.
-func chartVersion(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../deploy/chart/Chart.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`(?m)^appVersion: (\S+)`).FindSubmatch(text)
-	if m == nil {
-		t.Fatal("no appVersion")
-	}
-	return string(m[1])
 }

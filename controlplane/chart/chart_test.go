@@ -2,7 +2,6 @@ package chart
 
 import (
 	"bytes"
-	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -45,7 +44,7 @@ const (
 
 // plain are the values whose manifests are in the repository for those without Helm, and the release of each. A cluster may have all of
 // them, so that two that have the same component are of two releases.
-var plain = map[string]string{"service-proxy": release, "node": "packetwalk-masq", "cni": release}
+var plain = map[string]string{"service-proxy": release, "node": "packetwalk-masq", "cni": "packetwalk-network"}
 
 func load(t *testing.T) *chartv2.Chart {
 	t.Helper()
@@ -86,6 +85,13 @@ func render(t *testing.T, values map[string]any) (string, error) {
 
 func renderAs(t *testing.T, release string, values map[string]any) (string, error) {
 	t.Helper()
+	text, _, err := renderFiles(t, release, values)
+	return text, err
+}
+
+// renderFiles renders the templates' files, too.
+func renderFiles(t *testing.T, release string, values map[string]any) (text string, all map[string]string, err error) {
+	t.Helper()
 	kube, err := common.ParseKubeVersion(version)
 	if err != nil {
 		t.Fatal(err)
@@ -95,12 +101,13 @@ func renderAs(t *testing.T, release string, values map[string]any) (string, erro
 	caps.KubeVersion = *kube
 	top, err := chartutil.ToRenderValues(c, values, common.ReleaseOptions{Name: release, Namespace: namespace, IsInstall: true}, caps)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	files, err := engine.Engine{Strict: true}.RenderWithContext(t.Context(), c, top)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
+	all = maps.Clone(files)
 	maps.DeleteFunc(files, func(name, text string) bool {
 		return strings.HasSuffix(name, "NOTES.txt") || strings.HasSuffix(name, ".tpl") || strings.TrimSpace(text) == ""
 	})
@@ -112,7 +119,7 @@ func renderAs(t *testing.T, release string, values map[string]any) (string, erro
 	for _, m := range sorted {
 		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
 	}
-	return b.String(), nil
+	return b.String(), all, nil
 }
 
 // objects decodes what was rendered, each into its type; fields that this has not are an error, and so are two of one name.
@@ -188,11 +195,13 @@ func daemonSet(t *testing.T, d *appsv1.DaemonSet, all []runtime.Object) {
 			t.Errorf("%s: %+v", d.Name, s)
 		}
 		if c.ReadinessProbe == nil {
-			t.Errorf("%s: nobody asks whether it is ready", d.Name)
+			t.Errorf("%s: no readiness probe", d.Name)
 		}
-		// At a port of the node another service proxy may answer; those who ask in the pod know by its UID of whom.
-		if c.LivenessProbe != nil && c.LivenessProbe.Exec == nil {
-			t.Errorf("%s: whether it is alive is asked at a port", d.Name)
+		// At a port of the node another service proxy may answer. Probes in the pod name its UID.
+		for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			if p != nil && p.Exec == nil {
+				t.Errorf("%s: a probe asks at a port", d.Name)
+			}
 		}
 		uid := func(e corev1.EnvVar) bool {
 			return e.Name == "POD_UID" && e.ValueFrom.FieldRef.FieldPath == "metadata.uid"
@@ -278,45 +287,15 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestWrongValues: what nobody reads is refused, and so is what cannot be.
-func TestWrongValues(t *testing.T) {
-	for text, want := range map[string]string{
-		"{}":                                  "apiServer: write the API server's own address",
-		"{serviceProxi: {enabled: true}}":     "additional properties 'serviceProxi' not allowed",
-		"{apiServer: http://api.example}":     "/apiServer",
-		"{serviceProxy: {backend: ipvs}}":     "/serviceProxy/backend",
-		"{serviceProxy: {config: {mode: x}}}": "/serviceProxy/config",
-		"{serviceProxy: {config: {clientConnection: {kubeconfig: /f}}}}":    "/serviceProxy/config/clientConnection",
-		"{node: {toleration: []}}":                                          "additional properties 'toleration' not allowed",
-		"{node: {updateStrategy: {rollingUpdate: {maxUnavailable: 200%}}}}": "maxUnavailable",
-		// One that comes beside the old one waits for that, which waits for the new one to be ready.
-		"{node: {updateStrategy: {rollingUpdate: {maxSurge: 1}}}}": "additional properties 'maxSurge' not allowed",
-		"{metrics: {port: 65536}}":                                 "/metrics/port",
-		"{image: {tag: 'a b'}}":                                    "/image/tag",
-		"{seLinuxOptions: {domain: spc_t}}":                        "additional properties 'domain' not allowed",
-		"{image: {digest: sha256:00}}":                             "/image/digest",
-		"{imagePullSecrets: [registry]}":                           "/imagePullSecrets/0",
-		"{cni: {name: ../x.conflist}}":                             "/cni/name",
-		"{cni: {binDir: opt}}":                                     "/cni/binDir",
-		// What would have no effect.
-		"{metrics: {serviceMonitor: {enabled: true}}}":                                      "needs metrics.enabled",
-		"{ipMasqAgent: {enabled: true, configMaps: [mine], config: {masqLinkLocal: true}}}": "ipMasqAgent.config: not together with",
-		"{serviceProxy: {enabled: false}, metrics: {serviceMonitor: {enabled: true}}}":      "needs metrics.enabled",
-		"{metrics: {enabled: true, serviceMonitor: {enabled: true}}}":                       "",
-		"{cni: {conflist: {name: x}}}":                                                      "", // merged with the defaults: nothing is missing
-	} {
-		var values map[string]any
-		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
-			t.Fatal(err)
-		}
-		if text != "{}" {
-			values["apiServer"] = cmp.Or(values["apiServer"], any("https://api.example"))
-		}
-		_, err := render(t, values)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
+// complete are the values without which nothing can be installed.
+const complete = "image: {tag: v1}\napiServer: https://api.example\n"
+
+func parse(t *testing.T, text string) (values map[string]any) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+		t.Fatal(err)
 	}
+	return values
 }
 
 // TestMasqConfig: pods keep the last configuration exactly where the chart makes its ConfigMap, which it may take away under them.
@@ -345,10 +324,8 @@ func TestMasqConfig(t *testing.T) {
 // must renders values as a file has them.
 func must(t *testing.T, values string) string {
 	t.Helper()
-	var v map[string]any
-	if err := yaml.Unmarshal([]byte(values), &v); err != nil {
-		t.Fatal(err)
-	}
+	v := map[string]any{"image": map[string]any{"tag": "v1"}}
+	maps.Copy(v, parse(t, values))
 	text, err := render(t, v)
 	if err != nil {
 		t.Fatal(err)
@@ -378,19 +355,18 @@ func TestSELinux(t *testing.T) {
 	}
 }
 
-// TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probe and Service have the same.
+// TestMetricsPort: beside a service proxy the agent has another port, and flag and Service have the same.
 func TestMetricsPort(t *testing.T) {
 	const on = "{metrics: {enabled: true}, apiServer: 'https://api.example'}"
 	const off = "{metrics: {enabled: true}, serviceProxy: {enabled: false}, ipMasqAgent: {enabled: true}}"
 	for _, c := range []struct {
 		text string
 		port int32
-		own  bool // it is asked whether it is ready at that port, too
 	}{
-		{on, 10249, false},
-		{off, 10349, true},
-		{strings.Replace(on, "true}", "true, port: 7000}", 1), 7000, false},
-		{strings.Replace(off, "true}", "true, port: 10249}", 1), 10249, true},
+		{on, 10249},
+		{off, 10349},
+		{strings.Replace(on, "true}", "true, port: 7000}", 1), 7000},
+		{strings.Replace(off, "true}", "true, port: 10249}", 1), 10249},
 	} {
 		text := must(t, c.text)
 		if address := fmt.Sprintf("0.0.0.0:%d", c.port); strings.Count(text, address) != 1 {
@@ -398,22 +374,15 @@ func TestMetricsPort(t *testing.T) {
 		}
 		seen := 0
 		for _, o := range objects(t, text) {
-			switch o := o.(type) {
-			case *corev1.Service:
+			if s, ok := o.(*corev1.Service); ok {
 				seen++
-				if got := o.Spec.Ports[0].Port; got != c.port {
+				if got := s.Spec.Ports[0].Port; got != c.port {
 					t.Errorf("%s: the Service has port %d", c.text, got)
-				}
-			case *appsv1.DaemonSet:
-				seen++
-				k := o.Spec.Template.Spec.Containers[0]
-				if got := k.ReadinessProbe.HTTPGet.Port.IntVal; (got == c.port) != c.own {
-					t.Errorf("%s: it is asked at port %d", c.text, got)
 				}
 			}
 		}
-		if seen != 2 {
-			t.Errorf("%s: %d objects of two", c.text, seen)
+		if seen != 1 {
+			t.Errorf("%s: %d Services, want 1", c.text, seen)
 		}
 	}
 }
@@ -446,15 +415,43 @@ func TestRights(t *testing.T) {
 	} {
 		want := append([]string{"[events] [] [create]"}, more...)
 		if strings.HasPrefix(values, api) {
-			want = append(want, "[endpointslices] [] [list watch]", "[services nodes] [] [list watch]")
+			want = append(want, "[endpointslices] [] [list watch]", "[services nodes] [] [list watch]", "[pods/status] [] [patch]")
 		}
 		slices.Sort(want)
 		if got := rights(values); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", values, got, want)
 		}
 	}
-	want := []string{"[daemonsets] [packetwalk-cni] [get list watch]", "[nodes] [] [get]"}
-	if got := rights(api + off + "cni: {enabled: true}"); !slices.Equal(got, want) {
-		t.Errorf("cni: %q, want %q", got, want)
+	for cni, want := range map[string][]string{
+		"cleanupOnDelete: true":  {"[daemonsets] [packetwalk-cni] [get list watch]", "[nodes] [] [get]"},
+		"cleanupOnDelete: false": {"[nodes] [] [get]"},
+	} {
+		if got := rights(api + off + "cni: {enabled: true, nonMasqueradeCIDR: '', " + cni + "}"); !slices.Equal(got, want) {
+			t.Errorf("cni with %s: %q, want %q", cni, got, want)
+		}
 	}
+}
+
+// daemonSets renders values and returns the DaemonSets, by component.
+func daemonSets(t *testing.T, values string) map[string]*appsv1.DaemonSet {
+	t.Helper()
+	all := map[string]*appsv1.DaemonSet{}
+	for _, o := range objects(t, must(t, values)) {
+		if d, ok := o.(*appsv1.DaemonSet); ok {
+			all[d.Labels["app.kubernetes.io/component"]] = d
+		}
+	}
+	return all
+}
+
+// proxyConfig is kube-proxy's file that values render.
+func proxyConfig(t *testing.T, values string) string {
+	t.Helper()
+	for _, o := range objects(t, must(t, values)) {
+		if c, ok := o.(*corev1.ConfigMap); ok && c.Data["config.conf"] != "" {
+			return c.Data["config.conf"]
+		}
+	}
+	t.Fatalf("%s: no config.conf", values)
+	return ""
 }

@@ -42,7 +42,7 @@ var shortDumps = map[string][]string{
 
 func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
 	t.Helper()
-	_, o, err := redact.Capture(c.Head, c.Origin(), authors.Book(nil, nil, nil), []byte("a key of the fuzz tests"))
+	_, o, _, err := redact.Capture(c.Head, c.Origin(), authors.Book(nil, nil, nil), []byte("a key of the fuzz tests"))
 	if err != nil {
 		t.Fatal(err)
 	}

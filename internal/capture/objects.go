@@ -24,23 +24,33 @@ type ObjectList struct {
 	trim func(json.RawMessage) ([]byte, error)
 }
 
-// ObjectLists are all lists of a capture. Secrets are not among them; of the ConfigMaps there are those of the ip-masq-agent, by the names
-// that its manifests give them (kubernetes-sigs/ip-masq-agent; Azure/ip-masq-agent-v2 as AKS installs it).
+// ObjectLists are all lists of a capture. Secrets are not among them; of the ConfigMaps there are those of the ip-masq-agent.
 var ObjectLists = []ObjectList{
 	{"pods.json", []string{"/api/v1/pods"}, trimTo[podObject]},
 	{"services.json", []string{"/api/v1/services"}, trimTo[serviceObject]},
 	{"endpointslices.json", []string{"/apis/discovery.k8s.io/v1/endpointslices"}, trimTo[sliceObject]},
 	{"nodes.json", []string{"/api/v1/nodes"}, trimTo[nodeObject]},
 	{"ippools.json", []string{"/apis/crd.projectcalico.org/v1/ippools"}, trimTo[poolObject]},
-	{"configmaps.json", configMapPaths(), trimTo[configMapObject]},
+	{configMapsFile, ConfigMapPaths(ConfigMapNames), trimConfigMap},
 }
 
-// ConfigMapNames are those of the ip-masq-agent, in namespace kube-system.
-var ConfigMapNames = []string{"ip-masq-agent", "azure-ip-masq-agent-config", "azure-ip-masq-agent-config-reconciled"}
+const configMapsFile = "configmaps.json"
 
-func configMapPaths() (paths []string) {
-	for _, name := range ConfigMapNames {
-		paths = append(paths, "/api/v1/namespaces/kube-system/configmaps/"+name)
+// HasConfigMaps reports whether the list is that of the ip-masq-agent's ConfigMaps, of which the cluster's pods tell the names.
+func (l ObjectList) HasConfigMaps() bool { return l.File == configMapsFile }
+
+// ConfigMapNames are those of the ip-masq-agent in namespace kube-system as its manifests name them (kubernetes-sigs/ip-masq-agent;
+// Azure/ip-masq-agent-v2 as AKS installs it; this project's chart). They are read where no pod tells of others (MasqConfigMaps).
+var ConfigMapNames = []string{
+	"ip-masq-agent", "azure-ip-masq-agent-config", "azure-ip-masq-agent-config-reconciled", "packetwalk-ip-masq",
+}
+
+const masqNamespace = "kube-system"
+
+// ConfigMapPaths are the API's paths of some ConfigMaps of the ip-masq-agent.
+func ConfigMapPaths(names []string) (paths []string) {
+	for _, name := range names {
+		paths = append(paths, "/api/v1/namespaces/"+masqNamespace+"/configmaps/"+name)
 	}
 	return paths
 }
@@ -145,6 +155,19 @@ func trimTo[T any](object json.RawMessage) ([]byte, error) {
 	}
 	return json.Marshal(kept)
 }
+
+// trimConfigMap keeps the keys that ip-masq-agents read: a pod may name any ConfigMap for one of theirs.
+func trimConfigMap(object json.RawMessage) ([]byte, error) {
+	var kept configMapObject
+	if err := json.Unmarshal(object, &kept); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(kept.Data, func(key, _ string) bool { return !strings.HasPrefix(key, masqKeys) })
+	return json.Marshal(kept)
+}
+
+// masqKeys is what all keys begin with that ip-masq-agents read (Azure/ip-masq-agent-v2, configFilePrefix).
+const masqKeys = "ip-masq"
 
 // Trim gives what a capture keeps of an answer of the API: of each object of a list, or of the single object.
 func (l ObjectList) Trim(answer []byte) ([]json.RawMessage, error) {

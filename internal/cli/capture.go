@@ -29,13 +29,14 @@ import (
 // captureOptions are the flags of capture.
 type captureOptions struct {
 	name, output, kubeconfig string
-	here, redact             bool
+	here                     bool
+	redaction                redaction
 }
 
 func captureCommand(s Streams) *cobra.Command {
 	var o captureOptions
 	c := &cobra.Command{
-		Use:   "capture [HOST...] -o FILE [--here] [--kubeconfig FILE] [--redact]",
+		Use:   "capture [HOST...] -o FILE [--here] [--kubeconfig FILE] [--redact [--map FILE]]",
 		Short: "write the network state of a lab's hosts, or of this machine, into one file for 'packetwalk walk --snapshot'",
 		Long: `Write the network state of hosts into one compressed file: links, addresses, routes, rules, sets, connections, settings and sockets as the
 machine's own tools print them, and the Kubernetes objects that give addresses their names. 'packetwalk walk --snapshot FILE' walks through it
@@ -51,7 +52,7 @@ pods on it. Of the nodes of a cluster, 'kubectl packetwalk capture' does it.`,
 	c.Flags().BoolVar(&o.here, "here", false, "capture this machine instead of a lab")
 	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "",
 		"with --here: where the Kubernetes objects are read (without it: the pod's own service account, if any)")
-	c.Flags().BoolVar(&o.redact, "redact", false, "replace addresses and names, the same ones by the same, so that packets walk as before")
+	o.redaction.flags(c.Flags())
 	return c
 }
 
@@ -63,6 +64,9 @@ func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string
 		return badInput{errors.New("--here captures this machine and --name a lab; use one of them")}
 	case !o.here && o.kubeconfig != "":
 		return badInput{errors.New("--kubeconfig goes with --here: a lab has its own")}
+	}
+	if err := o.redaction.check(o.output); err != nil {
+		return badInput{err}
 	}
 	if err := rootFor(o); err != nil {
 		return err
@@ -78,7 +82,7 @@ func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string
 	if err != nil {
 		return badInput{err}
 	}
-	return writeCapture(ctx, s, origin, o.output, o.redact, names)
+	return writeCapture(ctx, s, origin, o.output, o.redaction, names)
 }
 
 // rootFor says what root is needed for.
@@ -159,7 +163,15 @@ func fullNames(o capture.Origin, hosts []string, here bool) ([]string, error) {
 
 // writeCapture writes hosts of an origin, or all, to a file that is there when it is whole or not at all, and for its owner only: it tells
 // a network's inside. On the standard output, "-", what an error breaks off lacks its end, and no reader takes it.
-func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path string, redacted bool, hosts []string) error {
+func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path string, r redaction, hosts []string) error {
+	return r.write(func(save func(*redact.Originals) error) error {
+		return takeCapture(ctx, s, origin, path, r.on, save, hosts)
+	})
+}
+
+func takeCapture(
+	ctx context.Context, s Streams, origin capture.Origin, path string, redacted bool, save func(*redact.Originals) error, hosts []string,
+) error {
 	say, out, commit := s.Err, &counted{to: s.Out}, func() error { return nil }
 	spool := os.TempDir()
 	if path != "-" {
@@ -174,7 +186,7 @@ func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path st
 	var taken *capture.Taken
 	var err error
 	if redacted {
-		taken, err = takeRedacted(ctx, origin, out, head, spool, hosts)
+		taken, err = takeRedacted(ctx, origin, out, head, spool, save, hosts)
 	} else {
 		taken, err = capture.Take(ctx, origin, out, head, hosts...)
 	}
@@ -193,8 +205,9 @@ func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path st
 }
 
 // takeRedacted takes a capture into a file without a name in a folder, which is gone when it is closed, and redacts that.
-func takeRedacted(ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, hosts []string) (
-	*capture.Taken, error) {
+func takeRedacted(
+	ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, save func(*redact.Originals) error, hosts []string,
+) (*capture.Taken, error) {
 	plain, err := nameless(dir)
 	if err != nil {
 		return nil, err
@@ -208,11 +221,15 @@ func takeRedacted(ctx context.Context, o capture.Origin, out io.Writer, h captur
 	if err != nil {
 		return nil, err
 	}
-	head, origin, err := redact.Capture(file.Head, file.Origin(), authors.Book(nil, nil, nil), redact.NewKey())
+	head, origin, originals, err := redact.Capture(file.Head, file.Origin(), authors.Book(nil, nil, nil), redact.NewKey())
 	if err != nil {
 		return nil, fmt.Errorf("redact: %w", err)
 	}
-	return capture.Take(ctx, origin, out, head)
+	taken, err := capture.Take(ctx, origin, out, head)
+	if err == nil {
+		err = save(originals)
+	}
+	return taken, err
 }
 
 // nameless makes a file that nobody else finds, and that is gone with this process.

@@ -49,7 +49,7 @@ func TestCaptureAndWalk(t *testing.T) {
 	for _, redacted := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "x.pwcap.tar.gz")
 		var out bytes.Buffer
-		if err := writeCapture(t.Context(), Streams{Out: &out}, held.Origin(), path, redacted, nil); err != nil {
+		if err := writeCapture(t.Context(), Streams{Out: &out}, held.Origin(), path, redaction{on: redacted}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(out.String(), "11 hosts") || strings.Contains(out.String(), "redacted") != redacted {
@@ -119,7 +119,7 @@ func TestNoCaptureIsLeft(t *testing.T) {
 				}
 				return fetch(name)
 			}
-			if err := writeCapture(ctx, Streams{Out: io.Discard}, origin, path, redacted, hosts); err == nil {
+			if err := writeCapture(ctx, Streams{Out: io.Discard}, origin, path, redaction{on: redacted}, hosts); err == nil {
 				t.Errorf("%s: no error", what)
 			}
 			entries, _ := os.ReadDir(dir)
@@ -136,12 +136,63 @@ func TestNothingCaptured(t *testing.T) {
 	origin := capture.OriginOf([]*capture.Raw{{Name: "node/a", Outputs: map[string]capture.Output{
 		"nft.json": {Command: "nft list", Error: "Operation not permitted"}}}}, nil)
 	for _, redacted := range []bool{false, true} {
-		err := writeCapture(t.Context(), Streams{Out: io.Discard}, origin, path, redacted, nil)
+		err := writeCapture(t.Context(), Streams{Out: io.Discard}, origin, path, redaction{on: redacted}, nil)
 		if err == nil || !strings.Contains(err.Error(), "nft list: Operation not permitted; it needs root") {
 			t.Errorf("error %v", err)
 		}
 		if _, err := os.Stat(path); err == nil {
 			t.Error("there is a file")
 		}
+	}
+}
+
+// TestMap: the map of a redaction is its owner's only, replaces no file, follows no link, and is there only with the capture.
+func TestMap(t *testing.T) {
+	held := capturetest.Open(t, worldA)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	r := redaction{on: true, file: file("map")}
+	if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), file("x"), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(r.file)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	text, err := os.ReadFile(r.file)
+	if err != nil || !bytes.Contains(text, []byte(`"whereami-`)) {
+		t.Errorf("no pod's name in it: %v, %.300s", err, text)
+	}
+	if err := os.Symlink(file("target"), file("link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"map", "link", "none/map"} {
+		r := redaction{on: true, file: file(name)}
+		if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), file("y"), r, nil); err == nil {
+			t.Errorf("%s was written", name)
+		}
+		if name != "none/map" && r.check(file("y")) == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	if after, err := os.ReadFile(r.file); err != nil || !bytes.Equal(after, text) {
+		t.Errorf("the map was changed: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.file = file("broken off")
+	if err := writeCapture(ctx, Streams{Out: io.Discard}, held.Origin(), file("z"), r, nil); err == nil {
+		t.Error("what was broken off is whole")
+	}
+	for _, name := range []string{"target", "y", "z", "broken off"} {
+		if _, err := os.Lstat(file(name)); err == nil {
+			t.Errorf("%s is there", name)
+		}
+	}
+	if (&redaction{file: "m"}).check("o") == nil || (&redaction{on: true, file: "./o"}).check("o") == nil {
+		t.Error("--map without --redact, or of the capture's own file, is accepted")
+	}
+	if (&redaction{on: true, file: "-"}).check("o") == nil {
+		t.Error("--map - is accepted, and writes a file of that name")
 	}
 }

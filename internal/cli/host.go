@@ -45,8 +45,8 @@ func kubectlCommand(Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			env := append(os.Environ(), "KUBECONFIG="+d.Kubeconfig())
-			return fmt.Errorf("run kubectl: %w", unix.Exec(bin.ControlPlane, append([]string{"kubectl"}, args...), env))
+			return fmt.Errorf("run kubectl: %w",
+				unix.Exec(bin.ControlPlane, append([]string{"kubectl"}, args...), d.ClientEnvironment(os.Environ())))
 		},
 	}
 }
@@ -105,7 +105,8 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 		return err
 	}
 	runtime := container.Runtime{Binary: bin.App}
-	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command, ResolvConf: at.ResolvConf, Machine: at.Machine}
+	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command, Env: d.HostEnvironment(os.Environ()), ResolvConf: at.ResolvConf,
+		Machine: at.Machine}
 	code, err := runtime.RunIn(ctx, run, s.In, s.Out, s.Err)
 	if err != nil {
 		return err
@@ -163,7 +164,7 @@ func azCommand(s Streams) *cobra.Command {
 	}
 }
 
-// azureView is what Azure knows of a lab. How it scales is told on the error output: the other one is the command's.
+// azureView is what Azure knows of a lab. How it changes is told on the error output: the other one is the command's.
 func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 	network, err := lab.Network(ctx, d)
 	if err != nil {
@@ -180,13 +181,12 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 	logs := func(group, container string, follow bool, w io.Writer) error {
 		return lab.ContainerLogs(ctx, d, group, container, follow, w)
 	}
-	scale := func(pool string, count int, wait bool) (az.Lab, error) {
-		err := lab.Scale(ctx, d, pool, count, wait, stepsTo(s.Err, time.Now()))
-		if err != nil {
+	edit := func(edit func([]byte) ([]byte, error), wait bool) (az.Lab, error) {
+		if err := lab.Edit(ctx, d, edit, wait, stepsTo(s.Err, time.Now())); err != nil {
 			return az.Lab{}, err
 		}
 		return azureView(ctx, s, d)
 	}
-	return az.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: plan.KubernetesVersion, Scale: scale,
+	return az.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: plan.KubernetesVersion, Edit: edit,
 		ContainerGroups: groups, ContainerLogs: logs}, nil
 }

@@ -3,13 +3,15 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"strings"
 
 	"packetwalk.dev/internal/base/bounded"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/preflight"
 )
 
 // readCluster reads a cluster.yaml and checks it for the lab, which may be running; an empty file name is none.
@@ -43,20 +45,26 @@ func needRoot() error {
 	return nil
 }
 
-// checkMachine says everything that this machine lacks for a lab.
-func checkMachine(ctx context.Context) error {
+// checkMachine loads the kernel modules that the needs have, and refuses a machine that lacks something, with the rows of doctor.
+func checkMachine(ctx context.Context, w io.Writer, needs ...preflight.Need) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
-	var lines []string
-	for _, m := range kernel.Check(ctx) {
-		lines = append(lines, m.String())
+	rows, err := preflight.Check(ctx, needs...)
+	if err != nil {
+		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err // what was cut off tells nothing of the machine
+	var lines []string
+	for _, r := range rows {
+		if len(r.Loaded) > 0 {
+			fmt.Fprintf(w, "loaded the kernel modules %s, for %s\n", strings.Join(r.Loaded, ", "), r.Feature)
+		}
+		if r.Result != preflight.Works {
+			lines = append(lines, r.String())
+		}
 	}
 	if lines != nil {
-		return errors.New(strings.Join(lines, "\n"))
+		return errors.New(strings.Join(append(lines, "nothing was made; 'packetwalk doctor' tries all that packetwalk needs"), "\n"))
 	}
 	return nil
 }

@@ -6,21 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/base/logs"
+	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/base/visible"
 
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
-	"packetwalk.dev/internal/pods/container"
 )
 
 func nameFlag(c *cobra.Command, name *string) {
@@ -44,29 +45,32 @@ const defaultName = "default"
 
 func upCommand(s Streams) *cobra.Command {
 	var file, name string
+	var timeout time.Duration
 	c := &cobra.Command{
-		Use:   "up [-f cluster.yaml] [--name NAME]",
+		Use:   "up [-f cluster.yaml] [--name NAME] [--timeout DURATION]",
 		Short: "bring a cluster up, or change one that is up to what the file says",
 		Long: `Makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.
 
 On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables,
-security groups, VMs, internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, addons, images, and how many nodes a pool has. Where the file
-differs in anything else it says so and does nothing (exit status 2). A lab whose process has died is taken up again; without -f it stays
-what it is, or becomes what it was being changed to.`,
+security groups, VMs, internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, addons, images, and node pools: which there are,
+how many nodes each has, their labels and taints. Where the file differs in anything else it says so and does nothing (exit status 2). A lab
+whose process has died is taken up again, and network namespaces that something unmounted are mounted again; without -f the lab stays what
+it is, or becomes what it was being changed to.`,
 		Example: `  packetwalk up
   packetwalk up -f examples/azure-cni/cluster.yaml --name demo`,
 		Args: noArguments("the file is -f FILE, the lab's name --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return up(c.Context(), s, file, name)
+			return up(c.Context(), s, file, name, timeout)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the cluster's description (see examples/)")
 	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (without it: $"+lab.NameVariable+", or \""+
 		defaultName+"\")")
+	boundedDuration(c.Flags(), &timeout, "timeout", lab.DefaultTimeout, time.Second, 24*time.Hour, "how long all of it may take")
 	return c
 }
 
-func up(ctx context.Context, s Streams, file, name string) error {
+func up(ctx context.Context, s Streams, file, name string, timeout time.Duration) error {
 	name = cmp.Or(name, os.Getenv(lab.NameVariable), defaultName)
 	if err := lab.CheckName(name); err != nil {
 		return badInput{err}
@@ -76,10 +80,14 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkMachine(ctx); err != nil {
+	if err := needRoot(); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
+	needs, err := lab.Needs(d, source)
+	if err != nil {
+		return err
+	}
+	if err := checkMachine(ctx, s.Out, needs...); err != nil {
 		return err
 	}
 	bin, err := lab.FindBinaries()
@@ -90,6 +98,7 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	err = lab.Up(ctx, lab.UpOptions{
 		Dir:      d,
 		Cluster:  source,
+		Timeout:  timeout,
 		Argv:     []string{bin.Packetwalk, labProcess, "--name", name},
 		Plan:     func(changes []cluster.Change) { printPlan(s.Out, name, changes) },
 		Progress: stepsTo(s.Out, begin),
@@ -105,9 +114,25 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if meant, err := lab.Select(""); err != nil || meant != d { // several are there
 		which = " --name " + name
 	}
-	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl%s get nodes -o wide\n      packetwalk status%s\n      export KUBECONFIG=%s\n", which, which,
-		d.Kubeconfig())
+	sayWhatToTry(s.Out, which, d)
 	return nil
+}
+
+// sayWhatToTry is the end of up. The kubeconfig is root's alone.
+func sayWhatToTry(out io.Writer, which string, d lab.Dir) {
+	sudo := sudoPrefix()
+	fmt.Fprintf(out, "\nTry:  %spacketwalk kubectl%s get nodes -o wide\n      %spacketwalk status%s\n", sudo, which, sudo, which)
+	if sudo == "" {
+		fmt.Fprintf(out, "      export KUBECONFIG=%s\n", d.Kubeconfig())
+	}
+}
+
+// sudoPrefix is what a command that needs root begins with for who called us.
+func sudoPrefix() string {
+	if caller, err := invoker.Get(); err == nil && caller.Credential != nil && caller.Credential.Uid != 0 {
+		return "sudo "
+	}
+	return ""
 }
 
 // stepsTo gives a function that says what a lab has done, and how long after the begin, until it is ready.
@@ -180,11 +205,13 @@ func downCommand(s Streams) *cobra.Command {
 func logsCommand(s Streams) *cobra.Command {
 	var name string
 	var follow bool
+	var tail int
 	c := &cobra.Command{
-		Use:   "logs HOST|COMPONENT|container-group/NAME [--follow]",
+		Use:   "logs HOST|COMPONENT|container-group/NAME [--tail N] [--follow]",
 		Short: "print the log of a node's agent, a VM's application, a component of the control plane or a container group's service proxy",
 		Long: `Prints the log of a HOST (a node's agent, the application of a VM or an internet host), of a COMPONENT (lab, etcd, kube-apiserver,
-kube-controller-manager, kube-scheduler), or of a container group's service proxy. Pods' logs are kubectl's: packetwalk kubectl logs POD.`,
+kube-controller-manager, kube-scheduler), or of a container group's service proxy. Of each at least the last 4 MB are kept. Pods' logs are
+kubectl's: packetwalk kubectl logs POD.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("logs needs one HOST or COMPONENT: packetwalk logs lab")
@@ -200,15 +227,12 @@ kube-controller-manager, kube-scheduler), or of a container group's service prox
 			if err != nil {
 				return badInput{err}
 			}
-			if _, err := os.Stat(d.Host(filepath.Base(args[0]))); err == nil {
-				// A VM's or internet host's: its application writes as a container does.
-				return container.ReadLogs(c.Context(), path, logs.Options{Follow: follow}, nil, forReading(s.Out))
-			}
-			return copyLog(c.Context(), forReading(s.Out), path, follow)
+			return copyLog(c.Context(), forReading(s.Out), path, tail, follow)
 		},
 	}
 	nameFlag(c, &name)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as the log grows, until interrupted")
+	boundedCount(c.Flags(), &tail, "tail", -1, -1, math.MaxInt32, "how many of the last lines to print; -1 prints all")
 	return c
 }
 
@@ -232,15 +256,44 @@ func logPath(d lab.Dir, what string) (string, error) {
 	return "", fmt.Errorf("no log of %q; there are: %s", what, strings.Join(logs, ", "))
 }
 
-func copyLog(ctx context.Context, w io.Writer, path string, follow bool) error {
+// copyLog prints a log with what was set aside of it, or only the last lines where tail is not negative.
+func copyLog(ctx context.Context, w io.Writer, path string, tail int, follow bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	for {
-		if _, err := io.Copy(w, f); err != nil {
+	aside, err := os.Open(supervise.Aside(path)) // after the log: lines that are set aside in between are in one of them
+	if err == nil {
+		defer aside.Close()
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	missing := tail
+	if tail >= 0 {
+		if missing, err = seekLines(f, tail); err != nil {
 			return err
+		}
+	}
+	if aside != nil && missing != 0 {
+		if missing > 0 {
+			if _, err := seekLines(aside, missing); err != nil {
+				return err
+			}
+		}
+		if _, err := io.Copy(w, aside); err != nil {
+			return err
+		}
+	}
+	for {
+		n, err := io.Copy(w, f)
+		if err != nil {
+			return err
+		}
+		if n == 0 { // perhaps it was set aside, and began anew
+			if err := rewind(f); err != nil {
+				return err
+			}
 		}
 		if !follow || !pause.For(ctx, 200*time.Millisecond) {
 			return nil
@@ -248,11 +301,59 @@ func copyLog(ctx context.Context, w io.Writer, path string, follow bool) error {
 	}
 }
 
+// rewind goes to the beginning of a file that has become shorter than what was read of it.
+func rewind(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil || at <= info.Size() {
+		return err
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return err
+}
+
+// tailBlock is how many bytes of a log are read at once from its end.
+const tailBlock = 64 << 10
+
+// seekLines goes to where the last n lines of a file begin, and returns how many of them it lacks. A line that has no end yet is one.
+func seekLines(f *os.File, n int) (missing int, err error) {
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	block := make([]byte, tailBlock)
+	for at := end; at > 0; {
+		size := min(at, tailBlock)
+		at -= size
+		if _, err := f.ReadAt(block[:size], at); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		for i := size - 1; i >= 0; i-- {
+			if block[i] != '\n' || at+i == end-1 { // the last line's own end
+				continue
+			}
+			if n--; n == 0 {
+				_, err := f.Seek(at+i+1, io.SeekStart)
+				return 0, err
+			}
+		}
+	}
+	if end > 0 {
+		n-- // the first line, which no other's end precedes
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return n, err
+}
+
 const labProcess = "lab-process"
 
 // labProcessCommand is what up starts in the background.
 func labProcessCommand() *cobra.Command {
 	var name string
+	var timeout time.Duration
 	c := &cobra.Command{
 		Use:    labProcess,
 		Hidden: true,
@@ -266,9 +367,10 @@ func labProcessCommand() *cobra.Command {
 			if progress == nil {
 				return errors.New("lab-process is started by 'packetwalk up'")
 			}
-			return lab.Run(c.Context(), lab.DirOf(name), bin, progress)
+			return lab.Run(c.Context(), lab.DirOf(name), bin, timeout, progress)
 		},
 	}
 	c.Flags().StringVar(&name, "name", "", "")
+	c.Flags().DurationVar(&timeout, "timeout", lab.DefaultTimeout, "")
 	return c
 }

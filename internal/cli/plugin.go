@@ -25,7 +25,6 @@ import (
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/cluster/onnode"
-	"packetwalk.dev/internal/lab"
 )
 
 // The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
@@ -86,7 +85,7 @@ a namespace of its own, and takes all of it away at the end. docs/your-cluster.m
 	f.StringVar(&o.pods.Image, "image", "", "the image of the pods on the nodes (without it: this version's)")
 	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of the namespace packetwalk that rbac makes, with which it is pulled")
 	f.BoolVar(&o.pods.Kept, "kept-namespace", false, "start the pods in the namespace packetwalk that rbac makes, also with the right to make one")
-	f.DurationVar(&o.pods.Start, "start-timeout", time.Minute, "how long a node's pod may take to run")
+	boundedDuration(f, &o.pods.Start, "start-timeout", time.Minute, time.Second, cluster.MostStart, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
 	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), onNodeCommand(s))
 	return root
@@ -124,9 +123,10 @@ func end(ctx context.Context, s Streams, c *cluster.Cluster, err error) error {
 
 func pluginCaptureCommand(s Streams, o *pluginOptions) *cobra.Command {
 	var output string
-	var all, redacted bool
+	var all bool
+	var redacted redaction
 	c := &cobra.Command{
-		Use:   "capture [NODE...] -o FILE [--all-nodes] [--redact]",
+		Use:   "capture [NODE...] -o FILE [--all-nodes] [--redact [--map FILE]]",
 		Short: "write the network state of nodes and their pods into one file for 'packetwalk walk --snapshot'",
 		Long: `Write the network state of nodes, and of all pods on them, into one compressed file, which only you can read. 'packetwalk walk --snapshot FILE'
 walks through it anywhere. Secrets are never read.`,
@@ -137,7 +137,7 @@ walks through it anywhere. Secrets are never read.`,
 			case all == (len(nodes) > 0):
 				return badInput{errors.New("name the nodes to capture, or --all-nodes")}
 			}
-			if err := readable(captureOptions{output: output}); err != nil {
+			if err := errors.Join(redacted.check(output), readable(captureOptions{output: output})); err != nil {
 				return badInput{err}
 			}
 			return o.capture(c.Context(), s, nodes, output, redacted)
@@ -146,11 +146,11 @@ walks through it anywhere. Secrets are never read.`,
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
 	c.Flags().BoolVar(&all, "all-nodes", false, "capture all nodes")
-	c.Flags().BoolVar(&redacted, "redact", false, "replace addresses and names, the same ones by the same, so that packets walk as before")
+	redacted.flags(c.Flags())
 	return c
 }
 
-func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, output string, redacted bool) (err error) {
+func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, output string, redacted redaction) (err error) {
 	c, _, err := o.open()
 	if err != nil {
 		return err
@@ -199,19 +199,23 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 }
 
 func rbacCommand(s Streams) *cobra.Command {
-	return &cobra.Command{
+	var configMaps []string
+	c := &cobra.Command{
 		Use:   "rbac",
 		Short: "print the least rights, as an administrator can give them",
 		Long: `Prints the namespace and the roles that an administrator makes, and binds to whom the plugin is for. Who may make privileged pods in a
 namespace owns the nodes: give it to nobody who must not.`,
 		Args: noArguments("it asks for none"),
-		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, cluster.Rights()) },
+		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, cluster.Rights(configMaps...)) },
 	}
+	c.Flags().StringSliceVar(&configMaps, "ip-masq-configmaps", nil, "more ConfigMaps of kube-system that an ip-masq-agent reads, by commas")
+	return c
 }
 
 func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
-	return &cobra.Command{
-		Use:   "cleanup",
+	var age time.Duration
+	c := &cobra.Command{
+		Use:   "cleanup [--older-than DURATION] [--dry-run]",
 		Short: "take away what a run that was cut off has left",
 		Args:  noArguments("it takes away everything of packetwalk's"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -219,9 +223,13 @@ func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			gone, err := run.Cleanup(c.Context())
+			gone, err := run.Cleanup(c.Context(), cluster.CleanupOptions{OlderThan: age, DryRun: o.dryRun})
+			done := "deleted"
+			if o.dryRun {
+				done = "deleted (dry run)"
+			}
 			for _, what := range gone {
-				fmt.Fprintln(s.Out, visible.Text(what), "deleted")
+				fmt.Fprintln(s.Out, visible.Text(what), done)
 			}
 			if err == nil && len(gone) == 0 {
 				fmt.Fprintln(s.Out, "nothing is left")
@@ -229,6 +237,9 @@ func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
 			return err
 		},
 	}
+	const longest = 10 * 365 * 24 * time.Hour
+	boundedDuration(c.Flags(), &age, "older-than", 0, 0, longest, "only what was made longer ago, such as 30m; runs that still go on end without it")
+	return c
 }
 
 // printObjects prints objects as YAML documents.
@@ -283,7 +294,7 @@ func (o *pluginOptions) complete(names func(*cluster.View) []string) cobra.Compl
 // onNodeCommand is what runs in the pods on the nodes.
 func onNodeCommand(s Streams) *cobra.Command {
 	var life time.Duration
-	var node, ofLab string
+	var node string
 	c := &cobra.Command{Use: "on-node", Short: "what runs in the pods on the nodes", Hidden: true}
 	wait := &cobra.Command{
 		Use: "wait --for DURATION", Args: noArguments("it takes --for alone"),
@@ -299,26 +310,10 @@ func onNodeCommand(s Streams) *cobra.Command {
 	serve := &cobra.Command{
 		Use: "serve --node NAME", Args: noArguments("it takes --node alone"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			machine := onnode.Here(node)
-			if ofLab != "" {
-				machine = labNode{lab.DirOf(ofLab), node}
-			}
-			return onnode.Serve(c.Context(), s.In, s.Out, machine, Version)
+			return onnode.Serve(c.Context(), s.In, s.Out, onnode.Here(node), Version)
 		},
 	}
 	serve.Flags().StringVar(&node, "node", "", "the node's name")
-	serve.Flags().StringVar(&ofLab, "lab", "", "of a light node, its lab, which asks for this")
 	c.AddCommand(wait, serve)
 	return c
-}
-
-// labNode is a light node of a lab.
-type labNode struct {
-	lab  lab.Dir
-	node string
-}
-
-// Look is onnode.Machine's.
-func (n labNode) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
-	return lab.NodeHosts(ctx, n.lab, n.node)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/answer/ends"
-	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -24,8 +23,10 @@ func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
 		Long: `Takes a packet through the cluster's nodes as their kernels would and says, machine by machine, what rules, routes and translations make of it; at
 the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet (of TCP a connection that is
 opened and closed) and compares every step with the kernels' own traces: for that, rules of packetwalk's own are on the nodes for a moment.
+The exit status is 3 where it is not known what becomes of the packet.
 
-An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT] (as a sender its first ready pod), node/NAME[:PORT], or an address with an optional port.`,
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME] (as a sender its first ready pod), deploy/[NAMESPACE/]NAME[:PORT] (one of
+its pods), node/NAME[:PORT], a DNS name of the cluster such as web.shop.svc.cluster.local[:PORT], or an address with an optional port.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,
 		Args: noArguments("the ends are --from END and --to END"),
@@ -33,7 +34,7 @@ An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT] (as a sender 
 	}
 	o.flags(c)
 	c.Flags().StringVar(&o.at, "at", "", "the node where the packet comes in, for senders that the cluster does not have")
-	c.Flags().IntVar(&o.most, "max-nodes", mostNodes, "how many nodes are read at most: a packet for a service may go to each of its pods")
+	boundedCount(c.Flags(), &o.most, "max-nodes", mostNodes, 1, 5000, "how many nodes are read at most: a packet for a service may go to each of its pods")
 	for _, name := range []string{"from", "to"} {
 		_ = c.RegisterFlagCompletionFunc(name, plugin.complete(endsOf)) // the flags are there
 	}
@@ -53,6 +54,9 @@ func endsOf(v *cluster.View) []string {
 	for _, service := range objects.Services {
 		names = append(names, "svc/"+service.Namespace+"/"+service.Name)
 	}
+	for _, d := range ends.Deployments(&objects) {
+		names = append(names, d.String())
+	}
 	for _, n := range v.Nodes() {
 		names = append(names, "node/"+n)
 	}
@@ -67,10 +71,8 @@ func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.
 		return nil, err
 	}
 	for _, e := range []*ends.End{from, to} {
-		if e.Kind == ends.Pod || e.Kind == ends.Service {
-			if e.Namespace == "" {
-				e.Namespace = namespace
-			}
+		if e.Namespace == "" && (e.Kind == ends.Pod || e.Kind == ends.Service || e.Kind == ends.Deployment) {
+			e.Namespace = namespace
 		}
 	}
 	view, err := c.Look(ctx)
@@ -84,12 +86,13 @@ func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.
 	if why := view.Refused(string(sender.Kind), sender.Namespace, sender.Name); why != "" {
 		return nil, fmt.Errorf("--from %s: %s", from, why)
 	}
+	source := view.Source()
 	w := &world{
-		Source: capture.NewSource(view.Origin()), place: view.Place, unread: view.Unread(), notes: c.Unread(), again: again(c),
+		Source: source, more: source.Read, place: view.Place, unread: view.Unread(), notes: c.Unread(), again: again(c),
 		close: func() error { return end(ctx, s, c, nil) },
 	}
 	if w.unread != nil {
-		w.notes = append(w.notes, "names of Kubernetes objects are not known: "+w.unread.Error())
+		w.notes = append(w.notes, notAllKnown(w.unread)...)
 	}
 	if o.live {
 		w.before = func(result *walk.Result) { tell(s, announcement(view, result)) }
@@ -104,7 +107,7 @@ func again(c *cluster.Cluster) func(context.Context) (snapshot.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		return capture.NewSource(view.Origin()), nil
+		return view.Source(), nil
 	}
 }
 

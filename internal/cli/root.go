@@ -68,8 +68,12 @@ func conclude(err error, ran bool, help string, stderr io.Writer) int {
 		return 130
 	}
 	for _, line := range strings.Split(err.Error(), "\n") {
+		prefix := "packetwalk:"
+		if strings.HasPrefix(line, "  ") { // of a list, for example of commands to copy
+			prefix = " "
+		}
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(stderr, "packetwalk:", visible.Text(line))
+			fmt.Fprintln(stderr, prefix, visible.Text(line))
 		}
 	}
 	switch {
@@ -110,7 +114,7 @@ go in it, which source address their destination sees, and which rule decided th
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"},
 		&cobra.Group{ID: "packets", Title: "Its packets:"})
-	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s))
+	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s), importCommand(s), doctorCommand(s))
 	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
 	add(root, "packets", walkCommand(s), captureCommand(s))
 	root.AddCommand(labProcessCommand(), imageCommand(s), onNodeCommand(s))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -140,39 +141,64 @@ var programs = map[string]string{
 	"sudo": `case ${1-} in -*) echo "sudo: no options here: everybody is root in a lab's shell" >&2; exit 1;; esac; exec env "$@"`,
 }
 
+// isProgram reports whether a workplace has a program of its own called name.
+func isProgram(name string) bool {
+	return slices.Contains(programNames(), name)
+}
+
+// programNames are the programs that a workplace has of its own, sorted.
+func programNames() []string {
+	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(programs)), "packetwalk", "kubectl-packetwalk")))
+}
+
 // makeWorkplace makes the folder for a lab, which need not be up. The caller removes it.
-func makeWorkplace(d lab.Dir) (w *workplace, err error) {
-	w = &workplace{lab: d}
-	if w.dir, err = os.MkdirTemp("", "packetwalk-shell-"); err != nil {
-		return nil, err
+func makeWorkplace(d lab.Dir) (*workplace, error) {
+	dir, err := os.MkdirTemp("", "packetwalk-shell-")
+	if err != nil {
+		return nil, inTemp(err)
 	}
-	defer func() {
-		if err != nil {
-			w.remove()
-		}
-	}()
+	w := &workplace{dir: dir, lab: d}
+	if err := w.addPrograms(); err != nil {
+		w.remove()
+		return nil, inTemp(err)
+	}
+	return w, nil
+}
+
+// inTemp is the error of a file operation in the temporary directory, with the remedy.
+func inTemp(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w; make room in %s, or set TMPDIR to another directory that exists", err, os.TempDir())
+	}
+	return err
+}
+
+// addPrograms writes what is in the workplace's PATH, and sets its environment.
+func (w *workplace) addPrograms() error {
 	// What is in it is not secret, and the go command, which "image build" runs as the user who called sudo, comes into a tour's folder.
 	if err := os.Chmod(w.dir, 0o711); err != nil {
-		return nil, err
+		return err
 	}
 	program, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	bin := filepath.Join(w.dir, "bin")
 	if err := os.Mkdir(bin, 0o700); err != nil {
-		return nil, err
+		return err
 	}
-	if err := os.Symlink(program, filepath.Join(bin, "packetwalk")); err != nil {
-		return nil, err
+	for _, name := range []string{"packetwalk", "kubectl-packetwalk"} {
+		if err := os.Symlink(program, filepath.Join(bin, name)); err != nil {
+			return err
+		}
 	}
 	for name, script := range programs {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	w.env = environment(os.Environ(), bin, d)
-	return w, nil
+	w.env = environment(os.Environ(), bin, w.lab)
+	return nil
 }
 
 func (w *workplace) remove() { _ = os.RemoveAll(w.dir) }
@@ -186,12 +212,15 @@ func environment(environ []string, bin string, d lab.Dir) []string {
 		switch key, value, _ := strings.Cut(v, "="); key {
 		case "PATH":
 			path = value
-		case lab.NameVariable, "KUBECONFIG", "BASH_ENV", "ENV":
+		case lab.NameVariable, "BASH_ENV", "ENV":
 		default:
+			if name, isFunction := strings.CutPrefix(key, "BASH_FUNC_"); isFunction && isProgram(strings.TrimSuffix(name, "%%")) {
+				continue
+			}
 			env = append(env, v)
 		}
 	}
-	return append(env, "PATH="+bin+":"+path+":/usr/sbin:/sbin", lab.NameVariable+"="+d.Name(), "KUBECONFIG="+d.Kubeconfig())
+	return append(d.ClientEnvironment(env), "PATH="+bin+":"+path+":/usr/sbin:/sbin", lab.NameVariable+"="+d.Name())
 }
 
 // find looks a program up in the workplace's PATH.
@@ -222,11 +251,18 @@ func shellProgram() string {
 	return "/bin/sh"
 }
 
-// rc is what an interactive shell reads: the user's own settings first, which may set PATH and the prompt.
+// rc is what an interactive shell reads: the user's own settings first, which may set PATH and the prompt, then the lab's variables.
 const rc = `%[1]s
-PATH='%[2]s':$PATH
-PS1='(%[3]s) '"${PS1-\$ }"
+%[2]s
+PATH='%[3]s':$PATH
+PS1='(%[4]s) '"${PS1-\$ }"
 `
+
+// ownSettings are the user's settings of bash. What they say of the programs and variables by which commands find a cluster is undone.
+const ownSettings = `[ ! -r ~/.bashrc ] || . ~/.bashrc
+\unalias %[1]s 2>/dev/null
+\unset -f %[1]s
+\unset -v "${!KUBERNETES_@}"`
 
 // shell gives the command line of a shell, and for an interactive one the settings that it reads.
 func (w *workplace) shell(interactive bool) ([]string, error) {
@@ -236,11 +272,16 @@ func (w *workplace) shell(interactive bool) ([]string, error) {
 	}
 	file, own := filepath.Join(w.dir, "rc"), ""
 	if filepath.Base(program) == "bash" {
-		own = `[ ! -r ~/.bashrc ] || . ~/.bashrc`
+		own = fmt.Sprintf(ownSettings, strings.Join(programNames(), " "))
 	}
-	text := fmt.Sprintf(rc, own, filepath.Join(w.dir, "bin"), w.lab.Name())
+	var variables strings.Builder
+	for _, v := range append(w.lab.ClientEnvironment(nil), lab.NameVariable+"="+w.lab.Name()) {
+		name, value, _ := strings.Cut(v, "=")
+		fmt.Fprintf(&variables, "export %s='%s'\n", name, value)
+	}
+	text := fmt.Sprintf(rc, own, variables.String(), filepath.Join(w.dir, "bin"), w.lab.Name())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, err
+		return nil, inTemp(err)
 	}
 	if own != "" {
 		return []string{program, "--rcfile", file, "-i"}, nil

@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/tour"
@@ -144,7 +145,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	if err := lab.CheckName(name); err != nil {
 		return badInput{err}
 	}
-	if err := checkMachine(ctx); err != nil {
+	if err := checkMachine(ctx, s.Out, preflight.Lab); err != nil {
 		return err
 	}
 	runner, clean, err := t.runner(s, name, f.colour)
@@ -190,7 +191,7 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 	files := filepath.Join(w.dir, t.name)
 	if err := os.CopyFS(files, t.files); err != nil {
 		w.remove()
-		return nil, nil, err
+		return nil, nil, inTemp(err)
 	}
 	on := colour.screen(s.Out)
 	view := tour.View{Writer: visible.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
@@ -229,8 +230,8 @@ func sayHowToEnd(out io.Writer, name string) {
 	if !lab.DirOf(name).Exists() {
 		return
 	}
-	fmt.Fprintf(out, "\nlab %q is still there:  packetwalk status --name %s\ntake it down with:  packetwalk down --name %s\n", name, name,
-		name)
+	sudo := sudoPrefix()
+	fmt.Fprintf(out, "\nlab %[1]q is still there:  %[2]spacketwalk status --name %[1]s\ntake it down with:  %[2]spacketwalk down --name %[1]s\n", name, sudo)
 }
 
 func printFailures(out io.Writer, failures []tour.Failure) {

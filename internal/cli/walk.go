@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,9 @@ import (
 	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -39,9 +42,10 @@ func walkCommand(s Streams) *cobra.Command {
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; at the end
 stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
+The exit status is 3 where it is not known what becomes of the packet.
 
-An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT], node/NAME[:PORT], vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT]
-or an address with an optional port.`,
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME], deploy/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT],
+vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], a DNS name[:PORT], or an address with an optional port.`,
 		Example: `  packetwalk walk --from internet --to svc/whereami
   packetwalk walk --from pod/web-1 --to vm/testvm:80 --live
   packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide
@@ -92,6 +96,8 @@ func (o *walkOptions) check(s Streams) (from, to ends.End, proto packet.Protocol
 		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
 	case o.live && o.choose != "":
 		err = errors.New("with --live the kernel chooses: leave out --choose")
+	case notPositive(o.choose):
+		err = fmt.Errorf("--choose %s: outcomes are numbered from 1", o.choose)
 	case o.live && o.at != "":
 		err = errors.New("--live sends from the sender itself: leave out --at")
 	case o.output == "pcapng" && isTerminal(s.Out):
@@ -109,6 +115,12 @@ func (o *walkOptions) check(s Streams) (from, to ends.End, proto packet.Protocol
 	}
 	proto, errs[2] = parseProto(o.proto)
 	return from, to, proto, errors.Join(errs[:]...)
+}
+
+// notPositive tells whether a word is a number below one.
+func notPositive(word string) bool {
+	n, err := strconv.Atoi(word)
+	return err == nil && n < 1
 }
 
 func parseProto(s string) (packet.Protocol, error) {
@@ -142,7 +154,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if err := o.azure.extend(ctx, s, world); err != nil {
 		return err
 	}
-	of := ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil}
+	of := ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil, LookUp: world.lookUp}
 	read, err := ends.Read(of, from, to, proto)
 	if err != nil {
 		return badInput{err}
@@ -153,15 +165,22 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	on := o.colour.screen(s.Out)
 	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, world, req, &options)
+	if other, ok := errors.AsType[*armview.MismatchError](err); ok {
+		return badInput{fmt.Errorf("--azure: %w", other)}
+	}
 	if err != nil {
 		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
 			return fmt.Errorf("--from %s: %s is not there, or no longer; 'kubectl get pods -A -o wide' says what became of it", from, req.Host)
 		}
 		return err
 	}
-	options.Owners = owners(world, result, read.Hosts)
+	hosts := append(read.Hosts, hostsOf(result)...)
+	options.Owners = owners(world, hosts)
+	options.Read = append(options.Read, world.ignoredPolicies(req.Host, hosts)...)
+	options.Read = append(options.Read, world.assumedInterfaces(hosts)...)
 	if o.choose != "" {
-		if err := chosenOptions(&options, result, o.choose); err != nil {
+		objects := world.Objects()
+		if err := chosenOptions(&options, result, o.choose, &objects); err != nil {
 			return err
 		}
 	}
@@ -173,16 +192,33 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if err := writers[o.output](s, result, options); err != nil {
 		return err
 	}
-	if !agreed {
+	switch {
+	case !agreed:
 		return exitStatus(1)
+	case undecided(result):
+		return exitUndecided
 	}
 	return nil
+}
+
+// exitUndecided is the status of a walk that does not know what becomes of the packet.
+const exitUndecided = exitStatus(3)
+
+// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that.
+func undecided(result *walk.Result) bool {
+	unknown := func(e *walk.End) bool { return e != nil && e.Kind == walk.Undecided }
+	several := len(result.Outcomes) > 1
+	return slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
+		return unknown(&o.End) || unknown(o.BackEnd) || several && slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool {
+			return c.Kind == netfilter.Unknown
+		})
+	})
 }
 
 // walk predicts and, with --live, compares. The second result is false where prediction and kernel part, or the packet was not sent.
 func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, bool, error) {
 	if !o.live {
-		result, err := walk.Walk(world, req)
+		result, err := world.predict(ctx, req, o.choose)
 		return result, true, err
 	}
 	result, report, err := live(ctx, world, req, options)
@@ -236,7 +272,7 @@ const mostTries = 3
 func live(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, proof.Report, error) {
 	for try := 1; ; try++ {
 		if world.before != nil {
-			expected, err := walk.Walk(world, req)
+			expected, err := world.predict(ctx, req, "")
 			if err != nil {
 				return nil, proof.Report{}, err
 			}
@@ -267,11 +303,9 @@ func hostsOf(result *walk.Result) []string {
 }
 
 // owners gives names to what the walk met; hosts are others that it is about.
-func owners(world *world, result *walk.Result, hosts []string) *explain.Owners {
+func owners(world *world, hosts []string) *explain.Owners {
 	o := explain.NewOwners(world.Objects())
-	hosts = append(hosts, hostsOf(result)...)
-	slices.Sort(hosts)
-	for _, name := range slices.Compact(hosts) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
 		if h, err := world.Host(name); err == nil {
 			o.AddHost(h)
 		}

@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"packetwalk.dev/internal/azure/armread"
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // byLogin is the value of --azure that stands for the user's own login.
@@ -35,11 +32,17 @@ func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
 	if len(a) == 0 {
 		return nil
 	}
-	resources, err := a.read(ctx, s, w.Source)
+	resources, err := a.read(ctx, s, w.Source.Objects().Nodes)
 	if err != nil {
 		return err
 	}
-	extended := armview.Extend(w.Source, resources)
+	extended, err := armview.Extend(w.Source, resources)
+	if err == nil && len(resources.Unread) == 0 {
+		err = extended.Unmatched()
+	}
+	if err != nil {
+		return badInput{fmt.Errorf("--azure: %w", err)}
+	}
 	w.Source = extended
 	w.notes = append(w.notes, extended.Notes()...)
 	if again := w.again; again != nil {
@@ -48,18 +51,34 @@ func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
 			if err != nil {
 				return nil, err
 			}
-			return armview.Extend(fresh, resources), nil
+			return armview.Extend(fresh, resources)
 		}
 	}
 	return nil
 }
 
-func (a azureOptions) read(ctx context.Context, s Streams, src snapshot.Source) (*armview.Resources, error) {
+// assumedInterfaces returns an assumption for each host whose interface in Azure only its address tells.
+func (w *world) assumedInterfaces(hosts []string) (assumed []walk.Assumption) {
+	extended, ok := w.Source.(*armview.Extended)
+	if !ok {
+		return nil
+	}
+	for _, host := range hosts {
+		if what := extended.Assumed(host); what != "" {
+			assumed = append(assumed, walk.Assumption{Host: host, What: what})
+		}
+	}
+	return assumed
+}
+
+// read reads the resources; nodes are those of the cluster, as far as they are known.
+func (a azureOptions) read(ctx context.Context, s Streams, nodes []snapshot.Node) (*armview.Resources, error) {
 	resources := armview.NewResources()
+	files := azureFiles{streams: s, left: maxAzureBytes, commands: func() []string { return armview.Commands(nodes) }}
 	for _, name := range a {
 		switch {
 		case name == byLogin || strings.HasPrefix(strings.ToLower(name), "/subscriptions/"):
-			scopes, err := azureScopes(name, src)
+			scopes, err := azureScopes(name, nodes)
 			if err != nil {
 				return nil, err
 			}
@@ -67,7 +86,7 @@ func (a azureOptions) read(ctx context.Context, s Streams, src snapshot.Source) 
 				return nil, err
 			}
 		default:
-			if err := readAzureFiles(s, name, resources); err != nil {
+			if err := files.read(name, resources); err != nil {
 				return nil, badInput{fmt.Errorf("--azure: %w", err)}
 			}
 		}
@@ -76,12 +95,12 @@ func (a azureOptions) read(ctx context.Context, s Streams, src snapshot.Source) 
 }
 
 // azureScopes are the resources that reading begins with: the nodes' own, or the one that was named.
-func azureScopes(name string, src snapshot.Source) ([]string, error) {
+func azureScopes(name string, nodes []snapshot.Node) ([]string, error) {
 	if name != byLogin {
 		return []string{name}, nil
 	}
 	var all []string
-	for _, n := range src.Objects().Nodes {
+	for _, n := range nodes {
 		if id, ok := strings.CutPrefix(n.ProviderID, "azure://"); ok {
 			all = append(all, id)
 		}
@@ -91,61 +110,4 @@ func azureScopes(name string, src snapshot.Source) ([]string, error) {
 			"write --azure=/subscriptions/ID/resourceGroups/MC_… or files")}
 	}
 	return all, nil
-}
-
-// maxAzureFiles bounds a directory's files that are read.
-const maxAzureFiles = 1000
-
-// readAzureFiles reads a file, or all *.json files of a directory.
-func readAzureFiles(s Streams, name string, r *armview.Resources) error {
-	names := []string{name}
-	info, err := os.Stat(name)
-	if err == nil && info.IsDir() {
-		if names, err = filepath.Glob(filepath.Join(globQuoted(name), "*.json")); err == nil && len(names) == 0 {
-			err = errors.New("there is no *.json file in it; save there what az … -o json prints (docs/azure-half.md lists the commands)")
-		}
-	}
-	if err != nil && name != "-" {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	if len(names) > maxAzureFiles {
-		return fmt.Errorf("%s: more than %d files", name, maxAzureFiles)
-	}
-	slices.Sort(names)
-	for _, n := range names {
-		text, err := readAzureFile(s, n)
-		if err != nil {
-			return err
-		}
-		if err := r.Read(text); err != nil {
-			return fmt.Errorf("%s: %w", n, err)
-		}
-	}
-	return nil
-}
-
-// maxAzureFile is the most octets of one file.
-const maxAzureFile = 64 << 20
-
-// readAzureFile reads a file; "-" is standard input.
-func readAzureFile(s Streams, name string) ([]byte, error) {
-	in := s.In
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	text, err := bounded.Read(in, maxAzureFile)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return text, nil
-}
-
-// globQuoted makes a name mean itself in a pattern.
-func globQuoted(name string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(name)
 }

@@ -1,18 +1,21 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
 
 // choose keeps the outcomes that --choose picks: one by its number as printed, or those that a word fits, an address that the packet ends
 // at, a host on the way, the label of a choice. It returns their numbers.
-func choose(result *walk.Result, word string, endings []string) ([]int, error) {
+func choose(result *walk.Result, word string, objects *snapshot.Objects, endings []string) ([]int, error) {
 	if n, err := strconv.Atoi(word); err == nil {
 		if n < 1 || n > len(result.Outcomes) {
 			return nil, fmt.Errorf("--choose %d: there is no such outcome; there are\n%s", n, numbered(endings))
@@ -23,7 +26,7 @@ func choose(result *walk.Result, word string, endings []string) ([]int, error) {
 	var numbers []int
 	var kept []walk.Outcome
 	for i := range result.Outcomes {
-		if fits(&result.Outcomes[i], word) {
+		if fits(&result.Outcomes[i], word, objects) {
 			numbers = append(numbers, i+1)
 			kept = append(kept, result.Outcomes[i])
 		}
@@ -43,9 +46,15 @@ func numbered(endings []string) string {
 	return b.String()
 }
 
-// fits tells whether a word picks an outcome.
-func fits(o *walk.Outcome, word string) bool {
+// fits reports whether a word picks an outcome. The name of the pod that the packet is for at the end does, whether the pod was read or
+// not.
+func fits(o *walk.Outcome, word string, objects *snapshot.Objects) bool {
 	end := &o.End.Packet
+	if slices.ContainsFunc(objects.Pods, func(p snapshot.Pod) bool {
+		return slices.Contains(p.IPs, end.Destination) && hostFits("pod/"+p.Namespace+"/"+p.Name, word)
+	}) {
+		return true
+	}
 	if word == end.DestinationEnd() || word == end.Destination.String() || hostFits(o.End.Host, word) {
 		return true
 	}
@@ -57,13 +66,63 @@ func fits(o *walk.Outcome, word string) bool {
 	})
 }
 
+// predict walks. Where hosts are read on demand, it has those read that the packet comes to in the outcomes that the word of --choose may
+// pick; "" picks all.
+func (w *world) predict(ctx context.Context, req walk.Request, word string) (*walk.Result, error) {
+	for {
+		result, err := walk.Walk(w, req)
+		unread, ok := errors.AsType[*snapshot.UnreadError](err)
+		if err != nil && !ok {
+			return nil, err
+		}
+		var hosts []string
+		if ok {
+			hosts = []string{unread.Host}
+		} else {
+			objects := w.Objects()
+			hosts = unreadHosts(result, word, &objects)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case w.more != nil && w.more(ctx, hosts):
+		case ok:
+			return nil, unread
+		default:
+			return result, nil
+		}
+	}
+}
+
+// unreadHosts are the hosts that are not read to which the packet or its answer comes in the outcomes that a word may pick: of a number
+// those up to it, of another word those that it fits, or all where it fits none as far as they are known.
+func unreadHosts(result *walk.Result, word string, objects *snapshot.Objects) (hosts []string) {
+	outcomes := result.Outcomes
+	if n, err := strconv.Atoi(word); err == nil {
+		outcomes = outcomes[:min(max(n, 0), len(outcomes))]
+	} else if word != "" {
+		fit := slices.DeleteFunc(slices.Clone(outcomes), func(o walk.Outcome) bool { return !fits(&o, word, objects) })
+		if len(fit) > 0 {
+			outcomes = fit
+		}
+	}
+	for i := range outcomes {
+		for _, e := range []*walk.End{&outcomes[i].End, outcomes[i].BackEnd} {
+			if e != nil && e.Unread {
+				hosts = append(hosts, e.Host)
+			}
+		}
+	}
+	return hosts
+}
+
 // hostFits tells whether a word is a host's name, with or without its kind.
 func hostFits(host, word string) bool { return host == word || strings.HasSuffix(host, "/"+word) }
 
 // chosenOptions are the explaining options of what --choose left.
-func chosenOptions(o *explain.Options, result *walk.Result, word string) error {
+func chosenOptions(o *explain.Options, result *walk.Result, word string, objects *snapshot.Objects) error {
 	total := len(result.Outcomes)
-	numbers, err := choose(result, word, explain.Endings(result, *o))
+	numbers, err := choose(result, word, objects, explain.Endings(result, *o))
 	if err != nil {
 		return badInput{err}
 	}

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
@@ -36,12 +38,18 @@ type world struct {
 	read []walk.Assumption
 	// public are the public addresses of the lab's VMs; nil for a file.
 	public func() map[string]netip.Addr
+	// policies are the lab's NetworkPolicies, which nothing enforces; nil for a file or another cluster.
+	policies func() []lab.IgnoredPolicy
+	// lookUp asks the lab's resolver for a name's addresses; nil for a file or a cluster.
+	lookUp func(name string) ([]netip.Addr, error)
 	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
 	unread error
 	// place is where packets are sent and seen for --live; nil for a file.
 	place proof.Places
 	// again reads the lab's state anew; nil for a file.
 	again func(context.Context) (snapshot.Source, error)
+	// more reads the states of some hosts where they are read on demand; false where there is no more to be read.
+	more func(ctx context.Context, hosts []string) bool
 	// before is told what --live expects, before it sends anything; nil where nobody is to be told.
 	before func(*walk.Result)
 	// close gives back what was opened.
@@ -53,6 +61,8 @@ func (o *walkOptions) open(ctx context.Context, s Streams, from, to *ends.End) (
 	switch {
 	case o.plugin != nil:
 		return openCluster(ctx, s, o, from, to)
+	case o.snapshot != "" && o.at == armview.Host && len(o.azure) > 0:
+		return openFile(s, o.snapshot, "", *to) // the host is Azure's, not the node that a text shows
 	case o.snapshot != "":
 		return openFile(s, o.snapshot, o.at, *to)
 	}
@@ -83,13 +93,16 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	w := &world{Source: source}
 	w.place = w.namespaces(d)
 	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
+	w.lookUp = func(name string) ([]netip.Addr, error) { return lab.LookUp(ctx, d, name) }
 	if err := source.ObjectsError(); err != nil {
 		w.unread = err
-		w.notes = append(w.notes, "names of Kubernetes objects are not known: "+err.Error())
+		w.notes = append(w.notes, notAllKnown(err)...)
 	}
+	status := sync.OnceValue(func() lab.Status { return lab.StatusOf(ctx, d) })
+	w.policies = func() []lab.IgnoredPolicy { return status().IgnoredPolicies }
 	w.public = sync.OnceValue(func() map[string]netip.Addr {
 		all := map[string]netip.Addr{}
-		for _, h := range lab.StatusOf(ctx, d).Hosts {
+		for _, h := range status().Hosts {
 			if a, err := netip.ParseAddr(h.PublicIP); err == nil {
 				all[h.Name] = a
 			}
@@ -97,6 +110,27 @@ func openLab(ctx context.Context, name string) (*world, error) {
 		return all
 	})
 	return w, nil
+}
+
+// ignoredPolicies returns an assumption for each NetworkPolicy that is about the walk's sender or one of its receivers. Nothing enforces
+// them.
+func (w *world) ignoredPolicies(sender string, hosts []string) (assumed []walk.Assumption) {
+	if w.policies == nil {
+		return nil
+	}
+	for _, pod := range w.Objects().Pods {
+		host := "pod/" + pod.Namespace + "/" + pod.Name
+		if !slices.Contains(hosts, host) {
+			continue
+		}
+		for _, p := range w.policies() {
+			if p.Selects(pod, host == sender) {
+				assumed = append(assumed, walk.Assumption{Host: host,
+					What: fmt.Sprintf("NetworkPolicy %s/%s is not enforced: this lab has no network policy engine", p.Namespace, p.Name)})
+			}
+		}
+	}
+	return assumed
 }
 
 // namespaces gives the places of a lab's hosts; what was opened is closed by close.
@@ -214,7 +248,7 @@ func input(s Streams, path string) (*os.File, int64, error) {
 	}
 	f, err := nameless(os.TempDir())
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, inTemp(err)
 	}
 	buffered, limit := bufio.NewReader(in), int64(maxText)
 	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // gzip's (RFC 1952)
@@ -225,7 +259,7 @@ func input(s Streams, path string) (*os.File, int64, error) {
 		err = &bounded.TooLongError{Limit: limit}
 	}
 	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("read %s: %w", path, err), f.Close())
+		return nil, 0, errors.Join(fmt.Errorf("read %s: %w", path, inTemp(err)), f.Close())
 	}
 	return f, n, nil
 }
@@ -255,4 +289,11 @@ func openText(path string, text []byte, at string, to ends.End) (*world, error) 
 	}
 	w.notes = append(w.notes, fmt.Sprintf("prediction only: from what %s shows", path))
 	return w, nil
+}
+
+// notAllKnown are notes about Kubernetes objects that could not be read.
+func notAllKnown(err error) []string {
+	lines := strings.Split(err.Error(), "\n")
+	lines[0] = "not all Kubernetes objects are known: " + lines[0]
+	return lines
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -31,8 +32,9 @@ type Cluster struct {
 
 	made      sync.Once
 	ready     error
-	namespace string // that everything is made in; "" before
-	own       bool   // the run has made it
+	namespace string    // that everything is made in; "" before
+	own       bool      // the run has made it
+	begun     time.Time // when it did, by the API server's clock
 
 	mu     sync.Mutex
 	nodes  map[string]*node
@@ -46,6 +48,7 @@ type node struct {
 	once   sync.Once
 	talk   *onnode.Node
 	err    error
+	tried  bool // talk or err is set; with the lock of Cluster
 }
 
 // Requests to the API server are bounded by this where nothing else is said.
@@ -110,10 +113,11 @@ func (c *Cluster) makeCommon(ctx context.Context) error {
 // makeOwn makes a namespace of the run's own and what all pods have in it.
 func (c *Cluster) makeOwn(ctx context.Context) error {
 	c.namespace = Namespace + "-" + c.run
-	_, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
+	ns, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
 	if c.own = !apierrors.IsForbidden(err); err != nil {
 		return err
 	}
+	c.begun = ns.CreationTimestamp.Time
 	return c.makeAccount(ctx)
 }
 
@@ -145,23 +149,62 @@ func (c *Cluster) Node(ctx context.Context, name string) (*onnode.Node, error) {
 		return nil, errors.New("the run is over")
 	}
 	n := c.nodes[name]
-	if most := c.options.Most; n == nil && most > 0 && len(c.nodes) >= most {
-		c.mu.Unlock()
-		return nil, fmt.Errorf("node %s: the packet can come to more than %d nodes: name one pod as its end, or allow more with --max-nodes", name, most)
-	}
 	if n == nil {
 		n = &node{number: len(c.nodes) + 1}
 		c.nodes[name] = n
 	}
 	c.mu.Unlock()
 	n.once.Do(func() {
-		if n.talk, n.err = c.start(ctx, n.number, name); n.err != nil {
-			n.err = fmt.Errorf("node %s: %w", name, n.err)
-			return
+		if n.talk, n.err = c.start(ctx, n.number, name); n.err == nil {
+			go keepAlive(n.talk, brokenError(name))
 		}
-		go keepAlive(n.talk, brokenError(name))
+		c.mu.Lock()
+		n.tried = true
+		c.mu.Unlock()
 	})
-	return n.talk, n.err
+	if n.err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, n.err)
+	}
+	return n.talk, nil
+}
+
+var errNotStarted = errors.New("no pod was started on its node")
+
+// startError is why a node's pod does not run; nil where it does.
+func (c *Cluster) startError(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.nodes[name]; n != nil && n.tried {
+		return n.err
+	}
+	return errNotStarted
+}
+
+// room is how many more nodes may be read. Those whose pods do not run are not counted.
+func (c *Cluster) room() int {
+	if c.options.Most == 0 {
+		return math.MaxInt
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room := c.options.Most
+	for _, n := range c.nodes {
+		if !n.tried || n.err == nil {
+			room--
+		}
+	}
+	return max(room, 0)
+}
+
+// forgo says of nodes that are not started why that is.
+func (c *Cluster) forgo(names []string, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range names {
+		n := &node{err: why, tried: true}
+		n.once.Do(func() {})
+		c.nodes[name] = n
+	}
 }
 
 // keepAlive asks something now and then: proxies on the way cut streams on which nothing passes, after a minute as a rule, and some tell
@@ -210,7 +253,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 			c.deleteOld(ctx)
 		}
 	} else {
-		_, err = c.deleteJobs(ctx, runLabel+"="+c.run)
+		_, err = c.deleteJobs(ctx, runLabel+"="+c.run, CleanupOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("%w; 'kubectl packetwalk cleanup' takes away what is left", explain(err))
@@ -224,11 +267,22 @@ const takeAway = 2 * time.Minute
 // ours chooses what runs have made.
 const ours = managedBy + "=" + manager
 
+// CleanupOptions choose what a cleanup takes away.
+type CleanupOptions struct {
+	OlderThan time.Duration // what was made less long ago stays
+	DryRun    bool          // everything stays
+}
+
+// chosen reports whether an object is old enough.
+func (o CleanupOptions) chosen(object metav1.Object) bool {
+	return time.Since(object.GetCreationTimestamp().Time) >= o.OlderThan
+}
+
 // Cleanup takes away what runs that were cut off have left, and says what it was. Runs that still go on lose their pods.
-func (c *Cluster) Cleanup(ctx context.Context) (gone []string, err error) {
+func (c *Cluster) Cleanup(ctx context.Context, o CleanupOptions) (gone []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, takeAway)
 	defer cancel()
-	gone, err = c.deleteJobs(ctx, ours)
+	gone, err = c.deleteJobs(ctx, ours, o)
 	if err != nil {
 		return gone, explain(err)
 	}
@@ -237,18 +291,27 @@ func (c *Cluster) Cleanup(ctx context.Context) (gone []string, err error) {
 		return gone, nil // who may not list them has made none
 	}
 	for i := 0; err == nil && i < len(left.Items); i++ {
-		if !ofRun(&left.Items[i]) {
+		ns := &left.Items[i]
+		if !ofRun(ns) || !o.chosen(ns) || ns.DeletionTimestamp != nil {
 			continue
 		}
-		var deleted bool
-		if deleted, err = c.deleteNamespace(ctx, left.Items[i].Name); deleted {
-			gone = append(gone, "namespace/"+left.Items[i].Name)
+		deleted := o.DryRun
+		if !deleted {
+			deleted, err = c.deleteNamespace(ctx, ns.Name)
+		}
+		if deleted {
+			gone = append(gone, "namespace/"+ns.Name)
 		}
 	}
 	return gone, explain(err)
 }
 
-// deleteOld deletes the namespaces that runs have left in which nothing can run any more, by the deadlines of Jobs. It is a help only.
+// longestRun is longer than any run: a capture of 5,000 nodes takes 7 hours at most, by the lives of its pods. A run that goes on may have
+// no Job for a while, between those of some nodes and the next.
+const longestRun = 24 * time.Hour
+
+// deleteOld deletes the namespaces that runs have left long before this one began, by the API server's clock: this machine's may be wrong.
+// It is a help only.
 func (c *Cluster) deleteOld(ctx context.Context) {
 	left, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ours})
 	if err != nil {
@@ -256,7 +319,7 @@ func (c *Cluster) deleteOld(ctx context.Context) {
 	}
 	for i := range left.Items {
 		ns := &left.Items[i]
-		if !ofRun(ns) || ns.DeletionTimestamp != nil || time.Since(ns.CreationTimestamp.Time) < 2*defaultLife {
+		if !ofRun(ns) || ns.DeletionTimestamp != nil || c.begun.Sub(ns.CreationTimestamp.Time) < longestRun {
 			continue
 		}
 		jobs, err := c.client.BatchV1().Jobs(ns.Name).List(ctx, metav1.ListOptions{})
@@ -272,17 +335,21 @@ func ofRun(ns *corev1.Namespace) bool {
 }
 
 // deleteJobs deletes Jobs in an administrator's namespace, with their pods. What is gone already is no error.
-func (c *Cluster) deleteJobs(ctx context.Context, which string) (gone []string, err error) {
+func (c *Cluster) deleteJobs(ctx context.Context, which string, o CleanupOptions) (gone []string, err error) {
 	jobs, err := c.client.BatchV1().Jobs(Namespace).List(ctx, metav1.ListOptions{LabelSelector: which})
 	if err != nil {
 		return nil, err
 	}
+	jobs.Items = slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !o.chosen(&j) || o.DryRun && j.DeletionTimestamp != nil })
 	background, now := metav1.DeletePropagationBackground, int64(0)
 	at := metav1.DeleteOptions{PropagationPolicy: &background, GracePeriodSeconds: &now}
 	var g errgroup.Group
 	g.SetLimit(startsAtOnce)
 	errs := make([]error, len(jobs.Items))
 	for i := range jobs.Items {
+		if o.DryRun {
+			break
+		}
 		g.Go(func() error {
 			err := c.client.BatchV1().Jobs(Namespace).Delete(ctx, jobs.Items[i].Name, at)
 			if !apierrors.IsNotFound(err) {

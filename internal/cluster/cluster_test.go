@@ -212,7 +212,8 @@ func rights(roles []runtime.Object) map[request]bool {
 
 // jobOf is a Job of a run in an administrator's namespace.
 func jobOf(run, name string) *batchv1.Job {
-	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace, Labels: labels(run)}}
+	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace, Labels: labels(run),
+		CreationTimestamp: metav1.Now()}}
 }
 
 // made is a namespace that a run made some time ago.
@@ -292,6 +293,32 @@ func TestWhichNamespace(t *testing.T) {
 	}
 }
 
+// clockOf lets a client's API server have a clock that is so far from this machine's.
+func clockOf(client *fake.Clientset, offset time.Duration) {
+	client.PrependReactor("create", "namespaces", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		ns := a.(clienttesting.CreateAction).GetObject().(*corev1.Namespace)
+		ns.CreationTimestamp = metav1.NewTime(time.Now().Add(offset))
+		return false, nil, nil
+	})
+}
+
+// TestOtherClock: which runs are over is the API server's time to say, not that of the machine on which a run ends.
+func TestOtherClock(t *testing.T) {
+	for name, offset := range map[string]time.Duration{"behind": -48 * time.Hour, "ahead": 48 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(made("packetwalk-d", 3*time.Hour-offset), made("packetwalk-c", 25*time.Hour-offset))
+			clockOf(client, offset)
+			c := &Cluster{client: client, run: "a", nodes: map[string]*node{}}
+			if err := errors.Join(c.prepare(t.Context()), c.Close(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := left(t, client), "namespace/packetwalk-d"; got != want {
+				t.Errorf("%q is left, want %q", got, want)
+			}
+		})
+	}
+}
+
 // TestTakeAway: a run takes away its own, and namespaces that runs left long ago; a cleanup takes away all that runs have made. What others
 // have made stays.
 func TestTakeAway(t *testing.T) {
@@ -304,12 +331,14 @@ func TestTakeAway(t *testing.T) {
 		cleaned string // by a cleanup
 	}{
 		"nothing": {nil, "", ""},
-		"one of two, and an old one": {[]runtime.Object{others, made("packetwalk-b", 0), made("packetwalk-c", time.Hour)},
-			"namespace/packetwalk-b namespace/packetwalk-of-others", "namespace/packetwalk-of-others"},
+		"of three that of a run which goes on, and an old one": {
+			[]runtime.Object{others, made("packetwalk-b", 0), made("packetwalk-d", 3*time.Hour), made("packetwalk-c", 25*time.Hour)},
+			"namespace/packetwalk-b namespace/packetwalk-d namespace/packetwalk-of-others", "namespace/packetwalk-of-others"},
 		"administrator's": {[]runtime.Object{kept, foreign, jobOf("b", "b1")},
 			"job/b1 job/foreign namespace/packetwalk", "job/foreign namespace/packetwalk"},
 	} {
 		client := fake.NewClientset(test.there...)
+		clockOf(client, 0)
 		c := &Cluster{client: client, run: "a", nodes: map[string]*node{}, options: Options{Kept: name == "administrator's"}}
 		if err := c.prepare(t.Context()); err != nil {
 			t.Fatal(err)
@@ -331,11 +360,20 @@ func TestTakeAway(t *testing.T) {
 				t.Errorf("%s: %q is left, want %q", name, got, test.left)
 			}
 		}
-		gone, err := c.Cleanup(t.Context())
+		if would, err := c.Cleanup(t.Context(), CleanupOptions{DryRun: true}); err != nil || left(t, client) != test.left ||
+			(len(would) > 0) != (test.left != test.cleaned) {
+			t.Errorf("%s: a dry run would delete %v, %v; %q is left", name, would, err, left(t, client))
+		}
+		young, err := c.Cleanup(t.Context(), CleanupOptions{OlderThan: 4 * time.Hour})
+		if err != nil || len(young) > 0 {
+			t.Errorf("%s: with --older-than: %v, %v", name, young, err)
+		}
+		gone, err := c.Cleanup(t.Context(), CleanupOptions{})
 		if got := left(t, client); err != nil || got != test.cleaned {
 			t.Errorf("%s: after a cleanup %q is left, want %q: %v", name, got, test.cleaned, err)
 		}
-		if again, err := c.Cleanup(t.Context()); err != nil || len(again) > 0 || (len(gone) > 0) != (test.left != test.cleaned) {
+		again, err := c.Cleanup(t.Context(), CleanupOptions{})
+		if err != nil || len(again) > 0 || (len(gone) > 0) != (test.left != test.cleaned) {
 			t.Errorf("%s, again: %v and %v, %v", name, gone, again, err)
 		}
 		if _, err := c.Node(t.Context(), "n"); err == nil {

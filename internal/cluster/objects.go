@@ -36,8 +36,11 @@ type Options struct {
 	Kept       bool   // use Namespace, which must be there; with PullSecret so, too
 	// Life is how long a node's pod lives at most; 0 for 10 minutes. Start is how long one is waited for; 0 for a minute.
 	Life, Start time.Duration
-	Most        int // nodes at most on which pods are started; 0 for all
+	Most        int // nodes at most that [Source.Read] reads; 0 for all
 }
+
+// MostStart is the longest that it makes sense to wait for a pod, which lives no longer itself.
+const MostStart = defaultLife
 
 const (
 	defaultLife  = 10 * time.Minute

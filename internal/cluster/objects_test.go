@@ -55,7 +55,7 @@ func TestHindered(t *testing.T) {
 		"pending":        {status: corev1.PodStatus{Phase: corev1.PodPending}},
 		"made":           {status: waiting("ContainerCreating", "")},
 		"running":        {status: running, runs: true},
-		"pull":           {status: waiting("ErrImagePull", "401 Unauthorized\x1b[31m"), says: []string{"corp/pw:1", "401", "--image-pull-secret"}},
+		"pull":           {status: waiting("ErrImagePull", "401\n Unauthorized\x1b[31m"), says: []string{"corp/pw:1", "401", "--image-pull-secret"}},
 		"pull again":     {status: waiting("ImagePullBackOff", "later"), says: []string{"corp/pw:1", "later", "--image"}},
 		"never pulled":   {status: waiting("ErrImageNeverPull", "not present"), says: []string{"not present", "--image"}},
 		"no image name":  {status: waiting("InvalidImageName", "bad"), says: []string{"corp/pw:1", "bad"}},
@@ -71,7 +71,7 @@ func TestHindered(t *testing.T) {
 			t.Errorf("%s: %t, %v", name, runs, err)
 		}
 		for _, say := range test.says {
-			if err == nil || !strings.Contains(err.Error(), say) || strings.Contains(err.Error(), "\x1b") {
+			if err == nil || !strings.Contains(err.Error(), say) || strings.ContainsAny(err.Error(), "\x1b\n") || strings.Contains(err.Error(), "u000a") {
 				t.Errorf("%s: %q does not say %q, or has control characters", name, err, say)
 			}
 		}

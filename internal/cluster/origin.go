@@ -30,12 +30,13 @@ type View struct {
 	unread  error
 	objects snapshot.Objects
 	on      map[string]string // hosts' nodes
+	off     map[string]string // the same of hosts on nodes that are not read
 }
 
 // Look reads the API's objects. Hosts are the nodes, and the running pods with a network of their own; their states are read when they are
 // asked for, on their nodes, for as long as ctx lasts.
 func (c *Cluster) Look(ctx context.Context) (*View, error) {
-	v := &View{cluster: c, ctx: ctx, on: map[string]string{}}
+	v := &View{cluster: c, ctx: ctx, on: map[string]string{}, off: map[string]string{}}
 	var nodes *corev1.NodeList
 	var problem error
 	var both sync.WaitGroup
@@ -47,28 +48,29 @@ func (c *Cluster) Look(ctx context.Context) (*View, error) {
 	if problem != nil {
 		return nil, explain(problem)
 	}
+	v.unread = explain(v.unread)
 	if v.lists["pods.json"] == nil { // by which hosts are found: half a cluster would look like a whole one
-		return nil, explain(v.unread)
+		return nil, v.unread
 	}
 	var unreadable error
 	if v.objects, unreadable = capture.ReadObjects(v.lists); unreadable != nil {
 		return nil, unreadable
 	}
-	readable := map[string]bool{}
+	at := map[string]map[string]string{} // where the hosts of a node are noted
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if why := unreadableNode(n); why != "" {
-			c.unread[n.Name] = why
-			continue
+			c.unread[n.Name], at[n.Name] = why, v.off
+		} else {
+			at[n.Name] = v.on
 		}
-		readable[n.Name] = true
-		v.on["node/"+n.Name] = n.Name
+		at[n.Name]["node/"+n.Name] = n.Name
 	}
 	for _, p := range v.objects.Pods {
-		if host := "pod/" + p.Namespace + "/" + p.Name; !p.HostNetwork && readable[p.Node] && capture.HostName(host) {
-			v.on[host] = p.Node
+		if host := "pod/" + p.Namespace + "/" + p.Name; !p.HostNetwork && at[p.Node] != nil && capture.HostName(host) {
+			at[p.Node][host] = p.Node
 		}
 	}
 	return v, nil
@@ -86,7 +88,7 @@ func unreadableNode(n *corev1.Node) string {
 	}
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			return "it is not ready: " + visible.Text(condition.Message)
+			return "it is not ready: " + visible.Line(condition.Message)
 		}
 	}
 	return ""
@@ -114,12 +116,17 @@ func (v *View) Refused(kind, namespace, name string) string {
 		}
 		node = v.objects.Pods[i].Node
 	}
-	v.cluster.mu.Lock()
-	defer v.cluster.mu.Unlock()
-	if why := v.cluster.unread[node]; why != "" {
+	if why := v.cluster.whyUnread(node); why != "" {
 		return fmt.Sprintf("node %s is not read: %s", node, why)
 	}
 	return ""
+}
+
+// whyUnread is why a node is not read; "" where it is.
+func (c *Cluster) whyUnread(node string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unread[node]
 }
 
 // NodeOf is the node that a host is on; "" where it is on none.

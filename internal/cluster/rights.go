@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"slices"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,10 +12,10 @@ import (
 
 // Rights are what an administrator makes for who runs the plugin without being one: the namespace, which then stays, and roles with the
 // least rights: a ClusterRole for what is read of the whole cluster, a Role in the namespace for what is made there, and one for the
-// ip-masq-agent's ConfigMaps. They are bound to nobody.
+// ip-masq-agent's ConfigMaps, those named among them. They are bound to no user.
 //
 // Who may make privileged pods in a namespace owns the nodes: these rights are as good as an administrator's.
-func Rights() []runtime.Object {
+func Rights(configMaps ...string) []runtime.Object {
 	ns := namespace(Namespace, "")
 	delete(ns.Labels, managedBy) // it is not ours to take away
 	cluster := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}}
@@ -34,8 +36,9 @@ func Rights() []runtime.Object {
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: read},
 	}
 	system := role("kube-system")
+	configMaps = append(slices.Clone(capture.ConfigMapNames), configMaps...)
 	system.Rules = []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: capture.ConfigMapNames, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: configMaps, Verbs: []string{"get"}},
 	}
 	return []runtime.Object{ns, cluster, own, system}
 }

@@ -373,27 +373,3 @@ func TestApplyNeighbours(t *testing.T) {
 		}
 	}
 }
-
-func TestCheck(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	for _, m := range kernel.Check(t.Context()) {
-		t.Error(m)
-	}
-	// Without the programs each is named with its package, and nothing else fails for their lack.
-	t.Setenv("PATH", t.TempDir())
-	var lines []string
-	for _, m := range kernel.Check(t.Context()) {
-		lines = append(lines, m.String())
-	}
-	got := strings.Join(lines, "\n")
-	if len(lines) != 5 || !strings.Contains(got, "apt-get install nftables") {
-		t.Errorf("got:\n%s", got)
-	}
-}
-
-func BenchmarkCheck(b *testing.B) {
-	kerneltest.NeedRoot(b)
-	for b.Loop() {
-		kernel.Check(b.Context())
-	}
-}

@@ -35,41 +35,73 @@ var home = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self
 func init() { _, _ = home() } // before any thread moves; Do reports its error
 
 // CreateNamespace makes a new network namespace and mounts it at path, whose directory it makes when there is none (mode 0700).
-// The loopback link is up when it returns. A namespace that is already mounted there is an error that is fs.ErrExist; what a dead
-// process left at the path without a mount is replaced. The parent mount need not be shared. The calling thread is not changed.
+// When it returns, the loopback link is up, and IPv4's interface settings are the kernel's defaults instead of the machine's values.
+// A namespace that is already mounted there is an error that is fs.ErrExist; what a dead process left at the path without a mount is
+// replaced. The parent mount need not be shared. The calling thread is not changed.
 func CreateNamespace(path string) (*Namespace, error) {
 	if mounted(path) {
 		return nil, fmt.Errorf("create namespace %s: %w", path, os.ErrExist)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("create namespace %s: %w", path, err)
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o400)
-	if err != nil {
-		return nil, fmt.Errorf("create namespace %s: %w", path, err)
-	}
-	file.Close()
-	err = onThread(func() error {
+	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w (packetwalk needs root)", err)
 		}
-		if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind mount: %w", err)
-		}
-		return nil
+		return bindNamespace("/proc/thread-self/ns/net", path)
 	})
 	if err != nil {
-		os.Remove(path)
 		return nil, fmt.Errorf("create namespace %s: %w", path, err)
 	}
 	ns, err := OpenNamespace(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := ns.loopbackUp(); err != nil {
+	if err = ns.resetSettings(); err == nil {
+		err = ns.loopbackUp()
+	}
+	if err != nil {
 		return nil, errors.Join(err, ns.Remove())
 	}
 	return ns, nil
+}
+
+// InNewNamespace runs f with a new network namespace, which the calling thread is in, too. The namespace is removed when f returns.
+func InNewNamespace(f func(*Namespace) error) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("create network namespace: %w", err)
+		}
+		ns, err := OpenNamespace("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		return f(ns)
+	})
+}
+
+// bindNamespace mounts the namespace that a file of /proc leads to at path, and makes what is missing of that.
+func bindNamespace(source, path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o400)
+	if err != nil {
+		return err
+	}
+	file.Close()
+	if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
+		os.Remove(path)
+		return fmt.Errorf("bind mount: %w", err)
+	}
+	return nil
+}
+
+// BindNamespaceOf mounts the network namespace of a process at path, where no namespace is mounted.
+func BindNamespaceOf(pid int, path string) error {
+	if err := bindNamespace(fmt.Sprintf("/proc/%d/ns/net", pid), path); err != nil {
+		return fmt.Errorf("mount the namespace of process %d at %s: %w", pid, path, err)
+	}
+	return nil
 }
 
 // OpenNamespace opens the namespace that is mounted at path. A path where none is mounted is an error; when there is nothing
@@ -122,6 +154,23 @@ func RemoveNamespace(path string) error {
 func mounted(path string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC
+}
+
+// IsMounted reports whether the namespace is mounted at its path.
+func (n *Namespace) IsMounted() bool {
+	var st unix.Stat_t
+	return mounted(n.path) && unix.Stat(n.path, &st) == nil && st.Ino == n.inode
+}
+
+// Remount mounts the namespace at its path again after its mount was lost. What is there instead goes.
+func (n *Namespace) Remount() error {
+	if err := RemoveNamespace(n.path); err != nil {
+		return err
+	}
+	if err := bindNamespace(fmt.Sprintf("/proc/self/fd/%d", n.FD()), n.path); err != nil {
+		return fmt.Errorf("mount namespace %s again: %w", n.path, err)
+	}
+	return nil
 }
 
 // Path is where the namespace is mounted.
@@ -205,6 +254,18 @@ func (n *Namespace) Handle() (*netlink.Handle, error) {
 	}
 	n.handle = h
 	return h, nil
+}
+
+// LoopbackUp sets the loopback link of the calling process's own namespace up. Containers may come up without.
+func LoopbackUp() error {
+	lo, err := netlink.LinkByIndex(1)
+	if err == nil && lo.Attrs().Flags&net.FlagUp == 0 {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return nil
 }
 
 func (n *Namespace) loopbackUp() error {

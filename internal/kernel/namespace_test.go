@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -134,6 +136,76 @@ func TestProcesses(t *testing.T) {
 	never := func() ([]int, error) { return []int{beyond}, nil }
 	if err := kernel.Kill(ended, never); !errors.Is(err, context.Canceled) {
 		t.Errorf("processes that do not end: %v", err)
+	}
+}
+
+// TestRemount takes away the mount of a namespace, in each way, and mounts the same namespace there again.
+func TestRemount(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	for name, lose := range map[string]func(path string) error{
+		"unmounted": func(path string) error { return unix.Unmount(path, unix.MNT_DETACH) },
+		"removed":   kernel.RemoveNamespace,
+		"directory removed": func(path string) error {
+			return errors.Join(kernel.RemoveNamespace(path), os.Remove(filepath.Dir(path)))
+		},
+		"another mounted": func(path string) error {
+			other, err := kernel.CreateNamespace(path + ".other")
+			if err != nil {
+				return err
+			}
+			return errors.Join(kernel.RemoveNamespace(path), os.WriteFile(path, nil, 0o400),
+				unix.Mount(other.Path(), path, "", unix.MS_BIND, ""), other.Remove())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := namespace(t, filepath.Join(t.TempDir(), "dir", "ns"))
+			if !ns.IsMounted() {
+				t.Fatal("a new namespace is not mounted")
+			}
+			if err := lose(ns.Path()); err != nil {
+				t.Fatal(err)
+			}
+			if ns.IsMounted() {
+				t.Fatal("the mount is lost and said to be there")
+			}
+			if err := ns.Remount(); err != nil {
+				t.Fatal(err)
+			}
+			again, err := kernel.OpenNamespace(ns.Path())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer again.Close()
+			if again.Inode() != ns.Inode() || !ns.IsMounted() {
+				t.Errorf("inode %d is mounted, want %d", again.Inode(), ns.Inode())
+			}
+		})
+	}
+}
+
+// TestBindNamespaceOf mounts the namespace that a process lives in when nothing else leads there any more.
+func TestBindNamespaceOf(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	path := filepath.Join(t.TempDir(), "ns")
+	ns := namespace(t, path)
+	cmd := exec.Command("sleep", "60")
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if err := ns.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := kernel.BindNamespaceOf(cmd.Process.Pid, path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := kernel.OpenNamespace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { again.Remove() })
+	if again.Inode() != ns.Inode() {
+		t.Errorf("inode %d is mounted, want %d", again.Inode(), ns.Inode())
 	}
 }
 

@@ -1,10 +1,12 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,12 +32,7 @@ func Processes(inodes ...uint64) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		target, err := os.Readlink("/proc/" + e.Name() + "/ns/net")
-		if err != nil {
-			continue // ended, or a zombie
-		}
-		inode, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(target, "net:["), "]"), 10, 64)
-		if err == nil && slices.Contains(inodes, inode) {
+		if inode, err := namespaceOf(e.Name()); err == nil && slices.Contains(inodes, inode) {
 			pids = append(pids, pid)
 		}
 	}
@@ -43,14 +40,29 @@ func Processes(inodes ...uint64) ([]int, error) {
 	return pids, nil
 }
 
-// killTimeout is how long Kill waits for processes to end. One that does not sleeps in the kernel, and nothing helps.
+// namespaceOf is the network namespace of a process, by its name in /proc; an error when it has ended, or is a zombie.
+func namespaceOf(pid string) (inode uint64, err error) {
+	target, err := os.Readlink("/proc/" + pid + "/ns/net")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(target, "net:["), "]"), 10, 64)
+}
+
+// ForeignNamespace is the network namespace of a process that lives in another one than this process; false when it does not, or has ended.
+func ForeignNamespace(pid int) (inode uint64, foreign bool) {
+	inode, err := namespaceOf(strconv.Itoa(pid))
+	own, failed := namespaceOf("self")
+	return inode, err == nil && failed == nil && inode != own
+}
+
+// killTimeout is how long Kill waits for the next process to end. One that does not end sleeps in the kernel, and nothing helps.
 const killTimeout = 10 * time.Second
 
 // Kill kills (SIGKILL) the processes whose pids list gives until it gives none: between two looks a dying process may have started another.
-// It is an error when there are still some after ten seconds, or when ctx ends.
+// It is an error when none has ended for ten seconds, or when ctx ends.
 func Kill(ctx context.Context, list func() ([]int, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, killTimeout)
-	defer cancel()
+	progress, fewest := time.Now(), math.MaxInt
 	for {
 		pids, err := list()
 		if err != nil || len(pids) == 0 {
@@ -61,8 +73,11 @@ func Kill(ctx context.Context, list func() ([]int, error)) error {
 				return fmt.Errorf("kill %d: %w", pid, err)
 			}
 		}
-		if !pause.For(ctx, 5*time.Millisecond) {
-			return fmt.Errorf("processes %v do not end: %w", pids, ctx.Err())
+		if len(pids) < fewest {
+			progress, fewest = time.Now(), len(pids)
+		}
+		if time.Since(progress) > killTimeout || !pause.For(ctx, 5*time.Millisecond) {
+			return fmt.Errorf("processes %v do not end within %v: %w", pids, killTimeout, cmp.Or(ctx.Err(), context.DeadlineExceeded))
 		}
 	}
 }

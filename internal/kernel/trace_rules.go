@@ -72,7 +72,7 @@ func addTraceRules(c *netlink.Conn, table string, filters []PacketFilter, about 
 		return err
 	}
 	if err := commit(c, nf.Batch(messages, 0)); err != nil {
-		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12)", err)
+		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12; 'packetwalk doctor' tries it)", err)
 	}
 	return nil
 }

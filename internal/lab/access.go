@@ -41,7 +41,8 @@ const manyNodes = 50
 func (a *access) Start(ctx context.Context) error {
 	c := a.cluster()
 	a.plane = controlplane.Config{
-		Dir: string(a.dir), Binary: a.bin.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
+		LogDir: a.dir.logs(),
+		Dir:    string(a.dir), Binary: a.bin.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
 		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.dir.EgressSocket(),
 	}
 	if len(c.Nodes()) >= manyNodes {
@@ -68,6 +69,9 @@ func (a *access) Start(ctx context.Context) error {
 
 // listen listens for users of the API server, and writes their kubeconfig.
 func (a *access) listen(context.Context) (net.Listener, error) {
+	if err := kernel.LoopbackUp(); err != nil {
+		return nil, err
+	}
 	l, err := listenForwarder(a.dir)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -55,24 +56,43 @@ const addonFault = "the cluster's DNS or addons could not be installed (this is 
 
 // apply brings all into the API.
 func (a *addons) apply(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.cluster()
 	err := a.bring(ctx, manifests.Apply, func() ([]string, error) { return manifests.DNS(c) })
+	if a.lackOfMetrics() == "" {
+		err = errors.Join(err, a.bring(ctx, manifests.Apply, manifests.MetricsServer))
+	}
 	if c.HasAddon(cluster.AddonHTTPRouting) {
 		err = errors.Join(err, a.bring(ctx, manifests.Apply, a.httpRouting(c)))
 	}
 	return err
 }
 
+// lackOfMetrics is why metrics-server cannot run; "" when it can.
+func (a *addons) lackOfMetrics() string {
+	if _, err := os.Stat(a.bin.metricsServer()); err != nil {
+		return "kubectl top has no figures: " + a.bin.metricsServer() + " is missing; 'make controlplane' makes it"
+	}
+	return ""
+}
+
+func (a *addons) Report(s *Status) {
+	if lack := a.lackOfMetrics(); lack != "" {
+		s.Warnings = append(s.Warnings, lack)
+	}
+}
+
 // Change installs and removes the addons that differ.
 func (a *addons) Change(ctx context.Context, c change) error {
+	ctx, cancel := c.deadline.bound(ctx)
+	defer cancel()
 	is := c.to.HasAddon(cluster.AddonHTTPRouting)
 	if is == c.from.HasAddon(cluster.AddonHTTPRouting) {
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	bring := manifests.Apply
 	if !is {
 		bring = manifests.Delete
@@ -80,13 +100,18 @@ func (a *addons) Change(ctx context.Context, c change) error {
 			return err
 		}
 	}
-	return a.bring(ctx, bring, a.httpRouting(c.to))
+	return a.lockedBring(ctx, bring, a.httpRouting(c.to))
+}
+
+func (a *addons) lockedBring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error,
+	objects func() ([]string, error)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bring(ctx, bring, objects)
 }
 
 func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error,
 	objects func() ([]string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	docs, err := objects()
 	if err == nil {
 		err = bring(ctx, a.api.rest(), docs)

@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/pods/realnode"
 )
 
 // agents are what runs on nodes beside their kubelets: packetwalk-node, and kube-proxy where the cluster asks for it.
@@ -67,12 +68,17 @@ func (a agents) Stop() {
 	}
 }
 
-// agentCommand runs packetwalk-node as a node of a real cluster would.
+// agentCommand runs packetwalk-node as a node of a real cluster would: among the node's processes, where it is a machine of its own.
 func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
-	return supervise.Process{
+	p := supervise.Process{
 		Name: n.Name, Path: l.bin.Node, LogFile: l.dir.Log(n.Name), PidFile: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
 		Args: plan.AgentFlags(c, n.Name, l.agentKubeconfig(n)),
 	}
+	if n.Runtime == cluster.RuntimeContainerd {
+		p.Path = l.bin.App
+		p.Args = realnode.RunArgs(l.dir.machinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
+	}
+	return p
 }
 
 func (l *nodes) agentKubeconfig(n *node) string {
@@ -110,7 +116,7 @@ func (l *nodes) changeAgent(ctx context.Context, n *node, c change) error {
 		between := *c.to
 		between.Spec.ServiceProxy = cluster.ServiceProxy{Implementation: cluster.ProxyPacketwalk, Backend: cluster.BackendNFTables,
 			Rules: cluster.RulesCurrent}
-		if err := l.replaceProxy(ctx, n, change{from: c.from, to: &between}); err != nil {
+		if err := l.replaceProxy(ctx, n, change{from: c.from, to: &between, deadline: c.deadline}); err != nil {
 			return err
 		}
 		c.from = &between
@@ -123,7 +129,7 @@ var kubeProxyTables = cluster.ServiceProxy{Implementation: cluster.ProxyKubeProx
 	Rules: cluster.RulesCurrent}
 
 func (l *nodes) replaceProxy(ctx context.Context, n *node, c change) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done within %v", patience))
+	ctx, cancel := c.deadline.bound(ctx)
 	defer cancel()
 	was, is := c.from.Spec.ServiceProxy, c.to.Spec.ServiceProxy
 	if was != is && n.proxy != nil {
@@ -270,7 +276,7 @@ func written(ctx context.Context, n *node, of cluster.Implementation) error {
 // packetwalk-node ask for the rules of all of them when they start.
 func wroteAll(metrics []byte) bool {
 	has := func(what, family string) bool {
-		const series = "\nkubeproxy_sync_proxy_rules_last_%s_seconds{ip_family=%q} "
+		const series = "\nkubeproxy_sync_proxy_rules_last_%s_seconds{ip_family=%q" // more labels may follow
 		return bytes.Contains(metrics, fmt.Appendf(nil, series, what, family))
 	}
 	any := false

@@ -1,6 +1,9 @@
 package lab
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestWroteAll: the rules of a family are waited for where the service proxy has been asked for them.
 func TestWroteAll(t *testing.T) {
@@ -20,6 +23,7 @@ func TestWroteAll(t *testing.T) {
 		{"IPv6 alone", queued6 + written6, true},
 		{"IPv6 not written", queued4 + queued6 + written4, false},
 		{"IPv4 not written", queued4 + queued6 + written6, false},
+		{"with more labels", strings.ReplaceAll(queued4+queued6+written4, "}", ",node=\"n\"}"), false},
 		{"both", queued4 + queued6 + written4 + written6, true},
 	} {
 		if got := wroteAll([]byte("# HELP\n" + c.metrics)); got != c.want {

@@ -1,151 +1,113 @@
 package lab
 
 import (
-	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
-	"packetwalk.dev/internal/base/pause"
-
-	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/confine"
 )
 
-// apps runs the applications of hosts.
+// apps runs the applications of hosts: the programs of built-in images, each confined to its host's network.
 type apps struct{ *core }
 
-// Pauses of an application that ends, as of a VM's service manager, and how long it must run to be well.
-const (
-	appPause  = time.Second
-	appSteady = time.Minute
-)
+// appPid is the pid file of a host's application.
+func (d Dir) appPid(host string) string { return filepath.Join(d.Host(host), "app.pid") }
 
-// start runs the host's application, or takes it over, and keeps it until ctx ends or the host's end is called.
-func (l apps) start(ctx context.Context, h *host) error {
-	ctx, h.stop = context.WithCancel(ctx)
-	h.done = make(chan struct{})
-	c, err := l.run(ctx, h)
-	if err != nil {
-		close(h.done)
-		return fmt.Errorf("application of %s: %w", h.Name, err)
+// start runs the host's application, or takes it over. It goes on when this process ends.
+func (l apps) start(h *host) error {
+	fail := func(err error) error { return fmt.Errorf("application of %s: %w", h.Name, err) }
+	dir := filepath.Join(l.dir.Host(h.Name), "app")
+	p := supervise.Process{
+		Name: h.Name, Path: l.bin.App, Args: confine.Args(filepath.Join(dir, "spec.json")), Dir: "/", LogFile: l.dir.Log(h.Name),
+		PidFile: l.dir.appPid(h.Name),
 	}
-	go func() {
-		defer close(h.done)
-		l.keepApp(ctx, h, c)
-	}()
+	spec, err := l.spec(h)
+	if err != nil {
+		return fail(err)
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return fail(err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fail(err)
+	}
+	if err := atomicfile.Write(filepath.Join(dir, "spec.json"), text, 0o600); err != nil {
+		return fail(err)
+	}
+	start := func(c *exec.Cmd) error { return confine.Start(c, h.ns.Start) }
+	s, err := supervise.Run(p, start, supervise.Options{OnChange: func(s supervise.State) {
+		if s.Pid == 0 {
+			l.log.Warn("application ended", "host", h.Name, "app", h.App, "exit", s.LastExit)
+		}
+	}})
+	if err != nil {
+		return fail(err)
+	}
+	h.app.Store(s)
 	return nil
 }
 
-// run takes over the host's application when it runs, or starts it.
-func (l apps) run(ctx context.Context, h *host) (*container.Container, error) {
-	dir := filepath.Join(l.dir.Host(h.Name), "app")
-	c, err := l.runtime.Adopt(dir)
-	if err == nil {
-		select {
-		case <-c.Done():
-			err = c.Remove()
-		default:
-			h.runs(c)
-			return c, nil
-		}
+// spec is the host's application as its image says, with the host's own arguments and files.
+func (l apps) spec(h *host) (confine.Spec, error) {
+	a, err := app.ByName(h.App)
+	if err != nil {
+		return confine.Spec{}, err
 	}
-	if err != nil && !errors.Is(err, container.ErrNoContainer) && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+	s := confine.Spec{
+		Hostname: h.Name, Args: append(slices.Concat(a.Entrypoint, a.Cmd), h.args...), Env: a.Env, Mounts: h.mounts, Program: l.bin.App,
+		Files: map[string]string{"/etc/resolv.conf": string(resolvConf(resolverOf(h.Kind)))},
 	}
-	if c, err = l.begin(ctx, h, dir); err == nil {
-		h.runs(c)
+	if h.App == appDNS {
+		s.Program = l.bin.DNS
 	}
-	return c, err
+	for _, f := range a.Files {
+		s.Files[f.Path] = f.Text
+	}
+	maps.Copy(s.Files, h.files)
+	return s, nil
 }
 
-// begin starts the host's application, from the next image where one was removed before its layers were mounted.
-func (l apps) begin(ctx context.Context, h *host, dir string) (c *container.Container, err error) {
-	const tries = 3
-	for range tries {
-		image, failed := l.builtIn.Image(ctx, h.App)
-		if failed != nil {
-			return nil, failed
-		}
-		s := container.Spec{ID: h.Name, Name: h.Name, Dir: dir, LogPath: l.dir.Log(h.Name), NetNS: h.ns.Path(), Hostname: h.Name, Args: h.args,
-			Mounts: h.mounts, ResolvConf: resolvConf(resolverOf(h.Kind))}
-		if err = image.Apply(&s); err != nil {
-			return nil, err
-		}
-		if c, err = l.runtime.Start(ctx, s); err == nil || !image.Gone() {
-			break
-		}
-	}
-	return c, err
-}
-
-// keepApp starts the application again whenever it ends.
-func (l apps) keepApp(ctx context.Context, h *host, c *container.Container) {
-	restart := "the application of " + h.Name + " does not start again"
-	defer func() { _ = l.fault(restart, nil) }()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.Done():
-		}
-		h.ended()
-		l.log.Warn("application ended", "host", h.Name, "app", h.App, "exit", c.Exit().Code)
-		for {
-			if !pause.For(ctx, appPause) {
-				return
-			}
-			next, err := l.run(ctx, h)
-			if l.fault(restart, err) == nil {
-				c = next
-				break
-			}
-		}
-	}
-}
-
-// end ends the keeping of the host's application, if there is one, and waits for that; the application runs on.
-func (h *host) end() {
-	if h.stop != nil {
-		h.stop()
-		<-h.done
-	}
-}
+// appDNS is the application of the name servers, the program packetwalk-dns.
+const appDNS = "dns"
 
 // remove ends the host's application.
 func (h *host) remove() error {
-	h.end()
-	if h.app == nil {
-		return nil
+	if s := h.app.Swap(nil); s != nil {
+		return s.Stop()
 	}
-	return h.app.Remove()
+	return nil
 }
 
-func (h *host) runs(c *container.Container) {
-	h.begun.Store(time.Now().UnixNano())
-	h.pid.Store(int64(c.Pid()))
-	h.app = c
-}
-
-// steady tells whether the application has run for long, since it was begun the last time.
-func (h *host) steady() bool { return time.Since(time.Unix(0, h.begun.Load())) >= appSteady }
-
-func (h *host) ended() {
-	h.pid.Store(0)
-	if h.steady() {
-		h.failures.Store(0)
+// detach leaves the host's application to the next lab process.
+func (h *host) detach() {
+	if s := h.app.Load(); s != nil {
+		s.Detach()
 	}
-	h.failures.Add(1)
 }
+
+// appSteady is how long an application must run to be well.
+const appSteady = time.Minute
 
 // report adds the host to a status.
 func (h *host) report(s *Status) {
 	one := h.Host
-	one.Pid = int(h.pid.Load())
-	s.Hosts = append(s.Hosts, one)
-	if n := h.failures.Load(); n >= hopeless && !h.steady() {
-		s.Problems = append(s.Problems, fmt.Sprintf("%s: its application %s goes on ending, %d times so far; its log: packetwalk logs %s", h.Name,
-			h.App, n, h.Name))
+	if p := h.app.Load(); p != nil {
+		state := p.State()
+		one.Pid = state.Pid
+		if state.Failures >= maxConsecutiveExits && (state.Pid == 0 || time.Since(state.Since) < appSteady) {
+			s.Problems = append(s.Problems, fmt.Sprintf("%s: its application %s is crash-looping, %d times so far; its log: packetwalk logs %s",
+				h.Name, h.App, state.Failures, h.Name))
+		}
 	}
+	s.Hosts = append(s.Hosts, one)
 }

@@ -142,8 +142,14 @@ func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Healt
 	f.Total = len(lb.BackendPools[i].Members)
 	for _, m := range lb.BackendPools[i].Members {
 		nic, ok := n.NIC(m.NIC)
-		if ok && (rule.Probe == "" || h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: rule.Probe, Member: m}]) {
+		target := vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: rule.Probe, Member: m}
+		if ok && (rule.Probe == "" || h[target]) {
 			f.Healthy = append(f.Healthy, nic.Machine)
+		} else if d, denied := n.ProbeDenial(target); denied {
+			if f.Denied == nil {
+				f.Denied = map[string]string{}
+			}
+			f.Denied[nic.Machine] = d.String()
 		}
 	}
 	return f

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 )
 
+// metricsServer is upstream's metrics-server, which need not be there.
+func (b Binaries) metricsServer() string { return filepath.Join(b.RealNode, "metrics-server") }
+
 // FindBinaries finds the programs beside the one that runs.
 func FindBinaries() (Binaries, error) {
 	self, err := os.Executable()
@@ -25,9 +28,10 @@ func FindBinaries() (Binaries, error) {
 		App:          filepath.Join(dir, "packetwalk-app"),
 		Addon:        filepath.Join(dir, "packetwalk-addon"),
 		DNS:          filepath.Join(dir, "packetwalk-dns"),
+		Simulated:    filepath.Join(dir, "packetwalk-simulated"),
 		RealNode:     filepath.Join(dir, "realnode"),
 	}
-	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.PortMap, b.App, b.Addon, b.DNS} {
+	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.PortMap, b.App, b.Addon, b.DNS, b.Simulated} {
 		if _, err := os.Stat(path); err != nil {
 			return b, fmt.Errorf("%s is missing beside %s; 'make build controlplane' makes it", filepath.Base(path), self)
 		}

@@ -31,6 +31,12 @@ func (l *bounds) Start(ctx context.Context) error {
 	for _, s := range l.missing() {
 		l.done("%s", unboundedText(s))
 	}
+	switch was, err := raiseInotify(inotifyInstances); {
+	case err != nil: // a few nodes do with what there is
+		l.log.Warn("raise the limit of inotify", "err", err)
+	case was > 0:
+		l.log.Info("raised fs.inotify.max_user_instances", "was", was, "is", enoughInstances)
+	}
 	return nil
 }
 

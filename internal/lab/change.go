@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/lab/cluster"
@@ -27,7 +28,7 @@ func (d Dir) Parse(source []byte) (*cluster.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, errs := cluster.Parse(placed, source, app.Names()...)
+	c, errs := cluster.Parse(placed, source, app.Servers()...)
 	if len(errs) > 0 {
 		return nil, errs
 	}
@@ -40,7 +41,7 @@ const changeFault = "the last change of the cluster was not done to its end (mad
 // change brings the running lab to another cluster.yaml, nothing of which needs a new cluster; say hears what is done, first that the
 // change is possible. What it did before an error stays; the same file again does the rest. One call at a time; what starts lives as long
 // as ctx.
-func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
+func (l *lab) change(ctx context.Context, source []byte, d deadline, say func(Step)) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	l.busy.Store(true)
@@ -62,7 +63,7 @@ func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 	if err := writeCluster(l.dir.nextFile(), source); err != nil {
 		return err
 	}
-	return l.fault(changeFault, l.carryOut(ctx, l.parts, source, change{from, to, say}))
+	return l.fault(changeFault, l.carryOut(ctx, l.parts, source, change{from, to, say, d}))
 }
 
 // carryOut takes parts to where a change leads that is written down, and writes down where it led.
@@ -71,21 +72,15 @@ func (l *lab) carryOut(ctx context.Context, ps parts, source []byte, c change) e
 	if err != nil && !errors.As(err, new(unfinished)) {
 		return err
 	}
-	return errors.Join(err, l.settle(source, c.to))
+	return errors.Join(err, l.settle(source, c))
 }
 
-// settle writes down the cluster that the lab has become: what a change asked for, but for the counts of pools whose nodes could not join
-// or leave.
-func (l *lab) settle(source []byte, asked *cluster.Cluster) error {
-	counts := l.nodes.counts()
-	for _, p := range asked.Spec.NodePools {
-		if counts[p.Name] == p.Count {
-			continue
-		}
-		var err error
-		if source, err = cluster.SetCount(source, p.Name, counts[p.Name]); err != nil {
-			return err
-		}
+// settle writes down the cluster that the lab has become: what a change asked for, but for the pools and their counts whose nodes could not
+// join or leave.
+func (l *lab) settle(source []byte, c change) error {
+	source, err := withPools(source, c, l.nodes.counts())
+	if err != nil {
+		return err
 	}
 	is, err := l.dir.Parse(source)
 	if err != nil {
@@ -97,6 +92,32 @@ func (l *lab) settle(source []byte, asked *cluster.Cluster) error {
 	l.become(is)
 	l.azure.planned = is
 	return os.Rename(l.dir.nextFile(), l.dir.ClusterFile())
+}
+
+// withPools gives the cluster.yaml of a change with the pools that have nodes, and as many of them as there are.
+func withPools(source []byte, c change, counts map[string]int) ([]byte, error) {
+	var err error
+	for _, p := range c.to.Spec.NodePools {
+		switch counts[p.Name] {
+		case p.Count:
+		case 0:
+			source, err = cluster.RemovePool(source, p.Name)
+		default:
+			source, err = cluster.SetCount(source, p.Name, counts[p.Name])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range c.from.Spec.NodePools {
+		if p.Count = counts[p.Name]; p.Count == 0 || slices.Contains(c.to.PoolNames(), p.Name) {
+			continue
+		}
+		if source, err = cluster.AddPool(source, p); err != nil {
+			return nil, err
+		}
+	}
+	return source, nil
 }
 
 // cutOff is a change that was not done to its end.
@@ -135,7 +156,7 @@ func (l *lab) readCluster() error {
 
 // resume has the nodes leave that were about to when a change was cut off, and the rules of a service proxy that was about to. A node that
 // cannot stays, as when the change were made now.
-func (l *lab) resume(ctx context.Context) {
+func (l *lab) resume(ctx context.Context, d deadline) {
 	if l.cut.source == nil {
 		return
 	}
@@ -143,7 +164,7 @@ func (l *lab) resume(ctx context.Context) {
 	defer l.changing.Unlock()
 	l.busy.Store(true)
 	defer l.busy.Store(false)
-	c := change{l.cut.from, l.cluster(), l.say}
+	c := change{l.cut.from, l.cluster(), l.say, d}
 	rest := parts{{part: agents{nodes: l.nodes}}, {part: l.nodes}}
 	if err := l.fault(changeFault, l.carryOut(ctx, rest, l.cut.source, c)); err != nil {
 		l.done("the rest of a change that was cut off: %v", err)

@@ -37,9 +37,9 @@ func (l *lab) startControl(ctx context.Context) error {
 }
 
 // control is what the command line asks on the control socket: GET /status, /network, /cluster and /container-groups, all JSON, and of a
-// group's container the log, as text; and PUT /cluster with a cluster.yaml, answered with steps as they are done, JSON, one a line; the
-// last one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing: what starts lives as long as
-// ctx.
+// group's container the log, as text. POST /namespaces mounts namespaces again whose mounts were lost, and answers with their hosts' names.
+// PUT /cluster?timeout=DURATION has a cluster.yaml, and is answered with steps as they are done, JSON, one a line. The last one has the
+// error, or is Ready: the lab is as the file says. A client that goes away changes nothing: what starts lives as long as ctx.
 func (l *lab) control(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	whenReady := func(pattern string, h http.HandlerFunc) {
@@ -55,6 +55,14 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, Description{Cluster: l.cluster(), Changing: l.busy.Load()})
 	})
+	whenReady("POST /namespaces", func(w http.ResponseWriter, _ *http.Request) {
+		mounted, err := l.mountNamespaces()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		writeJSON(w, mounted)
+	})
 	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.network()) })
 	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.public(r.Context())) })
 	whenReady("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
@@ -67,8 +75,9 @@ func (l *lab) control(ctx context.Context) http.Handler {
 		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxClusterFile))
-		if err == nil {
-			err = l.change(ctx, source, say)
+		timeout, invalid := time.ParseDuration(r.URL.Query().Get("timeout"))
+		if err = errors.Join(err, invalid); err == nil {
+			err = l.change(ctx, source, newDeadline(timeout), say)
 		}
 		if err != nil {
 			say(Step{Error: err.Error()})
@@ -117,7 +126,12 @@ func controlClient(d Dir, patience time.Duration) *http.Client {
 
 // ask gets path from the lab's control socket.
 func ask[T any](ctx context.Context, d Dir, path string) (v T, err error) {
-	body, err := getFrom(ctx, d, path, 10*time.Second)
+	return request[T](ctx, d, http.MethodGet, path)
+}
+
+// request sends a request without a body to the lab's control socket.
+func request[T any](ctx context.Context, d Dir, method, path string) (v T, err error) {
+	body, err := bodyOf(ctx, d, method, path, 10*time.Second)
 	if err != nil {
 		return v, err
 	}
@@ -126,9 +140,9 @@ func ask[T any](ctx context.Context, d Dir, path string) (v T, err error) {
 	return v, err
 }
 
-// getFrom asks for a path of the lab's control socket; the caller closes what comes. patience is for all of it; 0 has no end.
-func getFrom(ctx context.Context, d Dir, path string, patience time.Duration) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lab"+path, nil)
+// bodyOf is the answer to a request to the lab's control socket; the caller closes it. patience is for all of it; 0 has no end.
+func bodyOf(ctx context.Context, d Dir, method, path string, patience time.Duration) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://lab"+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -153,11 +167,13 @@ type declined struct{ status, text string }
 
 func (r declined) Error() string { return r.status + ": " + r.text }
 
-// putCluster has the lab change to a cluster.yaml. Without wait it returns when the change has begun, which it does if it is possible.
-func putCluster(ctx context.Context, d Dir, source []byte, wait bool, progress func(Step)) error {
-	ctx, progress, cancel := watched(ctx, longestStep, progress)
+// putCluster has the lab change to a cluster.yaml before the deadline. Without wait it returns when the change has begun, which it does
+// if it is possible.
+func putCluster(ctx context.Context, d Dir, source []byte, end deadline, wait bool, progress func(Step)) error {
+	ctx, cancel := end.answer(ctx)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://lab/cluster", bytes.NewReader(source))
+	url := "http://lab/cluster?timeout=" + end.left().String()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(source))
 	if err != nil {
 		return err
 	}
@@ -203,7 +219,7 @@ func ContainerLogs(ctx context.Context, d Dir, group, container string, follow b
 	if follow {
 		path, patience = path+"?follow", 0
 	}
-	log, err := getFrom(ctx, d, path, patience)
+	log, err := bodyOf(ctx, d, http.MethodGet, path, patience)
 	var no declined
 	if errors.As(err, &no) {
 		return errors.New(no.text) // in Azure's words

@@ -46,10 +46,11 @@ type routes struct {
 }
 
 // Start runs the controller, and waits until each node has its route. The nodes have their ranges by now.
-func (l *routes) Start(ctx context.Context) error { return l.look(ctx) }
+func (l *routes) Start(ctx context.Context) error { return l.look(ctx, ctx) }
 
-// look is the same for new nodes: a controller that runs already, and would look for them only after a while, is ended.
-func (l *routes) look(ctx context.Context) error {
+// look is the same for new nodes: a controller that runs already, and would look for them only after a while, is ended. The new one lives
+// as long as ctx; the wait ends with waiting.
+func (l *routes) look(ctx, waiting context.Context) error {
 	table, _, ok := l.cluster().PodRouteTable()
 	if !ok {
 		return nil
@@ -63,8 +64,6 @@ func (l *routes) look(ctx context.Context) error {
 		factory := informers.NewSharedInformerFactory(l.api.client, 0)
 		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, plan.CloudName, l.cluster().Spec.Network.PodCIDR, &l.faults)
 	})
-	waiting, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	for {
 		missing, err := l.unrouted(waiting, table)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/mounts"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 )
 
@@ -40,7 +41,7 @@ func destroy(ctx context.Context, d Dir) error {
 	if err != nil {
 		return err
 	}
-	inodes := slices.Collect(maps.Values(spaces))
+	inodes := append(slices.Collect(maps.Values(spaces)), d.processInodes()...) // a mount may have been lost
 	if err := kernel.KillIn(ctx, inodes...); err != nil {
 		return fmt.Errorf("end the lab's processes: %w", err)
 	}
@@ -55,7 +56,7 @@ func destroy(ctx context.Context, d Dir) error {
 	if err := d.removeState(); err != nil {
 		return fmt.Errorf("remove what the nodes had: %w", err)
 	}
-	if err := os.RemoveAll(string(d)); err != nil {
+	if err := tree.Remove(string(d)); err != nil {
 		return fmt.Errorf("remove the lab's files: %w", err)
 	}
 	return nil

@@ -103,10 +103,15 @@ func (d Dir) Node(name string) string { return d.path("nodes", name) }
 func (d Dir) Host(name string) string { return d.path("hosts", name) }
 
 // Log is the log of a component, a node agent or the lab process ("lab").
-func (d Dir) Log(component string) string { return d.path("logs", component+".log") }
+func (d Dir) Log(component string) string { return filepath.Join(d.logs(), component+".log") }
+
+// logs is the directory of logs, on the lab's disk; no node has such a name.
+func (d Dir) logs() string { return filepath.Join(d.Disk(), ".logs") }
 
 // GroupLog is the log of the service proxy of a container group's machine.
-func (d Dir) GroupLog(group string) string { return d.path("logs", containerGroup, group+".log") }
+func (d Dir) GroupLog(group string) string {
+	return filepath.Join(d.logs(), containerGroup, group+".log")
+}
 
 func (d Dir) lockFile() string { return d.path("lab.pid") }
 

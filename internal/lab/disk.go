@@ -10,12 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/loopmount"
 	"packetwalk.dev/internal/base/mounts"
 	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// A lab's light nodes and container groups have a file system of their own, in a file, whose size bounds what containers write: their
-// writable layers, volumes, logs, files of the nodes.
+// A lab has a file system in a file, whose size bounds what its containers and processes write: writable layers, volumes, files of light
+// nodes, logs.
 
 // Disk is where it is mounted: a directory for each node.
 func (d Dir) Disk() string { return filepath.Join(d.State(), "disk") }
@@ -38,8 +40,7 @@ func (d Dir) makeDisk(ctx context.Context) error {
 	if err := os.MkdirAll(d.Disk(), 0o700); err != nil {
 		return err
 	}
-	mounted, err := mounts.Own()
-	if err != nil || slices.ContainsFunc(mounted, func(m mounts.Mount) bool { return m.Point == d.Disk() }) {
+	if mounted, err := d.hasDisk(); err != nil || mounted {
 		return err
 	}
 	file := filepath.Join(d.State(), "disk.img")
@@ -47,16 +48,44 @@ func (d Dir) makeDisk(ctx context.Context) error {
 		return err
 	}
 	// Of tables that are not made in advance, and without a journal: after a power cut nothing of a lab is left.
-	_, err = program.Command{Path: "mkfs.ext4", Args: []string{"-q", "-F", "-m", "0", "-O", "^has_journal",
+	_, err := program.Command{Path: "mkfs.ext4", Args: []string{"-q", "-F", "-m", "0", "-O", "^has_journal",
 		"-E", "nodiscard,lazy_itable_init=1,root_owner=0:0", file}}.Output(ctx)
 	if err == nil {
-		_, err = program.Command{Path: "mount",
-			Args: []string{"-t", "ext4", "-o", "loop,nodev,noatime,noinit_itable", file, d.Disk()}}.Output(ctx)
+		err = d.mountDisk(file)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
 	return os.Chmod(d.Disk(), 0o700)
+}
+
+// mountDisk mounts the file system where nothing is that it would hide: a lab that began without one goes on without.
+func (d Dir) mountDisk(file string) error {
+	there, err := os.ReadDir(d.Disk())
+	if err != nil {
+		return err
+	}
+	if len(there) > 0 {
+		return errors.New("the lab started without its file system; the next lab will have one")
+	}
+	return loopmount.Mount(file, d.Disk())
+}
+
+// maxLogs bounds the file system that logs have without the lab's disk. It is in memory.
+const maxLogs = "64m"
+
+// makeLogs makes the lab's disk and, on it, the directory of logs. Why there is no disk is for bounds to say.
+func (d Dir) makeLogs(ctx context.Context) error {
+	noDisk := d.makeDisk(ctx)
+	if err := os.MkdirAll(d.logs(), 0o700); err != nil {
+		return err
+	}
+	if noDisk != nil {
+		if err := unix.Mount("tmpfs", d.logs(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size="+maxLogs); err != nil {
+			return fmt.Errorf("mount a file system for logs: %w", err)
+		}
+	}
+	return os.Mkdir(filepath.Join(d.logs(), containerGroup), 0o700)
 }
 
 // makeSparse makes a file without content.
@@ -77,4 +106,38 @@ func makeSparse(file string) error {
 		return err
 	}
 	return errors.Join(f.Truncate(size), f.Close())
+}
+
+func (d Dir) hasDisk() (bool, error) {
+	mounted, err := mounts.Own()
+	return slices.ContainsFunc(mounted, func(m mounts.Mount) bool { return m.Point == d.Disk() }), err
+}
+
+// nodesDisk is the directory of real nodes on the lab's disk; no node has such a name.
+const nodesDisk = ".nodes"
+
+// placeNodes makes the directory of real nodes. It is on the lab's disk where overlayfs cannot write to the machine's file system: a
+// container's root is an overlay.
+func (d Dir) placeNodes() error {
+	nodes := d.nodeState("")
+	if err := os.MkdirAll(nodes, 0o700); err != nil {
+		return err
+	}
+	failed := rootfs.TryUpper(nodes)
+	if failed == nil {
+		return nil
+	}
+	if has, err := d.hasDisk(); err != nil || !has {
+		return errors.Join(fmt.Errorf("nodes need a file system that overlayfs can write to: %w; "+
+			"mount one at %s, in a container as a volume", failed, StateRoot), err)
+	}
+	onDisk := filepath.Join(d.Disk(), nodesDisk)
+	err := os.MkdirAll(onDisk, 0o700)
+	if err == nil {
+		err = unix.Mount(onDisk, nodes, "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		return fmt.Errorf("put nodes on the lab's disk: %w", err)
+	}
+	return nil
 }

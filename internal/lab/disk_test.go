@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,5 +61,40 @@ func TestDisk(t *testing.T) {
 	}
 	if _, e := os.Lstat(d.State()); err != nil || !os.IsNotExist(e) {
 		t.Errorf("%v, %v", err, e)
+	}
+}
+
+// TestLogsWithoutDisk: where the lab has no file system on disk, its logs have one in memory, and one that could be made later hides
+// nothing of the lab.
+func TestLogsWithoutDisk(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	d := DirOf(fmt.Sprintf("logs-%d", os.Getpid()))
+	t.Cleanup(func() {
+		if err := errors.Join(d.removeState(), os.RemoveAll(string(d))); err != nil {
+			t.Error(err)
+		}
+	})
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", "/nowhere") // of mkfs.ext4
+	if err := prepare(t.Context(), UpOptions{Dir: d}); err != nil {
+		t.Fatal(err)
+	}
+	var own unix.Statfs_t
+	if err := unix.Statfs(d.Log("lab"), &own); err == nil {
+		t.Fatal("there is a log already")
+	}
+	err := unix.Statfs(filepath.Dir(d.GroupLog("x")), &own)
+	if err != nil || own.Type != unix.TMPFS_MAGIC || own.Blocks*uint64(own.Bsize) > 64<<20 {
+		t.Errorf("%+v, %v", own, err)
+	}
+	if err := os.WriteFile(d.Log("lab"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", path)
+	if err := d.makeDisk(t.Context()); err == nil {
+		t.Error("a file system was mounted over what the lab has")
+	}
+	if text, err := os.ReadFile(d.Log("lab")); string(text) != "text" {
+		t.Errorf("%q, %v", text, err)
 	}
 }

@@ -3,18 +3,23 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/confine"
 )
 
 // resolvConf is the /etc/resolv.conf of a machine that asks a name server.
@@ -52,24 +57,36 @@ type resolvers struct {
 	all   []*host
 }
 
-func (l *resolvers) Start(ctx context.Context) error {
+// The name servers' names, and the namespaces that they run in, which are the fabric's.
+const (
+	azureDNS    = "azure-dns"
+	internetDNS = "internet-dns"
+)
+
+var resolverNamespaces = map[string]string{azureDNS: fabric.FabricNamespace, internetDNS: fabric.InternetNamespace}
+
+func (l *resolvers) Start(context.Context) error {
 	if err := os.MkdirAll(l.dir.path("dns"), 0o700); err != nil {
 		return err
 	}
-	if _, err := zoneSecret(l.dir); err != nil { // its file is mounted
+	if err := os.Chown(l.dir.path("dns"), confine.Nobody, confine.Nobody); err != nil { // whom the name servers run as
 		return err
 	}
 	l.all = []*host{
-		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: plan.AzureResolver.String(), App: "dns"}, ns: l.azure.Namespace()},
-		{Host: Host{Name: "internet-dns", Kind: kindInternet, Address: plan.InternetResolver.String(), App: "dns"}, ns: l.azure.Internet()},
+		{Host: Host{Name: azureDNS, Kind: kindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
+		{Host: Host{Name: internetDNS, Kind: kindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
 	}
-	return l.bring(ctx, l.cluster())
+	return l.bring(l.cluster())
 }
 
 // Change gives the name servers other names, by new processes.
-func (l *resolvers) Change(ctx context.Context, c change) error { return l.bring(ctx, c.to) }
+func (l *resolvers) Change(_ context.Context, c change) error { return l.bring(c.to) }
 
-func (l *resolvers) bring(ctx context.Context, c *cluster.Cluster) error {
+func (l *resolvers) bring(c *cluster.Cluster) error {
+	secret, err := zoneSecret(l.dir)
+	if err != nil {
+		return err
+	}
 	var g errgroup.Group
 	for _, m := range l.all {
 		args := resolverArgs(m, c)
@@ -80,11 +97,11 @@ func (l *resolvers) bring(ctx context.Context, c *cluster.Cluster) error {
 			return err
 		}
 		m.args = args
-		m.mounts = []container.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, ReadOnly: m.Kind != kindAzure}}
+		m.mounts = []confine.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, Writable: m.Kind == kindAzure}}
 		if m.Kind == kindAzure {
-			m.mounts = append(m.mounts, container.Mount{Source: zoneSecretFile(l.dir), Destination: zoneKeyFile, ReadOnly: true})
+			m.files = map[string]string{zoneKeyFile: secret}
 		}
-		g.Go(func() error { return l.start(ctx, m) })
+		g.Go(func() error { return l.start(m) })
 	}
 	return g.Wait()
 }
@@ -97,7 +114,7 @@ func (l *resolvers) Report(s *Status) {
 
 func (l *resolvers) Stop() {
 	for _, m := range l.all {
-		m.end()
+		m.detach()
 	}
 }
 
@@ -122,6 +139,35 @@ func resolverArgs(m *host, c *cluster.Cluster) []string {
 		}
 	}
 	return append(args, plan.InternetNames(c)...)
+}
+
+// lookUpTime bounds an answer of the lab's own resolver.
+const lookUpTime = 3 * time.Second
+
+// LookUp asks Azure's resolver of a lab that runs for the addresses of a name, as the lab's nodes and VMs do.
+func LookUp(ctx context.Context, d Dir, name string) ([]netip.Addr, error) {
+	at, err := d.FindHost("fabric")
+	if err != nil {
+		return nil, err
+	}
+	ns, err := kernel.OpenNamespace(at.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
+	defer cancel()
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return ns.Dial(ctx, network, netip.AddrPortFrom(plan.AzureResolver, 53).String())
+	}}
+	addresses, err := resolver.LookupNetIP(ctx, "ip", name+".")
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		return nil, fmt.Errorf("the lab's resolver %s says: %s", plan.AzureResolver, e.Err)
+	}
+	for i := range addresses {
+		addresses[i] = addresses[i].Unmap()
+	}
+	return addresses, err
 }
 
 // dropZone takes the addon's zone away, with what is in it.

@@ -26,9 +26,7 @@ const (
 	evictPatience = time.Minute
 	// endPatience is how long pods that were evicted may take to end, if their grace period is not shorter; they end with the node then.
 	endPatience = time.Minute
-	// drainPatience is the longest that a drain may take, whatever the API server answers.
-	drainPatience = evictPatience + endPatience + time.Minute
-	drainPoll     = 200 * time.Millisecond
+	drainPoll   = 200 * time.Millisecond
 )
 
 // patched changes a Node object by a merge patch, nil to leave it as it is, and gives what it is now. One that is not there is an empty
@@ -87,7 +85,7 @@ func drain(ctx context.Context, client kubernetes.Interface, name string, patien
 			return nil
 		}
 		if !pause.For(ctx, drainPoll) {
-			return context.Cause(ctx)
+			return fmt.Errorf("not drained: %d pods have not ended, such as %s/%s", len(pods), pods[0].Namespace, pods[0].Name)
 		}
 	}
 }

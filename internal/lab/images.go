@@ -1,17 +1,14 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
@@ -22,7 +19,7 @@ import (
 	"packetwalk.dev/internal/pods/source"
 )
 
-// library is the machine's images, as a lab has them: pulled where they are not there, for light nodes and for the registry of real ones.
+// library is the machine's images, as a lab has them: pulled where they are not there, for the registry of the nodes.
 type library struct {
 	still
 	*core
@@ -34,10 +31,6 @@ type library struct {
 	client   *pull.Client
 	own      []string // images of AKS's own pods and of sandboxes, by their full names: their programs are ours, and are not pulled
 	preloads context.CancelFunc
-
-	listing sync.Mutex
-	looked  time.Time
-	list    []corev1.ContainerImage
 }
 
 // Start opens the store, if it can, and begins to pull what is to be preloaded. Nothing waits for that.
@@ -120,41 +113,6 @@ func (l *library) open() (*images.Store, error) {
 	return l.store, l.fault("the machine's images", err)
 }
 
-// mostListed is how many images a node's status has (pkg/kubelet/apis/config, nodeStatusMaxImages), the largest first.
-const mostListed = 50
-
-// listedFor is how long one look at the images is for all nodes: it reads a file or two for each.
-const listedFor = time.Minute
-
-// listed are the images that there are, as a node's status has them.
-func (l *library) listed() []corev1.ContainerImage {
-	l.listing.Lock()
-	defer l.listing.Unlock()
-	if time.Since(l.looked) < listedFor {
-		return slices.Clone(l.list)
-	}
-	store, err := l.open()
-	if err != nil {
-		return nil
-	}
-	all, err := store.List(l.life)
-	if err != nil {
-		l.log.Warn("nodes do not list their images", "err", err)
-	}
-	l.looked, l.list = time.Now(), largest(all)
-	return slices.Clone(l.list)
-}
-
-func largest(all []images.Image) (list []corev1.ContainerImage) {
-	for _, i := range all {
-		if i.Damage == "" && i.Name != "" {
-			list = append(list, corev1.ContainerImage{Names: []string{i.Name}, SizeBytes: i.Size})
-		}
-	}
-	slices.SortStableFunc(list, func(a, b corev1.ContainerImage) int { return cmp.Compare(b.SizeBytes, a.SizeBytes) })
-	return list[:min(len(list), mostListed)]
-}
-
 // isOurs tells whether an image is of our own programs, as those of AKS's own pods: no registry has it.
 func (l *library) isOurs(ref string) bool {
 	full := fullName(ref)
@@ -163,9 +121,10 @@ func (l *library) isOurs(ref string) bool {
 	return slices.Contains(l.own, full) || strings.HasPrefix(full, name.DefaultRegistry+"/packetwalk/") || strings.HasPrefix(full, images.Own)
 }
 
-// finder finds images for nodes of both kinds.
+// finder finds images for nodes and container groups.
 func (l *library) finder() *source.Finder {
-	return &source.Finder{Ensure: l.ensure, Own: l.isOurs, BuiltIn: l.builtIn}
+	names := l.cluster().Spec.Images.BuiltIn
+	return &source.Finder{Ensure: l.ensure, Own: l.isOurs, BuiltIn: l.builtIn, NoNames: names != nil && !*names}
 }
 
 // ensure has an image in the store, by the cluster's policy unless it must not be pulled.
@@ -183,6 +142,15 @@ func (l *library) ensure(ctx context.Context, r source.Request) (*images.Store, 
 	return l.pull.Ensure(ctx, client, pull.Request{Ref: r.Ref, Policy: policy, Pulling: r.Pulling})
 }
 
+// Manifest is the registry's.
+func (l *library) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
+	found, err := l.finder().Find(ctx, source.Request{Ref: ref})
+	if err != nil {
+		return images.Manifest{}, err
+	}
+	return found.Store.Manifest(found.Ref)
+}
+
 // Blob is the registry's.
 func (l *library) Blob(digest string) (*os.File, error) {
 	store, err := l.open()
@@ -190,4 +158,13 @@ func (l *library) Blob(digest string) (*os.File, error) {
 		return nil, err
 	}
 	return store.Blob(digest)
+}
+
+// fullName is an image's name with registry and tag, "" for an invalid one.
+func fullName(ref string) string {
+	r, err := name.ParseReference(ref)
+	if err != nil {
+		return ""
+	}
+	return r.Name()
 }

@@ -13,14 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
@@ -93,7 +91,7 @@ func TestLibrary(t *testing.T) {
 	none := parsed(t, "spec: {addons: [http_application_routing]}")
 	l := newLibrary(t, none)
 	ref := host + "/shop:v1"
-	nodes := &nodeImages{library: l}
+	nodes := l
 	if _, err := nodes.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) ||
 		!strings.Contains(err.Error(), "allow the registry") || !strings.Contains(err.Error(), "packetwalk image load "+ref) {
 		t.Errorf("a registry that is not allowed: %v", err)
@@ -184,7 +182,7 @@ func TestClosedStore(t *testing.T) {
 	if got, err := l.finder().Image(t.Context(), source.Request{Ref: "nginx"}); err == nil || !strings.Contains(err.Error(), "no container starts") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := (&nodeImages{library: l}).Manifest(t.Context(), "nginx"); err == nil {
+	if _, err := l.Manifest(t.Context(), "nginx"); err == nil {
 		t.Error("a manifest without a store")
 	}
 	if p := l.problems(); len(p) != 1 || !strings.Contains(p[0], "image store") {
@@ -195,22 +193,5 @@ func TestClosedStore(t *testing.T) {
 	}
 	if _, err := l.finder().Find(t.Context(), source.Request{Ref: "none"}); !errors.Is(err, images.ErrNotFound) || len(l.problems()) > 0 {
 		t.Errorf("after the store could be opened: %v, problems %q", err, l.problems())
-	}
-}
-
-// TestLargest: a node's status has the largest images, and none that cannot be run.
-func TestLargest(t *testing.T) {
-	all := []images.Image{{Name: "a:1", Size: 1}, {Name: "c:1", Size: 3}, {Name: "b:1", Size: 2}, {Name: "x:1", Size: 9, Damage: "gone"},
-		{Size: 9}}
-	want := []corev1.ContainerImage{{Names: []string{"c:1"}, SizeBytes: 3}, {Names: []string{"b:1"}, SizeBytes: 2},
-		{Names: []string{"a:1"}, SizeBytes: 1}}
-	if diff := cmp.Diff(want, largest(all)); diff != "" {
-		t.Error(diff)
-	}
-	for range mostListed {
-		all = append(all, images.Image{Name: "more", Size: 1})
-	}
-	if got := largest(all); len(got) != mostListed {
-		t.Errorf("%d", len(got))
 	}
 }

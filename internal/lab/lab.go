@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -39,7 +42,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	images := &library{core: c}
 	c.builtIn = &source.BuiltIn{Program: bin.App, Select: source.Machine(c.lacks), Open: images.open, Brought: map[string]string{
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
-		"dns": bin.DNS,
+		"dns": bin.DNS, "metrics-server": bin.metricsServer(),
 	}}
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}
@@ -53,7 +56,8 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps := &l.parts
 	ps.place("the control socket", startOnly{start: l.startControl})
 	ps.place("Azure's network", l.azure)
-	ps.place("bounds of containers", &bounds{core: c})
+	ps.place("optional kernel features", &optionalFeatures{core: c, check: preflight.Check})
+	ps.place("bounds of containers", &bounds{core: c}, "optional kernel features")
 	ps.place("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, "Azure's network", "bounds of containers")
 	ps.place("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, "Azure's network", "bounds of containers")
 	ps.place("the control plane's files", access, "Azure's network")
@@ -71,17 +75,20 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the route controller", routes, "the nodes")
 	ps.place("the virtual node", &virtualNode{core: c, access: access, api: api}, "container instances", "the nodes' agents", "the nodes")
 	ps.place("the cluster's DNS and addons", &addons{core: c, api: api, ready: l.ready}, "the API server")
+	ps.place("the watch of what has no effect", &policies{core: c, api: api}, "the API server")
 	ps.place("the provisioner of volumes", &storage{core: c, api: api, nodes: l.nodes, ready: l.ready}, "the API server")
 	return l
 }
 
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
-// progress and keeps it up until ctx ends. Then it ends, and nothing else does: Destroy removes a lab.
-func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
+// progress and keeps it up until ctx ends. A lab that is not up within the timeout is an error. When ctx ends this process ends, and
+// nothing else does: Destroy removes a lab.
+func Run(ctx context.Context, d Dir, bin Binaries, timeout time.Duration, progress *os.File) error {
 	unix.Umask(0o022) // whatever the caller's is: users of all kinds in pods read what is made for them
 	begin := time.Now()
 	l := newLab(d, bin, reporter(progress, begin))
-	if err := l.up(ctx, patience); err != nil {
+	go supervise.BoundLog(ctx, d.Log("lab"))
+	if err := l.up(ctx, newDeadline(timeout)); err != nil {
 		l.say(Step{Error: err.Error()})
 		return err
 	}
@@ -93,17 +100,20 @@ func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
 	return nil
 }
 
-func (l *lab) up(ctx context.Context, patience time.Duration) error {
+func (l *lab) up(ctx context.Context, d deadline) error {
 	if err := l.dir.claim(); err != nil {
 		return err
 	}
 	if err := l.readCluster(); err != nil {
 		return err
 	}
-	if err := l.parts.start(ctx, patience, l.broken); err != nil {
+	if err := l.dir.bindNamespaces(); err != nil {
 		return err
 	}
-	l.resume(ctx)
+	if err := l.parts.start(ctx, d, l.broken); err != nil {
+		return err
+	}
+	l.resume(ctx, d)
 	l.isReady.Store(true)
 	close(l.ready)
 	return nil
@@ -130,6 +140,10 @@ func (l *lab) status() Status {
 	l.parts.report(&s)
 	s.Problems = append(append(s.problems(), s.Problems...), l.problems()...)
 	s.Warnings = append(s.warnings(), s.Warnings...)
+	for _, ns := range l.unmounted() {
+		s.Problems = append(s.Problems, fmt.Sprintf("%s: its network namespace is no longer mounted at %s; 'packetwalk up --name %s' mounts it again",
+			hostOf(ns), ns.Path(), s.Name))
+	}
 	if l.busy.Load() {
 		s.Warnings = append(s.Warnings, "the cluster is being changed: not everything is as asked yet")
 	}

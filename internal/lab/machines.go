@@ -5,35 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/confine"
 )
 
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.
 type host struct {
 	Host
 	ns *kernel.Namespace
-	// args and mounts are of the application.
+	// args, mounts and files are the application's, beside its image's.
 	args   []string
-	mounts []container.Mount
-	pid    atomic.Int64
-	// failures are its ends in a row, each sooner than appSteady after its start.
-	failures atomic.Int64
-	begun    atomic.Int64       // when, the last time; nanoseconds since 1970
-	stop     context.CancelFunc // ends the keeping of the application; nil without one
-	done     chan struct{}      // closes when it has ended
-	// app is the application's container, the last one; nil where none was started here. Whoever removes it must use this one: another of the
-	// same directory would not wait for this one's note of the end, and find its directory written to. Not to be read before done is closed.
-	app *container.Container
+	mounts []confine.Mount
+	files  map[string]string
+	app    atomic.Pointer[supervise.Supervisor] // nil without one
 }
 
 // hostsOf are the cluster's VMs and internet hosts.
@@ -84,7 +78,7 @@ func (l *hosts) Start(ctx context.Context) error {
 			}
 		}
 	}
-	return l.add(ctx, want)
+	return l.add(want)
 }
 
 // Change ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.
@@ -108,7 +102,7 @@ func (l *hosts) Change(ctx context.Context, c change) error {
 			return err
 		}
 	}
-	return l.add(ctx, want)
+	return l.add(want)
 }
 
 func (l *hosts) Report(s *Status) {
@@ -121,7 +115,7 @@ func (l *hosts) Report(s *Status) {
 
 func (l *hosts) Stop() {
 	for _, m := range l.all {
-		m.end()
+		m.detach()
 	}
 }
 
@@ -139,7 +133,7 @@ func text(a netip.Addr) string {
 }
 
 // add makes hosts that the fabric's network has, and starts their applications.
-func (l *hosts) add(ctx context.Context, all []Host) error {
+func (l *hosts) add(all []Host) error {
 	var g errgroup.Group
 	for _, h := range all {
 		m := &host{Host: h}
@@ -150,7 +144,7 @@ func (l *hosts) add(ctx context.Context, all []Host) error {
 		l.all = append(l.all, m)
 		l.mu.Unlock()
 		if h.App != "" {
-			g.Go(func() error { return l.start(ctx, m) })
+			g.Go(func() error { return l.start(m) })
 		}
 	}
 	return g.Wait()
@@ -187,5 +181,5 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if m.Kind == kindVM {
 		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
-	return errors.Join(detach(m.Name), m.ns.Remove(), os.RemoveAll(l.dir.Host(m.Name)))
+	return errors.Join(detach(m.Name), m.ns.Remove(), tree.Remove(l.dir.Host(m.Name)))
 }

@@ -70,7 +70,11 @@ func asksAzure(t *testing.T, d lab.Dir, own snapshot.Source) {
 	packets := walk.Request{Host: "node/" + node.Name, Packet: packet.Packet{Tuple: packet.Tuple{
 		Protocol: packet.TCP, Source: node.IPs[0], SourcePort: packet.Exactly(40000), Destination: plan.ManagementAddress,
 		DestinationPort: packet.Exactly(443)}, TCPFlags: packet.SYN, TTL: 64}}
-	want, got := sources(t, own, packets), sources(t, armview.Extend(withoutAzure{own}, r), packets)
+	extended, err := armview.Extend(withoutAzure{own}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := sources(t, own, packets), sources(t, extended, packets)
 	if !slices.Equal(want, got) {
 		t.Errorf("by the lab %q, by Azure's interface %q", want, got)
 	}

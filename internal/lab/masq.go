@@ -46,7 +46,7 @@ func (l *masq) Change(ctx context.Context, c change) error {
 	if to.IPMasqAgent == cluster.IPMasqNone || slices.Equal(from.NonMasqueradeCIDRs, to.NonMasqueradeCIDRs) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := c.deadline.bound(ctx)
 	defer cancel()
 	configMap, _, err := manifests.IPMasqAgent(c.to)
 	if err == nil {

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
@@ -21,22 +19,19 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/kubelet"
 	"packetwalk.dev/internal/pods/realnode"
-	"packetwalk.dev/internal/pods/source"
 )
 
-// A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.
+// A node is a Kubernetes node: a network namespace, an agent in it, and the machine that runs its pods.
 type node struct {
 	cluster.Node
 	ns      *kernel.Namespace
 	agent   *supervise.Supervisor
 	proxy   *supervise.Supervisor // upstream's kube-proxy; nil without
-	kubelet *kubelet.Kubelet      // of a light node
-	machine *supervise.Supervisor // of a real one
-	stop    context.CancelFunc    // ends the keeping of the kubelet; nil before it is started
-	done    <-chan struct{}       // closes when it has ended
-	pods    netip.Prefix          // of kubenet, in its CNI configuration; invalid before it is known
+	machine *supervise.Supervisor
+	stop    context.CancelFunc // ends what the lab does beside the machine; nil before it is started
+	done    <-chan struct{}    // closes when it has ended
+	pods    netip.Prefix       // of kubenet, in its CNI configuration; invalid before it is known
 }
 
 // nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
@@ -48,10 +43,6 @@ type nodes struct {
 	api     *api
 	routes  *routes
 	library *library
-
-	shared   *kubelet.Shared
-	client   kubernetes.Interface // the kubelets'
-	clientCA *x509.CertPool
 
 	real realNodes
 
@@ -86,7 +77,17 @@ type machines struct {
 }
 
 func (m machines) Start(context.Context) error {
-	for _, spec := range plan.Nodes(m.nodes.cluster(), m.nodes.azure.network()) {
+	network := m.nodes.azure.network()
+	specs := plan.Nodes(m.nodes.cluster(), network)
+	if cut := m.nodes.azure.cut; cut.source != nil { // nodes of pools that were about to leave
+		for _, spec := range plan.Nodes(cut.from, network) {
+			_, placed := network.NIC(spec.NIC)
+			if placed && !slices.ContainsFunc(specs, func(s cluster.Node) bool { return s.Name == spec.Name }) {
+				specs = append(specs, spec)
+			}
+		}
+	}
+	for _, spec := range specs {
 		if _, err := m.nodes.makeNode(spec); err != nil {
 			return fmt.Errorf("node %s: %w", spec.Name, err)
 		}
@@ -105,6 +106,10 @@ func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
 	l.all = append(l.all, n)
 	l.mu.Unlock()
 	if err := l.azure.AttachNIC(spec.NIC, n.ns); err != nil {
+		return n, err
+	}
+	// As on AKS's nodes from the start (AgentBaker, 99-force-bridge-forward.conf): one without a pod forwards for node ports, too.
+	if err := n.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
 		return n, err
 	}
 	return n, l.writeNodeFiles(n)
@@ -159,13 +164,6 @@ func (l *nodes) rewriteConflist(n *node, c *cluster.Cluster) error {
 
 // Start starts the nodes' kubelets and returns when every node is registered and Ready.
 func (n *nodes) Start(ctx context.Context) error {
-	client, err := n.access.clientAs(controlplane.KubeletUser)
-	if err != nil {
-		return err
-	}
-	n.client, n.shared, n.clientCA = client, kubelet.NewShared(client), x509.NewCertPool()
-	n.clientCA.AppendCertsFromPEM(n.access.ca.Certificate)
-	go n.shared.Run(ctx)
 	var g errgroup.Group
 	all := n.list()
 	for _, one := range all {
@@ -197,9 +195,6 @@ func (n *nodes) Report(s *Status) {
 		}
 		s.Nodes = append(s.Nodes, status)
 	}
-	if err := n.shared.Fault(); err != nil {
-		s.Problems = append(s.Problems, "the nodes' kubelets: "+oneLine(err))
-	}
 	s.Problems = append(s.Problems, agentFaults(askAgents[faultReport](n, "/faults"))...)
 }
 
@@ -217,89 +212,12 @@ func agentFaults(reports []faultReport) (problems []string) {
 	return saidBy("packetwalk-node", len(reports), said)
 }
 
-// kubeletConfig is what a node's kubelet has for itself.
-func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
-	cert, err := l.access.ca.Kubelet(n.Name, n.Address, time.Now())
-	if err != nil {
-		return kubelet.Config{}, err
-	}
-	dir := l.dir.Node(n.Name)
-	config := kubelet.Config{
-		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Root, Resolve: l.library.finder().Image,
-		Sandbox: func(ctx context.Context) (source.Image, error) { return l.builtIn.Image(ctx, "pause") }, Images: l.library.listed,
-		Unbounded:   l.unbounded,
-		NodeNS:      n.ns,
-		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
-		Dir:         dir,
-		Disk:        l.dir.nodeDisk(n.Name),
-		DiskLayers:  l.noDisk == "",
-		CNIConfDir:  filepath.Join(dir, "cni", "net.d"),
-		CNIBinDirs:  []string{filepath.Dir(l.bin.CNI)},
-		CNICacheDir: filepath.Join(dir, "cni", "cache"),
-		Client:      l.client,
-		Shared:      l.shared,
-		ClientCA:    l.clientCA,
-		ClusterDNS:  l.cluster().Spec.Network.DNSServiceIP,
-		TLSCert:     cert,
-		OnNode:      l.onNode(n),
-		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
-	}
-	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
-		config.ConfigureCNI = func(pods []netip.Prefix) error { return l.writeConflist(n, pods[0]) }
-	}
-	return config, nil
-}
-
-// startKubelet runs the node's kubelet and returns when the node is Ready. From then on a kubelet that gives up is replaced.
+// startKubelet runs the node's kubelet and returns when the node is Ready.
 func (l *nodes) startKubelet(ctx context.Context, n *node) error {
-	if n.Runtime == cluster.RuntimeContainerd {
-		return l.startMachine(ctx, n)
+	if n.Runtime == cluster.RuntimeSimulated {
+		return l.startSimulated(ctx, n)
 	}
-	config, err := l.kubeletConfig(n)
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancel(ctx)
-	ready, ended, err := l.runKubelet(ctx, n, config)
-	if err != nil {
-		stop()
-		return err
-	}
-	over := make(chan struct{})
-	n.stop, n.done = stop, over
-	select {
-	case <-ready:
-		n.done = l.keep(ctx, "the kubelet of "+n.Name, func(ctx context.Context) error {
-			if ended == nil { // the first one has: its pods do not notice
-				if _, ended, err = l.runKubelet(ctx, n, config); err != nil {
-					return err
-				}
-			}
-			defer func() { ended = nil }()
-			return <-ended
-		})
-		return nil
-	case err = <-ended:
-	case <-time.After(patience):
-		stop()
-		err = errors.Join(fmt.Errorf("not ready within %v", patience), <-ended)
-	}
-	close(over)
-	return fmt.Errorf("kubelet of %s: %w", n.Name, err)
-}
-
-func (l *nodes) runKubelet(ctx context.Context, n *node, config kubelet.Config) (ready <-chan struct{}, ended <-chan error, err error) {
-	k, err := kubelet.New(config)
-	if err != nil {
-		return nil, nil, err
-	}
-	l.mu.Lock()
-	n.kubelet = k
-	l.mu.Unlock()
-	end := make(chan error, 1)
-	go func() { end <- k.Run(ctx) }()
-	return k.Ready(), end, nil
+	return l.startMachine(ctx, n)
 }
 
 // stateOf is nil for a process that there is not.
@@ -317,12 +235,5 @@ func (n *node) status() Node {
 		s.Agent = n.agent.State()
 	}
 	s.Machine, s.KubeProxy = stateOf(n.machine), stateOf(n.proxy)
-	if n.kubelet != nil {
-		k := n.kubelet.Status()
-		s.Pods = k.Pods
-		if k.Fault != nil {
-			s.Error = oneLine(k.Fault)
-		}
-	}
 	return s
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -29,6 +28,7 @@ type part interface {
 type change struct {
 	from, to *cluster.Cluster
 	say      func(Step)
+	deadline deadline
 }
 
 // still is what a part embeds that has nothing to change, tell or wait for.
@@ -64,17 +64,14 @@ func (ps *parts) place(name string, p part, after ...string) {
 	*ps = append(*ps, &placed{name: name, part: p, after: after, up: make(chan struct{})})
 }
 
-// patience is how long a part may take to start when those it needs are up; a busy machine needs some seconds for the control plane.
-const patience = time.Minute
-
-// lastWords is how long a part that took too long may take to say what it waited for.
-const lastWords = 2 * time.Second
-
-// start starts all parts, each as soon as those it needs are up. The first that fails, or is not up within patience, ends them all, in the
-// reverse order: the error names it. So does what comes from broken.
-func (ps parts) start(ctx context.Context, patience time.Duration, broken <-chan error) error {
-	starting, fail := context.WithCancelCause(ctx)
+// start starts all parts, each as soon as those it needs are up. The first that fails ends them all, in the reverse order, and so does what
+// comes from broken. The error names it. At the deadline the error names every part that is still starting, and what it waits for.
+func (ps parts) start(ctx context.Context, d deadline, broken <-chan error) error {
+	bounded, cancel := d.bound(ctx)
+	defer cancel()
+	starting, fail := context.WithCancelCause(bounded)
 	defer fail(nil)
+	waiting := make([]error, len(ps)) // those that are starting at the deadline
 	go func() {
 		select {
 		case err := <-broken:
@@ -83,26 +80,32 @@ func (ps parts) start(ctx context.Context, patience time.Duration, broken <-chan
 		}
 	}()
 	var all sync.WaitGroup
-	for _, p := range ps {
+	for i, p := range ps {
 		life, end := context.WithCancel(ctx)
 		p.end = end
 		all.Go(func() {
 			if !ps.await(starting, p.after) {
 				return
 			}
-			if err := p.begin(starting, life, patience); err != nil {
+			err := startBefore(starting, end, func() error { return p.Start(life) })
+			var late *lateError
+			switch {
+			case err == nil:
+				close(p.up)
+			case errors.As(err, &late):
+				waiting[i] = late.waitingFor(p.name)
+			default:
 				fail(fmt.Errorf("%s: %w", p.name, err))
-				return
 			}
-			close(p.up)
 		})
 	}
 	all.Wait()
-	if err := context.Cause(starting); err != nil {
-		ps.stop()
-		return err
+	err := context.Cause(starting)
+	if err == nil {
+		return nil
 	}
-	return nil
+	ps.stop()
+	return errors.Join(append([]error{err}, waiting...)...)
 }
 
 // await waits for parts to be up; false when ctx ended first.
@@ -118,36 +121,6 @@ func (ps parts) await(ctx context.Context, names []string) bool {
 		}
 	}
 	return true
-}
-
-// begin starts one part within patience. One that does not even end when told to is left behind: the process goes.
-func (p *placed) begin(starting, life context.Context, patience time.Duration) error {
-	done := make(chan error, 1)
-	go func() { done <- p.Start(life) }()
-	select {
-	case err := <-done:
-		return err
-	case <-starting.Done():
-		p.end()
-		return orLate(done, context.Cause(starting))
-	case <-time.After(patience):
-		p.end()
-		late := fmt.Errorf("not up within %v", patience)
-		if err := orLate(done, late); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, late) {
-			return fmt.Errorf("%w: %w", late, err)
-		}
-		return late
-	}
-}
-
-// orLate is what comes from done, or late when nothing does.
-func orLate(done <-chan error, late error) error {
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(lastWords):
-		return late
-	}
 }
 
 // change takes the parts to another cluster, one after the other. The first that fails ends it, unless the others can go on without it.

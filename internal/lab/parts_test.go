@@ -59,7 +59,7 @@ func TestPartsInOrder(t *testing.T) {
 		ps.place("b", noted{name: "b", notes: &n}, "a")
 		ps.place("c", noted{name: "c", notes: &n, change: unfinished{errors.New("one node stays")}}, "b")
 		ps.place("d", noted{name: "d", notes: &n}, "a", "c")
-		if err := ps.start(t.Context(), time.Minute, nil); err != nil {
+		if err := ps.start(t.Context(), newDeadline(time.Minute), nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := ps.change(t.Context(), change{}); err == nil || !errors.As(err, new(unfinished)) {
@@ -71,6 +71,37 @@ func TestPartsInOrder(t *testing.T) {
 		want := strings.Fields("start a start b start c start d change a change b change c change d report a report b report c report d stop d stop c stop b stop a")
 		if got := strings.Fields(strings.Join(n.all, " ")); !slices.Equal(got, want) {
 			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestSlowStart: a part may take nearly all of the time by itself, whatever the others took.
+func TestSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		var ps parts
+		slow := func(context.Context) error { time.Sleep(72 * time.Second); return nil }
+		ps.place("the API server", noted{name: "api", notes: &n, start: slow})
+		ps.place("the nodes", noted{name: "nodes", notes: &n, start: slow}, "the API server")
+		if err := ps.start(t.Context(), newDeadline(DefaultTimeout), nil); err != nil {
+			t.Error(err)
+		}
+		ps.stop()
+	})
+}
+
+// TestStartBefore: what was started in time lives on after the bound; what was not is ended, and the error has its last words.
+func TestStartBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bounded, cancel := newDeadline(time.Minute).bound(t.Context())
+		defer cancel()
+		life, end := context.WithCancel(t.Context())
+		if err := startBefore(bounded, end, func() error { time.Sleep(50 * time.Second); return nil }); err != nil {
+			t.Error(err)
+		}
+		err := startBefore(bounded, end, func() error { return untilEnded(life) })
+		if want := "not done within 1m0s; --timeout allows more time: kube-apiserver is not ready"; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	})
 }
@@ -94,9 +125,11 @@ func TestStartEnds(t *testing.T) {
 		want   []string
 	}{
 		{"fails", func(context.Context) error { return errors.New("no room") }, nil, []string{"the plane: no room"}},
-		{"hangs and says why", untilEnded, nil, []string{"the plane: not up within 60ms", "kube-apiserver is not ready"}},
-		{"hangs and cannot be ended", func(context.Context) error { select {} }, nil, []string{"the plane: not up within 60ms"}},
-		{"a process goes on ending", untilEnded, errors.New("etcd has ended 3 times in a row"), []string{"etcd has ended 3 times in a row"}},
+		{"hangs and says why", untilEnded, nil,
+			[]string{"not done within 200ms; --timeout allows more time", "still waiting for the plane: kube-apiserver is not ready"}},
+		{"hangs and cannot be ended", func(context.Context) error { select {} }, nil,
+			[]string{"not done within 200ms; --timeout allows more time", "still waiting for the plane"}},
+		{"a process is crash-looping", untilEnded, errors.New("etcd has ended 3 times in a row"), []string{"etcd has ended 3 times in a row"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var n notes
@@ -108,7 +141,7 @@ func TestStartEnds(t *testing.T) {
 			if c.broken != nil {
 				broken <- c.broken
 			}
-			err := ps.start(t.Context(), 60*time.Millisecond, broken)
+			err := ps.start(t.Context(), newDeadline(200*time.Millisecond), broken)
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error %v, want %q in it", err, want)
@@ -129,7 +162,7 @@ func TestReportWhileStarting(t *testing.T) {
 		ps.place("a", noted{name: "a", notes: &n})
 		ps.place("the control plane", noted{name: "plane", notes: &n, start: untilEnded}, "a")
 		ps.place("nodes", noted{name: "nodes", notes: &n}, "the control plane")
-		go func() { _ = ps.start(t.Context(), time.Minute, nil) }()
+		go func() { _ = ps.start(t.Context(), newDeadline(time.Minute), nil) }()
 		synctest.Wait()
 		var s Status
 		ps.report(&s)

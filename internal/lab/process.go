@@ -6,19 +6,14 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 )
 
-// A process that ends again and again while a lab starts keeps it from starting: after three ends in a row, or two of which the second
-// comes later than 18 s. With the supervisor's pauses, of 1 and 2 s, that is known within 30 s of each that lives for up to 14 s.
-const (
-	hopeless     = 3
-	hopelessLate = 2
-	late         = 18 * time.Second
-)
+// maxConsecutiveExits is after how many ends in a row a process is crash-looping, so that the lab cannot start. A process may end once or
+// twice because the machine is slow.
+const maxConsecutiveExits = 3
 
 // run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
@@ -34,13 +29,12 @@ func (c *core) runWith(p supervise.Process, start supervise.Start) (*supervise.S
 
 // judge gives what logs the ends of a process that is about to start, and breaks the lab's start when there are too many.
 func (c *core) judge(p supervise.Process) func(supervise.State) {
-	began := time.Now()
 	return func(s supervise.State) {
 		if s.Pid != 0 {
 			return
 		}
 		c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
-		if s.Failures >= hopeless || s.Failures >= hopelessLate && time.Since(began) >= late {
+		if s.Failures >= maxConsecutiveExits {
 			c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
 				s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
 		}
@@ -56,7 +50,8 @@ func endOthers(ctx context.Context, ns *kernel.Namespace, p supervise.Process) e
 		return slices.DeleteFunc(pids, func(pid int) bool {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // proc_pid_cmdline(5): each argument ended by a null byte
 			args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
-			return err != nil || args[0] != p.Path || pid == supervise.Recorded(p.PidFile) && slices.Equal(args, wanted)
+			isProgram := args[0] == p.Path && (len(p.Args) == 0 || len(args) > 1 && args[1] == p.Args[0]) // one program may be several
+			return err != nil || !isProgram || pid == supervise.Recorded(p.PidFile) && slices.Equal(args, wanted)
 		}), err
 	})
 	if err != nil {

@@ -6,45 +6,29 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// TestHopelessWithin30Seconds: a process that always ends is named in time, however long it lives before, and one that ends once is not.
-func TestHopelessWithin30Seconds(t *testing.T) {
-	for life := time.Duration(0); life <= 14*time.Second; life += 500 * time.Millisecond {
-		synctest.Test(t, func(t *testing.T) {
-			c := quietCore()
-			began, ended := time.Now(), c.judge(supervise.Process{Name: "etcd"})
-			pause := time.Second // the supervisor's first; it doubles
-			for failures := 1; ; failures++ {
-				time.Sleep(life)
-				ended(supervise.State{Name: "etcd", Failures: failures, LastExit: "exit status 7"})
-				if len(c.broken) > 0 {
-					break
-				}
-				time.Sleep(pause)
-				pause *= 2
-			}
-			if err, took := <-c.broken, time.Since(began); took > 30*time.Second || !strings.HasPrefix(err.Error(), "etcd has ended ") {
-				t.Errorf("with a life of %v after %v: %v", life, took, err)
-			}
-		})
+// TestCrashLoop: a process that ends three times in a row is named, however long it lives before. One that then goes on is not.
+func TestCrashLoop(t *testing.T) {
+	c := quietCore()
+	ended := c.judge(supervise.Process{Name: "etcd"})
+	ended(supervise.State{Name: "etcd", Failures: 1})
+	ended(supervise.State{Name: "etcd", Failures: 2})
+	ended(supervise.State{Name: "etcd", Pid: 7, Failures: 2})
+	if len(c.broken) > 0 {
+		t.Fatal(<-c.broken)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		c := quietCore()
-		ended := c.judge(supervise.Process{Name: "etcd"})
-		time.Sleep(time.Minute)
-		ended(supervise.State{Name: "etcd", Failures: 1})
-		ended(supervise.State{Name: "etcd", Pid: 7, Failures: 1})
-		if len(c.broken) > 0 {
-			t.Error(<-c.broken)
-		}
-	})
+	ended(supervise.State{Name: "etcd", Failures: 3, LastExit: "exit status 7"})
+	if len(c.broken) == 0 {
+		t.Fatal("nothing is broken")
+	}
+	if err := <-c.broken; !strings.HasPrefix(err.Error(), "etcd has ended 3 times in a row: exit status 7") {
+		t.Error(err)
+	}
 }
 
 // TestEndOthers: of a program's processes only the one that was written down stays, and that only if it is as it is to be.
@@ -60,7 +44,7 @@ func TestEndOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := supervise.Process{Name: "sleep", Path: filepath.Join(dir, "program"), Args: []string{"1000"}, PidFile: filepath.Join(dir, "pid")}
+	p := supervise.Process{Name: "sleep", Path: filepath.Join(dir, "program"), Args: []string{"1000", "0"}, PidFile: filepath.Join(dir, "pid")}
 	if err := os.WriteFile(p.Path, text, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +68,7 @@ func TestEndOthers(t *testing.T) {
 	if supervise.Recorded(p.PidFile) == 0 {
 		t.Error("the one that was written down is gone")
 	}
-	p.Args = []string{"999"}
+	p.Args = []string{"1000", "1"}
 	if err := endOthers(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}

@@ -72,12 +72,15 @@ func (r *realNodes) make(d Dir, bin Binaries) error {
 	if err := os.MkdirAll(d.State(), 0o700); err != nil {
 		return err
 	}
+	if err := errors.Join(cgroup.MakeAll(d.cgroup("")), d.placeNodes()); err != nil {
+		return err
+	}
 	base := d.programsLayer()
 	if _, err := os.Stat(base); err == nil {
 		return nil
 	}
 	partial := base + ".partial"
-	if err := os.RemoveAll(partial); err != nil {
+	if err := tree.Remove(partial); err != nil {
 		return err
 	}
 	if err := realnode.WriteBase(partial, runc, plugins, programs); err != nil {
@@ -107,7 +110,12 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.dir.machineLog(n.Name)),
 			lastLines(l.dir.nodeState(n.Name), "log/kubelet.log"))
 	}
-	_, err = l.patched(ctx, n.Name,
+	return l.labelNode(ctx, n)
+}
+
+// labelNode gives a node's object the labels that its kubelet may not.
+func (l *nodes) labelNode(ctx context.Context, n *node) error {
+	_, err := l.patched(ctx, n.Name,
 		map[string]any{"metadata": map[string]any{"labels": plan.AdminLabels(plan.NodeObject(l.cluster(), n.Node))}})
 	return err
 }
@@ -117,10 +125,8 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 func (l *nodes) attend(ctx context.Context, n *node) {
 	life, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	has := l.imagesOf(n)
-	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n, has) })
+	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
 	beside.Go(func() { <-served })
-	beside.Go(func() { has.follow(life) })
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		followed := l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
 		beside.Go(func() { <-followed })
@@ -172,13 +178,18 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 		return c, err
 	}
 	object := plan.NodeObject(l.cluster(), n.Node)
+	var taints []realnode.Taint
+	for _, t := range object.Spec.Taints {
+		taints = append(taints, realnode.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+	}
 	err = realnode.Config{
 		Name: n.Name, State: state, Base: l.dir.programsLayer(), Distribution: distribution,
 		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
 		Cgroup: l.dir.cgroup(n.Name), Bounds: l.nodeBounds, ResolvConf: resolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
-			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), MaxPods: n.MaxPods,
+			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), Taints: taints,
+			MaxPods:      n.MaxPods,
 			PodProcesses: l.runtime.Bounds.Processes, ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,
 		},
 	}.Prepare()
@@ -196,9 +207,13 @@ func (l *nodes) identity(n *node) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	agent, err := os.ReadFile(l.agentKubeconfig(n))
+	if err != nil {
+		return nil, err
+	}
 	return map[string][]byte{
 		realnode.KubeletKubeconfig: kubeconfig, realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate,
-		realnode.ServingKey: serving.Key,
+		realnode.ServingKey: serving.Key, filepath.Base(realnode.NodeAgentKubeconfig): agent,
 	}, nil
 }
 
@@ -335,16 +350,16 @@ func (d Dir) removeState() error {
 // realNode finds the programs of real nodes, where links lead, and their CNI plugins; it says what is missing.
 func (b Binaries) realNode() (programs map[string]string, plugins []string, err error) {
 	if _, err := os.Stat(runc); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("nodes with runtime containerd need %s; install it: apt-get install runc", runc)
+		return nil, nil, fmt.Errorf("nodes need %s; install it: apt-get install runc", runc)
 	}
 	find := func(name string) string {
 		path, e := filepath.EvalSymlinks(filepath.Join(b.RealNode, name))
 		if e != nil && err == nil {
-			err = fmt.Errorf("nodes with runtime containerd need %s, which is not in %s; 'make realnode' makes it", name, b.RealNode)
+			err = fmt.Errorf("nodes need %s, which is not in %s; 'make controlplane' makes it", name, b.RealNode)
 		}
 		return path
 	}
-	programs, plugins = map[string]string{}, []string{b.CNI, b.PortMap}
+	programs, plugins = map[string]string{filepath.Base(realnode.NodeAgent): b.Node}, []string{b.CNI, b.PortMap}
 	for _, name := range realnode.Programs {
 		programs[name] = find(name)
 	}

@@ -2,7 +2,7 @@ package lab
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -21,11 +21,12 @@ const lookPause = 100 * time.Millisecond
 // waitNode waits until the API has a real node Ready, by what its kubelet says since the machine runs; without a network plugin of ours it
 // need not have a network.
 func (l *nodes) waitNode(ctx context.Context, n *node) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready within %v", patience))
-	defer cancel()
 	since := n.machine.State()
-	if since.Adopted {
+	switch {
+	case since.Adopted:
 		since.Since = time.Time{} // what was said of it before still holds
+	case n.Runtime == cluster.RuntimeSimulated: // which is up at once
+		since.Since = since.Since.Add(-time.Second)
 	}
 	for {
 		object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
@@ -36,19 +37,31 @@ func (l *nodes) waitNode(ctx context.Context, n *node) error {
 			return err
 		}
 		if !pause.For(ctx, lookPause) {
-			return context.Cause(ctx)
+			return errors.New("not ready: " + whyNotReady(object))
 		}
+	}
+}
+
+// whyNotReady says what the API has about a node that is not ready, in its kubelet's words.
+func whyNotReady(n *corev1.Node) string {
+	switch c := readyCondition(n); {
+	case n.Name == "":
+		return "it has not registered"
+	case c == nil:
+		return "its kubelet has not said how it is"
+	default:
+		return c.Message
 	}
 }
 
 // noNetwork is in kubelet's words for a node that only lacks a CNI plugin (the reason in the container runtime's status).
 const noNetwork = "reason:NetworkPluginNotReady"
 
-// isUp tells whether a node is as far as its start brings it. The API keeps what a kubelet said that is dead: only what was said later than
-// a moment counts. The API's times are of whole seconds, and no kubelet is up in the second in which its machine was started.
+// isUp tells whether a node is as far as its start brings it. The API keeps what a kubelet said that is dead: of a node that is older than
+// this start only what was said later counts. The API's times are of whole seconds.
 func isUp(n *corev1.Node, since time.Time, plugin cluster.Plugin) bool {
 	c := readyCondition(n)
-	if c == nil || !since.IsZero() && c.LastHeartbeatTime.Unix() <= since.Unix() {
+	if c == nil || n.CreationTimestamp.Unix() < since.Unix() && c.LastHeartbeatTime.Unix() <= since.Unix() {
 		return false
 	}
 	return c.Status == corev1.ConditionTrue || plugin == cluster.PluginNone && waitsForNetwork(c)
@@ -78,24 +91,25 @@ func (l *nodes) upWord() string {
 // askTime is how long the API may take to tell a status how a node is.
 const askTime = time.Second
 
-// realStatus is how many pods with networks of their own run on a real node, -1 when that is not known, and what is wrong with it.
+// realStatus is how many pods run on a real node, those in its own network too, -1 when that is not known, and what is wrong with the node.
 func (l *nodes) realStatus(n *node) (pods int, problem string) {
-	there, err := l.dir.podsOf(n.Name)
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	all, err := podsOn(ctx, l.api.client, n.Name)
 	if err != nil {
 		return -1, oneLine(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
-	defer cancel()
+	pods = len(slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
 	object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 	if err != nil {
-		return len(there), oneLine(err)
+		return pods, oneLine(err)
 	}
 	c := readyCondition(object)
 	switch {
 	case c == nil || c.Status == corev1.ConditionTrue:
-		return len(there), ""
+		return pods, ""
 	case l.cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
-		return len(there), "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
+		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
-	return len(there), "not Ready: " + c.Message
+	return pods, "not Ready: " + c.Message
 }

@@ -1,14 +1,67 @@
 package lab
 
 import (
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
 )
+
+// TestRealStatus counts the pods that run, those in the node's own network too.
+func TestRealStatus(t *testing.T) {
+	pod := func(name string, phase corev1.PodPhase, hostNetwork bool) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Status: corev1.PodStatus{Phase: phase},
+			Spec: corev1.PodSpec{NodeName: "n", HostNetwork: hostNetwork}}
+	}
+	ready := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	client := fake.NewClientset(ready, pod("own", corev1.PodRunning, false), pod("host", corev1.PodRunning, true),
+		pod("done", corev1.PodSucceeded, false), pod("waits", corev1.PodPending, false))
+	l := &nodes{core: quietCore(), api: &api{client: client}}
+	if pods, problem := l.realStatus(&node{Node: cluster.Node{Name: "n"}}); pods != 2 || problem != "" {
+		t.Errorf("%d pods, %q; want 2 and no problem", pods, problem)
+	}
+}
+
+// TestDeniedProbe: a front end without a healthy back end says which security rule denies the probes.
+func TestDeniedProbe(t *testing.T) {
+	n := vnet.Network{
+		VNets: []vnet.VNet{{Name: "v", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
+			Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("10.13.76.0/24"), SecurityGroup: "web"}}}},
+		NICs: []vnet.NIC{{Name: "nic", Machine: "node", VNet: "v", Subnet: "s", ID: 1,
+			IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.4"), Primary: true}}}},
+		SecurityGroups: []vnet.SecurityGroup{{Name: "web", Rules: []vnet.SecurityRule{{Name: "closed", Priority: 100, Access: vnet.AccessDeny,
+			Direction: vnet.DirectionInbound, Protocol: vnet.ProtocolTCP, DestinationPorts: []vnet.PortRange{{First: 30064, Last: 30064}}}}}},
+		LoadBalancers: []vnet.LoadBalancer{{
+			Name: "lb", Frontends: []vnet.Frontend{{Name: "f", Address: netip.MustParseAddr("203.0.113.10")}},
+			BackendPools: []vnet.BackendPool{{Name: "p", Members: []vnet.IPConfigRef{{NIC: "nic", IPConfig: "ipconfig1"}}}},
+			Probes:       []vnet.Probe{{Name: "r", Protocol: vnet.ProtocolTCP, Port: 30064}},
+			Rules: []vnet.Rule{{Name: "r", Frontend: "f", BackendPool: "p", Probe: "r", Protocol: vnet.ProtocolTCP, FrontendPort: 80,
+				BackendPort: 80}},
+		}},
+	}
+	s := Status{Ready: true, Frontends: frontends(n, vnet.Health{})}
+	const want = "203.0.113.10:80 has no healthy back end: the load balancer drops new connections; NSG web rule closed (100) denies the probe of node"
+	if got := s.problems(); !slices.Equal(got, []string{want}) {
+		t.Errorf("got %q", got)
+	}
+	if text := vnet.NewPlan(n, vnet.Health{}).NFT; !strings.Contains(text, `drop comment "no back end is up: NSG web rule closed (100) denies the probe of node"`) {
+		t.Errorf("the fabric's rule does not say it:\n%s", text)
+	}
+	n.LoadBalancers[0].Probes[0].Port++
+	s.Frontends = frontends(n, vnet.Health{})
+	if got := s.problems(); len(got) != 1 || strings.Contains(got[0], "denies") {
+		t.Errorf("with another port: %q", got)
+	}
+}
 
 // TestIsUp: a node is up by what its kubelet said after the machine's start, and without a network only where the user brings one.
 func TestIsUp(t *testing.T) {
@@ -40,6 +93,13 @@ func TestIsUp(t *testing.T) {
 		if got := isUp(n, test.since, test.plugin); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
+	}
+	first := &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Time{Time: started.Truncate(time.Second)}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Time{Time: started.Truncate(time.Second)}},
+		}}}
+	if !isUp(first, started, cluster.PluginAzure) {
+		t.Error("a node that became ready in the second of its first start is not up")
 	}
 	if isUp(&corev1.Node{}, time.Time{}, cluster.PluginNone) {
 		t.Error("a node of which nothing was said is up")

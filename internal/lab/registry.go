@@ -30,7 +30,7 @@ func (l *nodes) registries(n *node) (string, error) {
 
 // serveRegistry serves images to a node's containerd until ctx ends. It listens in the node's network namespace, and nobody else there has
 // the token; that it is the lab's containerd knows by the certificate.
-func (l *nodes) serveRegistry(ctx context.Context, n *node, has *nodeImages) error {
+func (l *nodes) serveRegistry(ctx context.Context, n *node) error {
 	token, err := l.dir.registryToken(n.Name)
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (l *nodes) serveRegistry(ctx context.Context, n *node, has *nodeImages) err
 	if err != nil {
 		return err
 	}
-	server := serve.New(registry.Handler(has, token), slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
+	server := serve.New(registry.Handler(l.library, token), slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 	})
 	listener, err := n.ns.Listen(ctx, "tcp", registryAddress.String())

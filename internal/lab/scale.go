@@ -5,10 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -28,15 +27,59 @@ import (
 func (l *nodes) Change(ctx context.Context, c change) error {
 	l.become(c.to)
 	want := c.to.Nodes()
-	if err := l.joinNodes(ctx, want, c.say); err != nil {
+	if err := l.relabel(ctx, want); err != nil {
+		return err
+	}
+	if err := l.joinNodes(ctx, want, c); err != nil {
 		return unfinished{err}
 	}
 	leaving := slices.DeleteFunc(l.list(), func(n *node) bool { return slices.ContainsFunc(want, n.is) })
 	slices.SortStableFunc(leaving, func(a, b *node) int { return cmp.Compare(b.Index, a.Index) })
 	for _, n := range leaving {
-		if err := l.leave(ctx, n, c.say); err != nil {
+		if err := l.leave(ctx, n, c); err != nil {
 			return unfinished{fmt.Errorf("node %s: %w", n.Name, err)}
 		}
+	}
+	return nil
+}
+
+// relabel gives nodes that stay the labels and taints that their pool has now, and takes those that it had and has no longer. Others stay.
+func (l *nodes) relabel(ctx context.Context, want []cluster.Node) error {
+	for _, n := range l.list() {
+		i := slices.IndexFunc(want, n.is)
+		if i < 0 {
+			continue
+		}
+		is := want[i]
+		if maps.Equal(n.Labels, is.Labels) && slices.Equal(n.Taints, is.Taints) {
+			continue
+		}
+		object, err := l.patched(ctx, n.Name, nil)
+		if err != nil {
+			return err
+		}
+		labels := map[string]any{}
+		for key := range n.Labels {
+			labels[key] = nil // null takes it away
+		}
+		for key, value := range is.Labels {
+			labels[key] = value
+		}
+		was := plan.Taints(n.Taints)
+		taints := slices.DeleteFunc(object.Spec.Taints, func(t corev1.Taint) bool {
+			return slices.ContainsFunc(was, func(o corev1.Taint) bool { return t.MatchTaint(&o) })
+		})
+		// A list is replaced as a whole, and not if another one has changed it meanwhile.
+		_, err = l.patched(ctx, n.Name, map[string]any{
+			"metadata": map[string]any{"labels": labels, "resourceVersion": object.ResourceVersion},
+			"spec":     map[string]any{"taints": append(taints, plan.Taints(is.Taints)...)},
+		})
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		n.Labels, n.Taints = is.Labels, is.Taints
+		l.mu.Unlock()
 	}
 	return nil
 }
@@ -53,7 +96,9 @@ func (l *nodes) counts() map[string]int {
 func (n *node) is(spec cluster.Node) bool { return n.Name == spec.Name }
 
 // joinNodes brings up those nodes that are not there. The network has their NICs.
-func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, say func(Step)) error {
+func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c change) error {
+	bounded, cancel := c.deadline.bound(ctx)
+	defer cancel()
 	var joining []*node
 	var g errgroup.Group
 	for _, spec := range want {
@@ -66,18 +111,18 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, say func(Ste
 		}
 		g.Go(func() error {
 			if err == nil {
-				err = l.join(ctx, n)
+				err = l.joinBefore(ctx, bounded, n)
 			}
 			if err != nil {
 				return fmt.Errorf("node %s: %w", spec.Name, err)
 			}
-			say(Step{Text: fmt.Sprintf("node %s, %s, is %s", n.Name, n.Address, l.upWord())})
+			c.say(Step{Text: fmt.Sprintf("node %s, %s, is %s", n.Name, n.Address, l.upWord())})
 			return nil
 		})
 	}
 	err := g.Wait()
 	if err == nil && len(joining) > 0 {
-		err = l.routes.look(ctx)
+		err = l.routes.look(ctx, bounded)
 	}
 	if err == nil {
 		return nil
@@ -96,22 +141,28 @@ func (l *nodes) join(ctx context.Context, n *node) error {
 	return l.startKubelet(ctx, n)
 }
 
-// A step is one thing done within a time, and what takes it back; nil for what need not be.
-type step struct {
-	within time.Duration
-	do     func(context.Context) error
-	undo   func(context.Context) error
+// joinBefore is join, which must be done before bounded ends. What it starts lives as long as ctx.
+func (l *nodes) joinBefore(ctx, bounded context.Context, n *node) error {
+	life, end := context.WithCancel(ctx)
+	err := startBefore(bounded, end, func() error { return l.join(life, n) })
+	return cmp.Or(err, life.Err())
 }
 
-// inSteps does one after the other. When one fails, it and those before it are taken back, the last first.
-func inSteps(ctx context.Context, steps []step) error {
+// A step is one thing to do, and what takes it back; nil for what need not be.
+type step struct {
+	do   func(context.Context) error
+	undo func(context.Context) error
+}
+
+// inSteps does one after the other until the deadline. When one fails, it and those before it are taken back, the last first.
+func inSteps(ctx context.Context, d deadline, steps []step) error {
+	bounded, cancel := d.bound(ctx)
+	defer cancel()
 	for i, s := range steps {
-		bounded, cancel := context.WithTimeoutCause(ctx, s.within, fmt.Errorf("not done within %v", s.within))
 		err := s.do(bounded)
 		if err != nil && bounded.Err() != nil {
 			err = fmt.Errorf("%w: %w", context.Cause(bounded), err)
 		}
-		cancel()
 		if err == nil {
 			continue
 		}
@@ -127,23 +178,23 @@ func inSteps(ctx context.Context, steps []step) error {
 
 // leave takes a node out of the cluster as AKS does: cordoned, drained, out of the load balancer, and then gone with all it had. One that
 // cannot be drained or removed stays as it was: schedulable, and in the load balancer's pools.
-func (l *nodes) leave(ctx context.Context, n *node, say func(Step)) error {
-	say(Step{Text: "node " + n.Name + " is cordoned and drained"})
+func (l *nodes) leave(ctx context.Context, n *node, c change) error {
+	c.say(Step{Text: "node " + n.Name + " is cordoned and drained"})
 	was, err := l.patched(ctx, n.Name, nil)
 	if err != nil {
 		return err
 	}
 	_, excluded := was.Labels[corev1.LabelNodeExcludeBalancers]
 	pools := plan.PoolsOf(l.azure.network(), n.NIC)
-	err = inSteps(ctx, []step{
-		{patience, l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
-		{drainPatience, func(ctx context.Context) error { return drain(ctx, l.api.client, n.Name, evictPatience) }, nil},
-		{patience, l.marking(n, true, true), nil}, // the service controller leaves it out
-		{patience, func(context.Context) error { return l.leavePools(n) }, func(context.Context) error { return l.joinPools(n, pools) }},
-		{patience, func(ctx context.Context) error { return l.removeNode(ctx, n) }, func(ctx context.Context) error { return l.rejoin(ctx, n) }},
+	err = inSteps(ctx, c.deadline, []step{
+		{l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
+		{func(ctx context.Context) error { return drain(ctx, l.api.client, n.Name, evictPatience) }, nil},
+		{l.marking(n, true, true), nil}, // the service controller leaves it out
+		{func(context.Context) error { return l.leavePools(n) }, func(context.Context) error { return l.joinPools(n, pools) }},
+		{func(ctx context.Context) error { return l.removeNode(ctx, n) }, func(ctx context.Context) error { return l.rejoin(ctx, n) }},
 	})
 	if err == nil {
-		say(Step{Text: "node " + n.Name + " is gone"})
+		c.say(Step{Text: "node " + n.Name + " is gone"})
 	}
 	return err
 }
@@ -159,7 +210,7 @@ func (l *nodes) marking(n *node, unschedulable, excluded bool) func(context.Cont
 		"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: label}},
 	}
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 		defer cancel()
 		_, err := l.patched(ctx, n.Name, patch)
 		return err
@@ -186,10 +237,12 @@ func (l *nodes) rejoin(ctx context.Context, n *node) error {
 	n.end()
 	l.forget(n)
 	again, err := l.makeNode(n.Node)
-	if err == nil {
-		err = l.join(ctx, again)
+	if err != nil {
+		return err
 	}
-	return err
+	bounded, cancel := context.WithTimeoutCause(ctx, DefaultTimeout, fmt.Errorf("not done within %v", DefaultTimeout))
+	defer cancel()
+	return l.joinBefore(ctx, bounded, again)
 }
 
 func (l *nodes) forget(n *node) {
@@ -241,7 +294,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	err = errors.Join(n.ns.Remove(), os.RemoveAll(l.dir.Node(n.Name)), os.RemoveAll(pods),
+	err = errors.Join(n.ns.Remove(), tree.Remove(l.dir.Node(n.Name)), tree.Remove(pods),
 		unmountBelow(l.dir.nodeDisk(n.Name)), tree.Remove(l.dir.nodeDisk(n.Name)), l.dir.removeMachine(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)

@@ -55,7 +55,7 @@ func TestLeaveIsTakenBack(t *testing.T) {
 					return c.react(&client.Fake)
 				})
 				before := nodes.azure.network()
-				err := nodes.leave(t.Context(), n, func(Step) {})
+				err := nodes.leave(t.Context(), n, change{say: func(Step) {}})
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v, want %q", err, c.want)
 				}

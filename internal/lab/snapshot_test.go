@@ -96,7 +96,7 @@ func checkHosts(t *testing.T, s *capture.Lazy) {
 	if err := s.ObjectsError(); err != nil {
 		t.Error(err)
 	}
-	if len(o.Pods) != 3 || len(o.Nodes) != 1 || len(o.Services) != 3 { // CoreDNS among them
+	if len(o.Pods) != 4 || len(o.Nodes) != 1 || len(o.Services) != 4 { // CoreDNS and metrics-server among them
 		t.Errorf("%d pods, %d nodes, %d services", len(o.Pods), len(o.Nodes), len(o.Services))
 	}
 }

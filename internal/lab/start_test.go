@@ -27,12 +27,12 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, script string
-		patience     time.Duration
+		timeout      time.Duration
 		want         []string
 	}{
-		{"crashes", "echo no space left on device; exit 7", patience,
+		{"crashes", "echo no space left on device; exit 7", DefaultTimeout,
 			[]string{"etcd has ended 3 times in a row: exit status 7", "no space left on device"}},
-		{"hangs", "echo it is early; exec sleep 600", 3 * time.Second, []string{"not up within 3s", "etcd is not ready", "it is early"}},
+		{"hangs", "echo it is early; exec sleep 600", 3 * time.Second, []string{"not done within 3s", "still waiting for the API server: etcd is not ready", "it is early"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "lab") // a short path: sockets lie in it
@@ -44,7 +44,7 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 			if err := os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := prepare(UpOptions{Dir: d}); err != nil {
+			if err := prepare(t.Context(), UpOptions{Dir: d}); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
@@ -54,7 +54,7 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 				}
 			})
 			l := newLab(d, Binaries{App: app, DNS: dns, ControlPlane: script}, func(Step) {})
-			err = l.up(t.Context(), c.patience)
+			err = l.up(t.Context(), newDeadline(c.timeout))
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error %v\nwant %q in it", err, want)

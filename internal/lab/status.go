@@ -3,8 +3,10 @@ package lab
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +28,9 @@ type Status struct {
 	ContainerGroups []ContainerGroup `json:"containerGroups"`
 	Frontends       []Frontend       `json:"frontends"`
 	Outbound        []Outbound       `json:"outbound"`
-	Warnings        []string         `json:"warnings"` // what may soon be broken, or is being changed, in words
-	Problems        []string         `json:"problems"` // what is broken, in words; empty when all is well
+	IgnoredPolicies []IgnoredPolicy  `json:"ignoredPolicies"` // NetworkPolicies, which nothing in the lab enforces
+	Warnings        []string         `json:"warnings"`        // what may soon be broken, or is being changed, in words
+	Problems        []string         `json:"problems"`        // what is broken, in words; empty when all is well
 }
 
 // Component is a process that the lab keeps running.
@@ -76,6 +79,8 @@ type Frontend struct {
 	Port    uint16   `json:"port"`
 	Healthy []string `json:"healthy"` // back ends, by machine, whose probe succeeds
 	Total   int      `json:"total"`
+	// Denied says for machines whose probe a network security group denies which rule does.
+	Denied map[string]string `json:"denied,omitempty"`
 }
 
 // Outbound is how far the outbound ports of a node are used (SNAT ports, in Azure's words).
@@ -113,7 +118,7 @@ func (s *Status) warnings() []string {
 func newStatus(d Dir, pid int) Status {
 	return Status{
 		Name: d.Name(), Pid: pid, Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{},
-		Frontends: []Frontend{}, Outbound: []Outbound{}, Warnings: []string{}, Problems: []string{},
+		Frontends: []Frontend{}, Outbound: []Outbound{}, IgnoredPolicies: []IgnoredPolicy{}, Warnings: []string{}, Problems: []string{},
 	}
 }
 
@@ -182,10 +187,10 @@ func (s *Status) problems() []string {
 	down := func(c Component) {
 		text := c.Name + " is down"
 		if c.Pid != 0 {
-			if c.Failures < hopeless || time.Since(c.Since) >= steadyRun {
+			if c.Failures < maxConsecutiveExits || time.Since(c.Since) >= steadyRun {
 				return
 			}
-			text = c.Name + " goes on ending"
+			text = c.Name + " is crash-looping"
 		}
 		if c.LastExit != "" {
 			text += ": " + c.LastExit
@@ -225,7 +230,11 @@ func (s *Status) problems() []string {
 	}
 	for _, f := range s.Frontends {
 		if len(f.Healthy) == 0 && f.Total > 0 {
-			found = append(found, fmt.Sprintf("%s:%d has no healthy back end: the load balancer drops new connections", f.Address, f.Port))
+			text := fmt.Sprintf("%s:%d has no healthy back end: the load balancer drops new connections", f.Address, f.Port)
+			for _, machine := range slices.Sorted(maps.Keys(f.Denied)) {
+				text += fmt.Sprintf("; %s the probe of %s", f.Denied[machine], machine)
+			}
+			found = append(found, text)
 		}
 	}
 	return found

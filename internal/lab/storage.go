@@ -2,12 +2,10 @@ package lab
 
 import (
 	"context"
-	"strings"
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/volumes"
-	"packetwalk.dev/internal/pods/kubelet"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -42,12 +40,8 @@ func (l *storage) Start(ctx context.Context) error {
 // volumesOf is where a node's volumes are on the machine.
 func (l *storage) volumesOf(name string) (root, below string, ok bool) {
 	for _, n := range l.nodes.list() {
-		switch {
-		case n.Name != name:
-		case n.Runtime == cluster.RuntimeContainerd:
+		if n.Name == name && n.Runtime == cluster.RuntimeContainerd {
 			return l.dir.nodeState(name), realnode.Volumes, true
-		default:
-			return kubelet.HostRoot(l.dir.nodeDisk(name)), strings.TrimPrefix(realnode.VolumesDir, "/"), true
 		}
 	}
 	return "", "", false

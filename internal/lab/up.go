@@ -9,10 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,7 +34,8 @@ type Binaries struct {
 	App          string // packetwalk-app
 	Addon        string // packetwalk-addon
 	DNS          string // packetwalk-dns
-	RealNode     string // the directory of the programs of nodes with runtime containerd; it need not be there
+	Simulated    string // packetwalk-simulated
+	RealNode     string // the directory of containerd, kubelet and what they start
 }
 
 // UpOptions say what Up makes.
@@ -46,31 +47,17 @@ type UpOptions struct {
 	Plan func([]cluster.Change)
 	// Progress hears each step; it must not block.
 	Progress func(Step)
-
-	quiet time.Duration // for tests: instead of longestStep
+	// Timeout bounds all of it, also the wait for another command that works on the lab. 0 is DefaultTimeout.
+	Timeout time.Duration
+	end     deadline
 }
 
 const (
-	// longestStep is how long a lab process may say nothing while it starts or changes a lab: longer than its own bounds of what it waits for.
-	longestStep = 10 * time.Minute
+	// scaleTimeout is how long nodes may take to join and leave: AKS, too, waits half an hour for evictions.
+	scaleTimeout = 30 * time.Minute
 	// longestTurn is how long to wait for another command that works on the same lab.
 	longestTurn = 15 * time.Minute
 )
-
-// watched ends ctx when no step has come for that long; the cause names the last one.
-func watched(ctx context.Context, quiet time.Duration, progress func(Step)) (context.Context, func(Step), context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	var last atomic.Value
-	last.Store("its start")
-	timer := time.AfterFunc(quiet, func() {
-		cancel(fmt.Errorf("the lab process has said nothing for %v since %q; its log: packetwalk logs lab", quiet, last.Load()))
-	})
-	return ctx, func(s Step) {
-		timer.Reset(quiet)
-		last.Store(s.Text)
-		progress(s)
-	}, func() { timer.Stop(); cancel(nil) }
-}
 
 // ErrNewCluster says that a lab which is there cannot be changed to what a cluster.yaml says.
 var ErrNewCluster = errors.New("a running cluster cannot be changed so")
@@ -93,6 +80,9 @@ func refused(changes []cluster.Change) error {
 // its process is started again if it has died. What a running cluster does not take is ErrNewCluster, and nothing is done. When Up fails or
 // ctx ends before a new cluster is ready, what it made is removed. Of several at once for one lab, one works and the others wait for it.
 func Up(ctx context.Context, o UpOptions) error {
+	o.end = newDeadline(cmp.Or(o.Timeout, DefaultTimeout))
+	ctx, cancel := o.end.answer(ctx)
+	defer cancel()
 	release, err := o.Dir.turn(ctx)
 	if err != nil {
 		return err
@@ -104,7 +94,7 @@ func Up(ctx context.Context, o UpOptions) error {
 	case there:
 		return o.again(ctx, made)
 	}
-	err = prepare(o)
+	err = prepare(ctx, o)
 	if err == nil {
 		err = start(ctx, o)
 	}
@@ -142,10 +132,20 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	if o.Dir.Process() == 0 {
 		bring = start
 	}
-	if err := bring(ctx, o); err != nil || len(changes) == 0 {
+	if err := bring(ctx, o); err != nil {
 		return err
 	}
-	if err := putCluster(ctx, o.Dir, o.Cluster, true, o.Progress); err != nil {
+	mounted, err := request[[]string](ctx, o.Dir, http.MethodPost, "/namespaces")
+	if err != nil {
+		return err
+	}
+	for _, name := range mounted {
+		o.Progress(Step{Text: "network namespace of " + name + " mounted again"})
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := putCluster(ctx, o.Dir, o.Cluster, o.end, true, o.Progress); err != nil {
 		return err
 	}
 	o.Progress(Step{Text: "changed"})
@@ -179,9 +179,8 @@ func (d Dir) damaged(err error) error {
 		d.ClusterFile(), err, d.Name())
 }
 
-// Scale changes the count of a pool's nodes in a running lab, by its cluster.yaml. Without wait it returns when nodes begin to join or
-// leave.
-func Scale(ctx context.Context, d Dir, pool string, count int, wait bool, progress func(Step)) error {
+// Edit changes a running lab by an edit of its cluster.yaml. Without wait it returns when the change has begun.
+func Edit(ctx context.Context, d Dir, edit func(source []byte) ([]byte, error), wait bool, progress func(Step)) error {
 	release, err := d.turn(ctx)
 	if err != nil {
 		return err
@@ -194,10 +193,10 @@ func Scale(ctx context.Context, d Dir, pool string, count int, wait bool, progre
 	if !there {
 		return ErrNotRunning
 	}
-	if source, err = cluster.SetCount(source, pool, count); err != nil {
+	if source, err = edit(source); err != nil {
 		return err
 	}
-	return putCluster(ctx, d, source, wait, progress)
+	return putCluster(ctx, d, source, newDeadline(scaleTimeout), wait, progress)
 }
 
 // turn makes the lab's directory and holds a lock on it. A directory that was removed while this waited is made anew.
@@ -234,8 +233,8 @@ func isStill(dir *os.File, path string) bool {
 	return err == nil && os.SameFile(opened, there)
 }
 
-func prepare(o UpOptions) error {
-	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("logs", containerGroup), o.Dir.path("netns"), o.Dir.path("nodes"),
+func prepare(ctx context.Context, o UpOptions) error {
+	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("netns"), o.Dir.path("nodes"),
 		o.Dir.path("hosts"), o.Dir.Groups()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -244,12 +243,18 @@ func prepare(o UpOptions) error {
 	if err := o.Dir.removeState(); err != nil { // of a lab of that name that a restart of the machine has ended
 		return err
 	}
+	if err := o.Dir.makeLogs(ctx); err != nil {
+		return err
+	}
 	source := o.Cluster
 	if source == nil {
-		source = []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n")
+		source = defaultCluster
 	}
 	return writeCluster(o.Dir.ClusterFile(), source)
 }
+
+// defaultCluster is the world of the first article.
+var defaultCluster = []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n")
 
 // start runs the lab process in a session of its own and follows its progress.
 func start(ctx context.Context, o UpOptions) error {
@@ -263,8 +268,9 @@ func start(ctx context.Context, o UpOptions) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
+	cmd := exec.Command(o.Argv[0], append(o.Argv[1:], "--timeout="+o.end.left().String())...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Dir = log, log, []*os.File{w}, "/"
+	cmd.Env = serverEnvironment(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	w.Close()
@@ -273,10 +279,8 @@ func start(ctx context.Context, o UpOptions) error {
 	}
 	go func() { _ = cmd.Wait() }()
 
-	ctx, progress, stop := watched(ctx, cmp.Or(o.quiet, longestStep), o.Progress)
-	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- follow(r, true, progress) }()
+	go func() { ended <- follow(r, true, o.Progress) }()
 	select {
 	case err := <-ended:
 		return err
@@ -307,8 +311,6 @@ func follow(r io.Reader, wait bool, progress func(Step)) error {
 
 // waitReady waits for a lab that another process is bringing up.
 func waitReady(ctx context.Context, o UpOptions) error {
-	ctx, cancel := context.WithTimeout(ctx, longestStep)
-	defer cancel()
 	var s Status
 	for {
 		if now, err := ask[Status](ctx, o.Dir, "/status"); err == nil {

@@ -43,6 +43,7 @@ func kubenetIPTables(t *testing.T) *iptablesWorld {
 func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
 	t.Helper()
 	w.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
+	w.Kubectl(t, "wait", "-n", "kube-system", "--for=condition=Available", "deployments", "--all", "--timeout=60s")
 	var nodes corev1.NodeList
 	w.Get(t, &nodes, "nodes")
 	for _, n := range nodes.Items {

@@ -31,6 +31,12 @@ func fresh(t *testing.T, name string) *world.World {
 // freshOf is fresh of an example's world.
 func freshOf(t *testing.T, name, example string) *world.World {
 	t.Helper()
+	return freshFrom(t, name, filepath.Join("..", "..", "examples", example, "cluster.yaml"))
+}
+
+// freshFrom is fresh of a cluster.yaml.
+func freshFrom(t *testing.T, name, file string) *world.World {
+	t.Helper()
 	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
 	before := hostState(t)
 	var trace footprint
@@ -42,7 +48,7 @@ func freshOf(t *testing.T, name, example string) *world.World {
 		trace.expectGone(t, w)
 		expectSame(t, before, hostState(t))
 	})
-	if _, err := w.Try(time.Minute, "up", "--name", w.Name, "-f", w.Example(example, "cluster.yaml")); err != nil {
+	if _, err := w.Try(time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
 		t.Fatal(err)
 	}
 	return w

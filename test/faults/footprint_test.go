@@ -80,7 +80,11 @@ func (f footprint) expectGone(t *testing.T, w *world.World) {
 		t.Errorf("mounts are left:\n%s", mounts)
 	}
 	if pids, err := kernel.Processes(f.inodes...); err != nil || len(pids) > 0 {
-		t.Errorf("processes are left: %v %v", pids, err)
+		t.Errorf("processes are left: %v", err)
+		for _, pid := range pids {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			t.Logf("%d: %q %v", pid, line, err)
+		}
 	}
 	if runs(f.lab) {
 		t.Errorf("the lab process %d is left", f.lab)

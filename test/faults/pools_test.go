@@ -34,7 +34,7 @@ func newPoolWorld(t *testing.T) *poolWorld {
 		w.nodes = append(w.nodes, n.Name)
 	}
 	w.api = apiClient(t, w.World).CoreV1().RESTClient()
-	dnsInPlace(t, w.World, w.nodes)
+	systemInPlace(t, w.World, w.nodes)
 	world.Eventually(t, 5*time.Second, func() error {
 		for node, dump := range w.dumps(t) {
 			if strings.Count(dump, "\nadd ") != 4 {
@@ -46,14 +46,15 @@ func newPoolWorld(t *testing.T) *poolWorld {
 	return w
 }
 
-// dnsInPlace waits until the nodes have the cluster's DNS, which comes some seconds after up, so that no later dump differs by it.
-func dnsInPlace(t *testing.T, w *world.World, nodes []string) {
+// systemInPlace waits until the nodes have the cluster's DNS and metrics-server, which come some seconds after up, so that no later dump
+// differs by them.
+func systemInPlace(t *testing.T, w *world.World, nodes []string) {
 	t.Helper()
 	world.Eventually(t, time.Minute, func() error {
 		for _, n := range nodes {
-			toDNS := regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:53$`)
-			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(toDNS.FindAllString(rules, -1)) != 2 {
-				return fmt.Errorf("%s does not lead to the cluster's DNS by UDP and TCP:\n%s", n, rules)
+			to := regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:(53|4443)$`)
+			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(to.FindAllString(rules, -1)) != 3 {
+				return fmt.Errorf("%s does not lead to the cluster's DNS by UDP and TCP, and to metrics-server:\n%s", n, rules)
 			}
 		}
 		return nil
@@ -86,7 +87,7 @@ func (w *poolWorld) turns(t *testing.T, n int) {
 	}
 }
 
-var poolNoise = regexp.MustCompile(`(?m) (hashsize|bucketsize|initval) \S+| \[\d+:\d+\]$|^#.*\n`)
+var poolNoise = regexp.MustCompile(`(?m) (hashsize|bucketsize|initval) \S+| \[\d+:\d+\]$|^(#|:KUBE-KUBELET-CANARY ).*\n`)
 
 // dumps are the nodes' sets, sorted, and their tables nat, without what differs between any two of them.
 func (w *poolWorld) dumps(t *testing.T) map[string]string {

@@ -14,7 +14,7 @@ import (
 // proxyCluster is a small one with today's rules, and a service proxy.
 const proxyCluster = `
 spec:
-  nodePools: [%s]
+  nodePools: [{name: nodepool1, count: 2}]
   images: {pull: never}
   serviceProxy: {implementation: %s, backend: %s}
 `
@@ -30,9 +30,6 @@ var fourProxies = map[rune]serviceProxy{
 // proxyOrder are the service proxies of TestServiceProxyChanged, one after the other. "abacadbcbdcda" goes from each to each other once.
 var proxyOrder = flag.String("proxies", "abcad", "the service proxies that a lab changes to: a, b packetwalk with iptables, nftables, c, d kube-proxy")
 
-// proxyPools may be "{name: light, count: 1}, {name: real, count: 1, runtime: containerd}" where there is bin/realnode.
-var proxyPools = flag.String("proxy-pools", "{name: nodepool1, count: 2}", "the node pools of that lab")
-
 // TestServiceProxyChanged changes the service proxy of a running lab, with connections that are open and a steady stream of new ones to a
 // cluster IP and, from outside, to a load balancer: none is lost, and nothing is left of the one before. Between kube-proxy's two modes it
 // has a gap of its own, which is reported.
@@ -45,7 +42,7 @@ func TestServiceProxyChanged(t *testing.T) {
 	})
 	change := func(p serviceProxy) {
 		t.Helper()
-		file := writeFile(t, fmt.Sprintf(proxyCluster, *proxyPools, p.implementation, p.backend))
+		file := writeFile(t, fmt.Sprintf(proxyCluster, p.implementation, p.backend))
 		if _, err := w.Try(3*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
 			t.Fatalf("to %v: %v", p, err)
 		}

@@ -1,17 +1,18 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -142,27 +143,18 @@ func refused(t *testing.T, w *world.World) {
 // killConnector kills the connector's process, in its pod's namespace, and does not wait until it is back.
 func killConnector(t *testing.T, w *world.World) {
 	t.Helper()
-	spaces, err := kernel.MountedNamespaces(lab.DirOf(w.Name).PodNetNSDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, inode := range spaces {
-		if !strings.Contains(path, "/kube-system_aci-connector-linux-") {
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well formed
+	for _, dir := range dirs {
+		name, _ := os.ReadFile(filepath.Join(dir, "comm")) // one that has ended has none
+		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if strings.TrimSpace(string(name)) != "virtual-kubelet" || !strings.Contains(string(group), "/packetwalk/"+w.Name+"/") {
 			continue
 		}
-		pids, err := kernel.Processes(inode)
-		if err != nil {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err := errors.Join(err, unix.Kill(pid, unix.SIGKILL)); err != nil {
 			t.Fatal(err)
 		}
-		for _, pid := range pids {
-			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.TrimSpace(string(name)) != "virtual-kubelet" {
-				continue
-			}
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			return
-		}
+		return
 	}
 	t.Fatal("the connector does not run")
 }

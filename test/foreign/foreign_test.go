@@ -24,7 +24,7 @@ spec:
   network: {plugin: none, podCIDR: 10.244.0.0/16, routes: %t}
   serviceProxy: {implementation: none}
   nodePools:
-  - {name: real, count: %d, runtime: containerd}
+  - {name: real, count: %d}
 `
 
 // cluster is a cluster of others.
@@ -68,9 +68,8 @@ func TestClusters(t *testing.T) {
 func (c cluster) start(t *testing.T) *world.World {
 	t.Helper()
 	w := world.New(t, fmt.Sprintf("foreign-%s-%d", c.name, os.Getpid()))
-	w.NeedRealNodes(t)
 	if err := built(w.Root); err != nil {
-		if os.Getenv("REALNODE") != "" {
+		if os.Getenv("FOREIGN") != "" {
 			t.Fatalf("the programs of others are not there: %v; make test-foreign builds them", err)
 		}
 		t.Skip("make test leaves clusters of others to make test-foreign, which builds their programs")

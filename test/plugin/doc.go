@@ -1,3 +1,3 @@
-// Package plugin tests kubectl packetwalk as users call it, on a lab of light nodes: that its answers agree with the kernel, what it says
+// Package plugin tests kubectl packetwalk as users call it, on a lab: that its answers agree with the kernel, what it says
 // when something is amiss, and that nothing is left on the cluster, whatever ended it.
 package plugin

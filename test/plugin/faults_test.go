@@ -294,3 +294,57 @@ func nothingToClean(t *testing.T, p *plugin) {
 		t.Errorf("cleanup says %q", s.out)
 	}
 }
+
+// hung is a node that is Ready and runs no pod, with one of the two endpoints of the service mixed; %s is an endpoint that answers.
+const hung = `
+apiVersion: v1
+kind: Node
+metadata: {name: hung}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: away}
+spec: {nodeName: hung, containers: [{name: web, image: "erjosito/whereami:1.3"}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: mixed}
+spec: {ports: [{port: 80, name: http}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: mixed-1, labels: {kubernetes.io/service-name: mixed}}
+addressType: IPv4
+ports: [{name: http, port: 80, protocol: TCP}]
+endpoints: [{addresses: [10.13.76.200], nodeName: hung}, {addresses: [%s]}]
+`
+
+// hungNode: a node whose pod does not run makes only the outcomes on it undecided, and is not waited for where it is not chosen.
+func hungNode(t *testing.T, p *plugin) {
+	ctx := t.Context()
+	two, err := p.client.CoreV1().Pods("default").Get(ctx, "two", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Kubectl(t, "apply", "-f", p.file(t, "hung.yaml", fmt.Sprintf(hung, two.Status.PodIP)))
+	defer p.Kubectl(t, "delete", "--force", "-f", filepath.Join(p.dir, "hung.yaml"))
+	p.Kubectl(t, "patch", "node", "hung", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"conditions":[{"type":"Ready","status":"True"}],"addresses":[{"type":"InternalIP","address":"10.13.76.250"}]}}`)
+	p.Kubectl(t, "patch", "pod", "away", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"Running","podIP":"10.13.76.200","podIPs":[{"ip":"10.13.76.200"}]}}`)
+	walk := []string{"walk", "--from", "pod/one", "--to", "svc/mixed:http", "--start-timeout", "3s"}
+	world.Eventually(t, limit, func() error {
+		s, err := p.try(append(walk, "--choose", two.Status.PodIP)...)
+		if err == nil && (s.status != 0 || strings.Contains(s.out, "hung is not read")) {
+			err = fmt.Errorf("status %d\n%s%s", s.status, s.out, s.err)
+		}
+		return err
+	})
+	s := p.run(t, 3, walk...)
+	for _, want := range []string{"node/hung is not read: its pod does not run after 3s", "the destination sees the sender's own address"} {
+		if !strings.Contains(s.out, want) {
+			t.Errorf("no %q in\n%s%s", want, s.out, s.err)
+		}
+	}
+	p.run(t, 3, append(walk, "--max-nodes", "2")...)
+}

@@ -29,7 +29,7 @@ const config = `
 apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
-  nodePools: [{name: light, count: 2}]
+  nodePools: [{name: pool, count: 2}]
   images: {pull: never}
 `
 
@@ -79,6 +79,7 @@ func TestPlugin(t *testing.T) {
 		{"wrong image", wrongImage},
 		{"interrupted", interrupted},
 		{"output cut", cut},
+		{"hung node", hungNode},
 		{"pod killed", podKilled},
 		{"pod of a capture killed", podOfCaptureKilled},
 		{"cleanup", nothingToClean},
@@ -269,7 +270,7 @@ func (p *plugin) objects(t *testing.T) []string {
 // nothingLeft: the cluster has the objects that it had, and the nodes no server of the plugin's, a moment after a run.
 func (p *plugin) nothingLeft(t *testing.T) {
 	t.Helper()
-	world.Eventually(t, 20*time.Second, func() error {
+	world.Eventually(t, time.Minute, func() error {
 		if left := servers(t, p.Name); len(left) > 0 {
 			return fmt.Errorf("still there: processes %v", left)
 		}
@@ -294,11 +295,12 @@ func servers(t *testing.T, lab string) (pids []int) {
 	}
 	for _, file := range found {
 		line, err := os.ReadFile(file)
-		if err != nil {
+		group, err2 := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup"))
+		if err != nil || err2 != nil {
 			continue // it has ended
 		}
 		args := strings.Split(string(line), "\x00")
-		if slices.Contains(args, "on-node") && slices.Contains(args, "serve") && slices.Contains(args, lab) {
+		if slices.Contains(args, "on-node") && slices.Contains(args, "serve") && strings.Contains(string(group), "/packetwalk/"+lab+"/") {
 			var pid int
 			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err != nil {
 				t.Fatal(err)

@@ -1,7 +1,9 @@
 package realnode
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +22,7 @@ const chartCluster = `
 apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
-  nodePools: [{name: real, count: 2, runtime: containerd}]
+  nodePools: [{name: real, count: 2}]
   network: {plugin: none, podCIDR: 10.244.0.0/16, routes: true}
   serviceProxy: {implementation: none}
   images: {pull: never}
@@ -92,11 +94,15 @@ spec:
 // chartAPI is where the nodes of a lab have the API server.
 const chartAPI = "https://203.0.113.1:443"
 
-// TestChart installs the Helm chart, with all that pods and services need, on a cluster in which kube-proxy is at work: it waits for that,
-// takes over, is upgraded and rolled back, and is removed; no connection is lost until then, and nothing is left after.
+// TestChart installs the Helm chart by the commands of docs/node-components.md, with all that pods and services need, on a cluster in which
+// kube-proxy runs: it waits for that, takes over, stands another kube-proxy beside it, is upgraded and rolled back, and is removed. No
+// connection is lost until then, and nothing is left after.
 func TestChart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
+	}
+	if os.Getenv("CHART") == "" {
+		t.Skip("make test leaves the chart on a cluster to make test-chart, which builds the image and helm")
 	}
 	w := start(t, "chart", chartCluster)
 	c := &chartTest{World: w, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
@@ -116,11 +122,11 @@ func TestChart(t *testing.T) {
 	apply(fmt.Sprintf(kubeProxy, chartAPI, proxy))
 	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=50s")
 
-	c.values = []string{"image.tag=" + tag, "apiServer=" + chartAPI, "serviceProxy.clusterCIDR=10.244.0.0/16",
-		"serviceProxy.cleanupOnDelete=true", "metrics.port=10300", "cni.enabled=true",
-		"ipMasqAgent.enabled=true", "ipMasqAgent.config.nonMasqueradeCIDRs={10.0.0.0/8}"}
-	c.helm(t, append([]string{"install", "pw", filepath.Join(w.Root, "deploy", "chart")}, c.set()...)...)
-	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-cni", "--timeout=50s")
+	c.image = "packetwalk.dev/packetwalk:" + tag
+	c.writeFiles(t, fmt.Sprintf(chartValues, tag, chartAPI))
+	blocks := c.documented(t)
+	c.run(t, blocks[0])
+	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-cni", "--timeout=50s")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
 
 	t.Run("waits for kube-proxy", func(t *testing.T) { c.waits(t) })
@@ -136,17 +142,106 @@ func TestChart(t *testing.T) {
 			}
 		})
 	}
-	step("takes over", "nftables", func() { w.Kubectl(t, "-n", "kube-system", "delete", "daemonset", "kube-proxy", "--wait") })
+	step("takes over", "nftables", func() { c.run(t, blocks[1]) })
+	step("second service proxy", "nftables", func() { c.secondProxy(t) })
 	step("upgrade", "nftables", func() { c.upgrade(t, "node.podAnnotations.upgrade=yes") })
 	step("upgrade to iptables", "iptables", func() { c.upgrade(t, "serviceProxy.backend=iptables") })
-	step("rollback", "nftables", func() { c.helm(t, "rollback", "pw", "1") })
-	t.Run("uninstall", func(t *testing.T) { c.uninstall(t) })
+	step("rollback", "nftables", func() { c.helm(t, "rollback", "packetwalk", "1") })
+	t.Run("uninstall", func(t *testing.T) { c.run(t, blocks[2]); c.uninstalled(t) })
+	t.Run("remove", func(t *testing.T) { c.remove(t, blocks[3]) })
 }
+
+// chartValues are those of the documented values.yaml, and what pods need on this cluster.
+const chartValues = `
+image: {tag: %q}
+apiServer: %s
+serviceProxy: {clusterCIDR: 10.244.0.0/16, cleanupOnDelete: true}
+metrics: {port: 10300}
+cni: {enabled: true}
+ipMasqAgent: {enabled: true, config: {nonMasqueradeCIDRs: [10.0.0.0/8]}}
+`
 
 type chartTest struct {
 	*world.World
 	kubeconfig string
+	dir        string // in which the documented commands run
+	image      string
 	values     []string
+}
+
+// writeFiles makes the directory in which the documented commands run: with values.yaml, the chart, and the programs helm and kubectl.
+func (c *chartTest) writeFiles(t *testing.T, values string) {
+	t.Helper()
+	c.dir = filepath.Dir(c.kubeconfig)
+	kubectl := fmt.Sprintf("#!/bin/sh\nexec %s kubectl --name %s \"$@\"\n", filepath.Join(c.Root, "bin", "packetwalk"), c.Name)
+	err := errors.Join(
+		os.WriteFile(filepath.Join(c.dir, "values.yaml"), []byte(values), 0o600),
+		os.WriteFile(filepath.Join(c.dir, "kubectl"), []byte(kubectl), 0o700), //nolint:gosec // a program
+		os.Symlink(filepath.Join(c.Root, "bin", "helm"), filepath.Join(c.dir, "helm")),
+		os.Symlink(filepath.Join(c.Root, "deploy"), filepath.Join(c.dir, "deploy")))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// documented are the blocks of commands of docs/node-components.md: to install, to remove kube-proxy, to uninstall, and to remove what is
+// left.
+func (c *chartTest) documented(t *testing.T) (blocks []string) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(c.Root, "docs", "node-components.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?s)\n```sh\n(.*?)```\n").FindAllStringSubmatch(string(page), -1) {
+		blocks = append(blocks, m[1])
+	}
+	if len(blocks) != 4 {
+		t.Fatalf("the page has %d blocks of commands: %q", len(blocks), blocks)
+	}
+	return blocks
+}
+
+// run runs a block of commands as it is written.
+func (c *chartTest) run(t *testing.T, block string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", block)
+	cmd.Dir = c.dir
+	cmd.Env = []string{"KUBECONFIG=" + c.kubeconfig, "HOME=" + c.dir, "PATH=" + c.dir + ":" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+// secondProxy has kube-proxy start beside packetwalk-node, as kubeadm upgrade does, and end again.
+func (c *chartTest) secondProxy(t *testing.T) {
+	t.Helper()
+	patch := func(selector string) {
+		t.Helper()
+		c.Kubectl(t, "-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec":{"template":{"spec":{"nodeSelector":`+selector+`}}}}`)
+	}
+	others := func(want string) func() error {
+		return func() error {
+			for _, node := range nodes(t, c.World, "real") {
+				metrics := c.SSH(t, node, "curl", "-s", "http://127.0.0.1:10300/metrics")
+				line := fmt.Sprintf("packetwalk_proxy_other_service_proxies{node=%q} ", node)
+				if !regexp.MustCompile(regexp.QuoteMeta(line) + want).MatchString(metrics) {
+					return fmt.Errorf("%s: not %s%s", node, line, want)
+				}
+			}
+			return nil
+		}
+	}
+	patch("null")
+	world.Eventually(t, time.Minute, others("[1-9]"))
+	if events := c.Kubectl(t, "get", "events", "-A"); !strings.Contains(events, "OtherServiceProxyRunning") {
+		t.Errorf("no event among\n%s", events)
+	}
+	patch(`{"kube-proxy":"none"}`)
+	world.Eventually(t, time.Minute, others("0"))
 }
 
 // images loads packetwalk's image and makes kube-proxy's of the control plane's program, and gives the tag of the one and the name of the
@@ -177,6 +272,7 @@ func (c *chartTest) images(t *testing.T) (tag, proxy string) {
 }
 
 func (c *chartTest) set() (flags []string) {
+	flags = []string{"-f", filepath.Join(c.dir, "values.yaml")}
 	for _, v := range c.values {
 		flags = append(flags, "--set", v)
 	}
@@ -199,13 +295,13 @@ func (c *chartTest) helm(t *testing.T, args ...string) string {
 func (c *chartTest) upgrade(t *testing.T, value string) {
 	t.Helper()
 	c.values = append(c.values, value)
-	c.helm(t, append([]string{"upgrade", "pw", filepath.Join(c.Root, "deploy", "chart")}, c.set()...)...)
+	c.helm(t, append([]string{"upgrade", "packetwalk", filepath.Join(c.Root, "deploy", "chart")}, c.set()...)...)
 }
 
-// waits: with kube-proxy alive packetwalk-node runs, is not ready, says why in its log, in an event and at /readyz, and writes nothing.
+// waits: while kube-proxy runs packetwalk-node is ready, reports that it waits in its log, in an event and at /readyz, and writes nothing.
 func (c *chartTest) waits(t *testing.T) {
 	world.Eventually(t, 30*time.Second, func() error {
-		log, err := c.Try(20*time.Second, "kubectl", "--name", c.Name, "-n", "kube-system", "logs", "daemonset/pw-node")
+		log, err := c.Try(20*time.Second, "kubectl", "--name", c.Name, "-n", "kube-system", "logs", "daemonset/packetwalk-node")
 		if err == nil && !regexp.MustCompile(`waits for kube-proxy \(pid \d+\)`).MatchString(log) {
 			err = fmt.Errorf("it says %s", log)
 		}
@@ -214,11 +310,11 @@ func (c *chartTest) waits(t *testing.T) {
 	var set struct {
 		Status struct{ NumberReady, DesiredNumberScheduled int }
 	}
-	c.Get(t, &set, "-n", "kube-system", "daemonset", "pw-node")
-	if set.Status.NumberReady != 0 || set.Status.DesiredNumberScheduled != 2 {
+	c.Get(t, &set, "-n", "kube-system", "daemonset", "packetwalk-node")
+	if set.Status.NumberReady != 2 || set.Status.DesiredNumberScheduled != 2 {
 		t.Errorf("%+v", set.Status)
 	}
-	c.Kubectl(t, "-n", "kube-system", "exec", "daemonset/pw-node", "--", "/usr/bin/packetwalk-node", "check-livez") // alive all the same
+	c.Kubectl(t, "-n", "kube-system", "exec", "daemonset/packetwalk-node", "--", "/usr/bin/packetwalk-node", "check-livez") // alive all the same
 	if events := c.Kubectl(t, "get", "events", "-A"); !strings.Contains(events, "WaitingForServiceProxy") {
 		t.Errorf("no event among\n%s", events)
 	}
@@ -255,7 +351,7 @@ func (c *chartTest) service(t *testing.T) (inside, public string) {
 // ready waits until each node has the rules of a backend, and no others.
 func (c *chartTest) ready(t *testing.T, backend string) {
 	t.Helper()
-	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-node", "--timeout=55s")
+	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-node", "--timeout=55s")
 	again := c.Kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=packetwalk",
 		"-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
 	if strings.Trim(again, "0 \n") != "" {
@@ -276,17 +372,40 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 	}
 }
 
-// uninstall: with the release the rules of services go from each node, and the CNI plugin with its configuration.
-func (c *chartTest) uninstall(t *testing.T) {
-	c.helm(t, "uninstall", "pw")
+// uninstalled: with the release the rules of Services go from each node, and what pods need to end stays.
+func (c *chartTest) uninstalled(t *testing.T) {
+	t.Helper()
 	for _, node := range nodes(t, c.World, "real") {
 		world.Eventually(t, 50*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
-			files, err := c.Try(20*time.Second, "ssh", "--name", c.Name, node, "--", "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
-			if err == nil && (strings.Contains(rules, servicemaps.TableName) || strings.Contains(files, "packetwalk")) {
-				err = fmt.Errorf("%s still has of %s\n%s", node, files, rules)
+			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
+			if strings.Contains(rules, servicemaps.TableName) || !strings.Contains(rules, "chain IP-MASQ-AGENT ") ||
+				!strings.Contains(files, "packetwalk-cni") || !strings.Contains(files, "10-packetwalk.conflist") {
+				return fmt.Errorf("%s has of %s\n%s", node, files, rules)
 			}
-			return err
+			return nil
 		})
+	}
+}
+
+// remove runs the documented command on each node, after which nothing is left there.
+func (c *chartTest) remove(t *testing.T, block string) {
+	t.Helper()
+	for _, node := range nodes(t, c.World, "real") {
+		out := c.run(t, strings.NewReplacer("node/NODE", "node/"+node, "registry.example/packetwalk:TAG", c.image).Replace(block))
+		pod := regexp.MustCompile(`node-debugger-\S+`).FindString(out)
+		if pod == "" {
+			t.Fatalf("no pod: %s", out)
+		}
+		world.Eventually(t, 50*time.Second, func() error {
+			rules := c.SSH(t, node, "nft", "list", "ruleset")
+			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
+			if strings.Contains(rules, "chain IP-MASQ-AGENT ") || strings.Contains(files, "packetwalk") {
+				log, _ := c.Try(20*time.Second, "kubectl", "--name", c.Name, "logs", pod)
+				return fmt.Errorf("%s still has of %s\n%s\nthe command says %s", node, files, rules, log)
+			}
+			return nil
+		})
+		c.Kubectl(t, "delete", "pod", pod)
 	}
 }

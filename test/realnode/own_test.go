@@ -20,7 +20,7 @@ spec:
   network: {plugin: none, podCIDR: 10.244.0.0/16, routes: true}
   serviceProxy: {implementation: kube-proxy}
   nodePools:
-  - {name: real, count: 2, runtime: containerd}
+  - {name: real, count: 2}
 `
 
 // ownPlugin is a CNI plugin as a user may write one (CNI specification 1.0.0): a veth pair for each pod, with the next address of the

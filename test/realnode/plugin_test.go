@@ -17,7 +17,7 @@ const pluginCluster = `
 apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
-  nodePools: [{name: real, runtime: containerd}]
+  nodePools: [{name: real}]
   images: {pull: never}
 `
 

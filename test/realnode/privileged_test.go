@@ -31,6 +31,8 @@ func privileged(t *testing.T, w *world.World, node string) {
 		"value=$(cat /proc/sys/kernel/pid_max); echo $value > /proc/sys/kernel/pid_max",
 		"value=$(cat /host/proc/sys/fs/file-max); echo $value > /host/proc/sys/fs/file-max",
 		"for device in /host/dev/* /dev/*; do test ! -b $device || exit 0; done; exit 1",
+		"chmod 755 /proc/1/exe", ": >> /proc/1/exe", "touch /proc/1/exe", // the program of the machine's labs
+		"for pid in $(pgrep packetwalk-init); do chmod 755 /proc/$pid/exe && exit 0; done; exit 1",
 	} {
 		if out, err := sh(script); err == nil {
 			t.Errorf("a privileged pod can: %s: %s", script, out)
@@ -40,6 +42,7 @@ func privileged(t *testing.T, w *world.World, node string) {
 		"mknod /dev/nothing c 1 3 && echo > /dev/nothing",
 		"value=$(cat /proc/sys/net/ipv4/ip_forward); echo $value > /proc/sys/net/ipv4/ip_forward",
 		"test $(cat /proc/1/comm) = packetwalk-init",
+		"for pid in $(pgrep packetwalk-init); do test $(stat -Lc %d:%i /proc/$pid/fd/0) = $(stat -c %d:%i /host/dev/null) || exit 1; done",
 	} {
 		if _, err := sh(script); err != nil {
 			t.Errorf("a privileged pod cannot: %v", err)

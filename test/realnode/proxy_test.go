@@ -29,7 +29,7 @@ var proxySteps = []proxyStep{
 	{name: "packetwalk after nobody", spec: "{}", iptables: true, works: true},
 }
 
-// proxies: the service proxy changes while everything runs, on both kinds of node: services answer by whoever it is, also those that are
+// proxies: the service proxy changes while everything runs, on each node: services answer by whoever it is, also those that are
 // new, nothing is left of who it was, and the ip-masq-agent goes on.
 func proxies(t *testing.T, w *world.World) {
 	for i, step := range proxySteps {
@@ -38,7 +38,7 @@ func proxies(t *testing.T, w *world.World) {
 			fresh := fmt.Sprintf("fresh-%d", i)
 			w.Kubectl(t, "expose", "pod", "web", "--name", fresh, "--port", "80")
 			t.Cleanup(func() { w.Kubectl(t, "delete", "service", fresh) })
-			for _, pool := range []string{"real", "light"} {
+			for _, pool := range []string{"real", "other"} {
 				step.rules(t, w, nodes(t, w, pool)[0])
 			}
 			step.answers(t, w, fresh)

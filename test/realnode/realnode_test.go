@@ -21,8 +21,8 @@ apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
   nodePools:
-  - {name: real, runtime: containerd}
-  - {name: light}
+  - {name: real}
+  - {name: other}
 `
 	image    = "registry.k8s.io/e2e-test-images/agnhost:2.53"
 	manifest = `
@@ -70,7 +70,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: curl}
 spec:
-  nodeSelector: {agentpool: light}
+  nodeSelector: {agentpool: other}
   containers: [{name: curl, image: curlimages/curl, command: [sleep, "3600"]}]
 `
 )
@@ -94,6 +94,7 @@ func TestNode(t *testing.T) {
 	t.Run("volumes", func(t *testing.T) { volumes(t, w) })
 	t.Run("service proxies", func(t *testing.T) { proxies(t, w) })
 	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })
+	t.Run("figures", func(t *testing.T) { figures(t, w, node) })
 	t.Run("walks", func(t *testing.T) { walks(t, w) })
 	t.Run("images", func(t *testing.T) { pulled(t, w, node) })
 	t.Run("bomb", func(t *testing.T) { bomb(t, w, node) })
@@ -106,7 +107,6 @@ func TestNode(t *testing.T) {
 func start(t *testing.T, name, config string) *world.World {
 	t.Helper()
 	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
-	w.NeedRealNodes(t)
 	t.Cleanup(func() { down(t, w) })
 	up(t, w, config)
 	return w
@@ -137,14 +137,14 @@ func identity(t *testing.T, w *world.World, node string) {
 	if !strings.HasPrefix(about, "containerd://2.") || !strings.Contains(about, " v1.35.4 agent azure:///subscriptions/") {
 		t.Errorf("the node says %q", about)
 	}
-	light := w.Kubectl(t, "get", "nodes", "-l", "agentpool=light", "-o", "jsonpath={.items[0].metadata.name}")
+	other := w.Kubectl(t, "get", "nodes", "-l", "agentpool=other", "-o", "jsonpath={.items[0].metadata.name}")
 	as := "--as=system:node:" + node
 	for _, test := range []struct {
 		what []string
 		can  bool
 	}{
 		{[]string{"label", "node", node, "example.com/a=b"}, true},
-		{[]string{"label", "node", light, "example.com/a=b"}, false},
+		{[]string{"label", "node", other, "example.com/a=b"}, false},
 		{[]string{"label", "node", node, "node-role.kubernetes.io/other="}, false},
 		{[]string{"get", "secrets", "-A"}, false},
 	} {
@@ -230,6 +230,24 @@ func system(t *testing.T, w *world.World, node string) {
 			t.Errorf("no %s runs on the node:\n%s", name, pods)
 		}
 	}
+}
+
+// figures: kubectl top has those of the node and of its pods, from metrics-server.
+func figures(t *testing.T, w *world.World, node string) {
+	world.Eventually(t, 2*time.Minute, func() error {
+		out, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "top", "nodes", node, "--no-headers")
+		if err != nil {
+			return err
+		}
+		if f := strings.Fields(out); len(f) != 5 || f[0] != node || !strings.HasSuffix(f[1], "m") || !strings.HasSuffix(f[3], "Mi") {
+			return fmt.Errorf("the node's figures: %q", out)
+		}
+		out, err = w.Try(time.Minute, "kubectl", "--name", w.Name, "top", "pods", "web", "--no-headers")
+		if f := strings.Fields(out); err == nil && (len(f) != 3 || f[0] != "web" || f[2] == "0Mi") {
+			err = fmt.Errorf("the pod's figures: %q", out)
+		}
+		return err
+	})
 }
 
 // walks: a walk knows the pod, by its namespace on the node, and the kernel agrees.

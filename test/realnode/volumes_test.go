@@ -44,10 +44,10 @@ spec:
     spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 `
 
-// volumes: a StatefulSet's claim gets a directory of its pod's node, on both kinds of node, in which a pod that may not do much can write;
+// volumes: a StatefulSet's claim gets a directory of its pod's node, in which a pod that may not do much can write;
 // what it holds is there for the next pod, and goes with the claim.
 func volumes(t *testing.T, w *world.World) {
-	for _, pool := range []string{"real", "light"} {
+	for _, pool := range []string{"real"} {
 		manifest := strings.ReplaceAll(statefulSet, "POOL", pool)
 		if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
 			t.Fatal(err)

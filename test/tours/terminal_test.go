@@ -127,6 +127,10 @@ func onTerminal(t *testing.T, w *world.World, args ...string) *pty {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = other.Close() }) // held open, so that the terminal's attributes can be read at the end
+	// Wide enough for the prompt of a machine with a long name.
+	if err := unix.IoctlSetWinsize(int(side.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 250}); err != nil {
+		t.Fatal(err)
+	}
 	p := &pty{t: t, side: side, cmd: w.Command(args...)}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = other, other, other
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}

@@ -28,29 +28,6 @@ func TestTours(t *testing.T) {
 	}
 }
 
-// TestRealNodes: the shop's page is the same where containerd runs its pods.
-func TestRealNodes(t *testing.T) {
-	w := world.New(t, "tours-real")
-	w.NeedRealNodes(t)
-	folder := filepath.Join(t.TempDir(), "shop")
-	if err := os.CopyFS(folder, os.DirFS(w.Example("shop"))); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(folder, "cluster.yaml")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := strings.Replace(string(text), "count: 2,", "count: 2, runtime: containerd,", 1)
-	if changed == string(text) {
-		t.Fatal("the page's cluster has no pool of two machines")
-	}
-	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	tour(t, folder)
-}
-
 func tour(t *testing.T, folder string) {
 	w := world.New(t, fmt.Sprintf("tours-%d-%s", os.Getpid(), filepath.Base(folder)))
 	// The folder, not what the program has within: a page that was just changed counts.

@@ -33,6 +33,8 @@ const mostExcused = 50
 type Account struct {
 	Fates map[Fate]int
 	Steps int // compared
+	// Repeated counts the rules that packets met when they were sent again; they were not compared.
+	Repeated int
 	// Open counts the packets that were compared with several outcomes because of a rule that the model does not understand.
 	Open int
 	Ends map[walk.EndKind]int // of the packets that were compared, as the kernel had it
@@ -48,6 +50,7 @@ func (a *Account) add(b *Account) {
 		a.Ends[e] += n
 	}
 	a.Steps += b.Steps
+	a.Repeated += b.Repeated
 	a.Open += b.Open
 }
 
@@ -80,8 +83,8 @@ func (a *Account) Wrong() string {
 // String is the account in two lines.
 func (a *Account) String() string {
 	return fmt.Sprintf("%d packets, %d steps compared; %s\n"+
-		"they ended: %s; on the way of %d is a rule that the model does not understand",
-		a.Packets(), a.Steps, counts(a.Fates), counts(a.Ends), a.Open)
+		"they ended: %s; on the way of %d is a rule that the model does not understand; %d rules that packets met when they were sent "+
+		"again were not compared", a.Packets(), a.Steps, counts(a.Fates), counts(a.Ends), a.Open, a.Repeated)
 }
 
 func counts[K ~string](m map[K]int) string {

@@ -161,6 +161,7 @@ func requestOf(host string, p packet.Packet) walk.Request {
 func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	predicted, outcome := report.Pinned, report.Way
 	r.Steps += report.Steps
+	r.Repeated += report.Repeated
 	r.Ends[outcome.End.Kind]++
 	silenced := r.silenced(&outcome.End)
 	if open(predicted) {

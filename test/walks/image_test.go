@@ -1,9 +1,9 @@
 package walks
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/test/world"
 )
 
@@ -36,15 +37,19 @@ func main() {
 // image is not there says what to do.
 func TestImage(t *testing.T) {
 	n := worldA(t, "whereami.yaml")
-	dir, ref := t.TempDir(), fmt.Sprintf("example.org/packetwalk-test:%d", os.Getpid())
-	binary := filepath.Join(dir, "hello")
-	if err := os.WriteFile(binary+".go", []byte(program), 0o644); err != nil {
+	ref := fmt.Sprintf("example.org/packetwalk-test:%d", os.Getpid())
+	dir, err := os.MkdirTemp("", "hello-")
+	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, binary+".go")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	binary := filepath.Join(dir, "hello")
+	// The go command runs as the user who called sudo.
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(binary+".go", []byte(program), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := containertest.GoBuild(binary, binary+".go"); err != nil {
+		t.Fatal(err)
 	}
 	n.Run(t, "image", "build", binary, "-t", ref)
 	loaded := true
@@ -60,7 +65,7 @@ func TestImage(t *testing.T) {
 	n.Kubectl(t, "wait", "--for=condition=Ready", "pod/own-image", "--timeout=30s")
 	var pod corev1.Pod
 	n.Get(t, &pod, "pod", "own-image")
-	if id := pod.Status.ContainerStatuses[0].ImageID; !strings.HasPrefix(id, "sha256:") {
+	if id := pod.Status.ContainerStatuses[0].ImageID; !strings.Contains(id, "@sha256:") {
 		t.Errorf("image ID %q", id)
 	}
 	ask := func() {

@@ -34,6 +34,13 @@ var worlds struct {
 // Main is for TestMain: it runs the tests and takes down the worlds that they used.
 func Main(m *testing.M) int {
 	worlds.byFile = map[string]*World{}
+	// Commands on a lab use the lab's kubeconfig, whatever the environment says.
+	for name, value := range map[string]string{"KUBECONFIG": "/nonexistent/kubeconfig", "KUBERNETES_MASTER": "http://127.0.0.1:1"} {
+		if err := os.Setenv(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	code := m.Run()
 	for _, w := range worlds.byFile {
 		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
@@ -92,21 +99,6 @@ func NeedRoot(t *testing.T) {
 		t.Fatal("claims need root")
 	}
 	t.Skip("needs root")
-}
-
-// NeedRealNodes skips a test of nodes with runtime containerd where their programs are not there, which take minutes to build; make
-// test-realnode has built them, and a test fails ($REALNODE).
-func (w *World) NeedRealNodes(t *testing.T) {
-	t.Helper()
-	for _, program := range []string{filepath.Join(w.Root, "bin", "realnode", "kubelet"), "/usr/sbin/runc"} {
-		if _, err := os.Stat(program); err == nil {
-			continue
-		}
-		if os.Getenv("REALNODE") != "" {
-			t.Fatalf("the programs of real nodes are not there: %s; make realnode makes them", program)
-		}
-		t.Skip("make test leaves real nodes to make test-realnode, which builds their programs")
-	}
 }
 
 // Example is the path of a file of examples/.

@@ -33,7 +33,7 @@ var benchmarks = []benchmark{
 	{"proxy", "kube-proxy and packetwalk-node, each with iptables and nftables, against one API server with 1 to -services services",
 		benchProxy},
 	{"capture", "captures: of a node with -services services, and of simulated clusters of up to -nodes nodes with -pods pods", benchCapture},
-	{"plugin", "kubectl packetwalk: walks on 5 nodes with containerd, captures of -nodes light nodes with -pods pods", benchPlugin},
+	{"plugin", "kubectl packetwalk: walks on 5 nodes with containerd, captures of -nodes simulated nodes with -pods pods", benchPlugin},
 	{"scale", "nodes with pods: time until all are Ready, memory, down", benchScale},
 }
 
@@ -49,7 +49,7 @@ var tools = map[string]func(args []string) error{"flows": flows, "http": httpToo
 
 func main() {
 	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
-	flag.StringVar(&nodes.runtime, "runtime", "light", "what runs pods in answer, pod and scale: light or containerd")
+	flag.StringVar(&nodes.runtime, "runtime", "containerd", "what runs pods in answer, pod and scale: containerd; in scale also simulated")
 	flag.StringVar(&nodes.backend, "backend", "iptables", "what the service proxy of answer, pod and scale is made of: iptables or nftables")
 	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale and plugin")
 	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale and plugin")
@@ -58,7 +58,7 @@ func main() {
 	flag.StringVar(&proxies.page, "page", "", "page that proxy writes, with two charts beside it")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(),
-			"usage: bench [-n RUNS] [-runtime light|containerd] [-backend iptables|nftables] [-nodes N] [-pods N] [-services N] [NAME...]")
+			"usage: bench [-n RUNS] [-runtime containerd|simulated] [-backend iptables|nftables] [-nodes N] [-pods N] [-services N] [NAME...]")
 		for _, b := range benchmarks {
 			fmt.Fprintf(flag.CommandLine.Output(), "  %-11s %s\n", b.name, b.about)
 		}

@@ -19,7 +19,7 @@ import (
 const realNodes = 5
 
 // benchPlugin measures kubectl packetwalk, from typing to the answer: walks on nodes with containerd that have its image, and captures of
-// all light nodes of a larger cluster.
+// all simulated nodes of a larger cluster.
 func benchPlugin(n int) error {
 	var t table
 	defer func() { t.print() }()
@@ -55,10 +55,10 @@ func benchPlugin(n int) error {
 	if err != nil {
 		return err
 	}
-	return withPlugin("captures", nodes.count, "light", nodes.pods, func(p *pluginRun) error {
+	return withPlugin("captures", nodes.count, "simulated", nodes.pods, func(p *pluginRun) error {
 		file := filepath.Join(p.dir, "capture")
 		for range n {
-			name := fmt.Sprintf("%d light nodes, %d pods: capture", nodes.count, nodes.pods)
+			name := fmt.Sprintf("%d simulated nodes, %d pods: capture", nodes.count, nodes.pods)
 			if err := p.measure(&t, name, "capture", "--all-nodes", "-o", file); err != nil {
 				return err
 			}

@@ -16,7 +16,7 @@ const imageSize = 50_000_000
 
 // benchPod measures, on one lab of one node, from a pod's creation in the API to Ready: of an image that was just loaded, and of it again.
 func benchPod(n int) error {
-	return onPods("pod", ofRuntime(1, 110), n, "targets of one more pod: light 0.4 s, containerd 2 s",
+	return onPods("pod", ofRuntime(1, 110), n, "target of one more pod: 1.2 s",
 		func(l *lab, t *table, i int, seen <-chan podSeen) error {
 			return l.podTimes(t, fmt.Sprintf("bench-%d:v%d", os.Getpid(), i), seen)
 		})

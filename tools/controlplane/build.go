@@ -55,6 +55,7 @@ var products = map[string][]product{
 			what: "the CNI plugin loopback", minutes: 1},
 		{name: "bandwidth", module: "containerd", source: pluginsModule + "/plugins/meta/bandwidth",
 			what: "the CNI plugin bandwidth", minutes: 1},
+		{name: "metrics-server", module: "metrics", source: "sigs.k8s.io/metrics-server/cmd/metrics-server", what: "metrics-server", minutes: 4},
 	},
 	"foreign": {
 		{name: "flanneld", module: "foreign", source: ".", what: "flannel's daemon", minutes: 4},

@@ -1,5 +1,6 @@
 // Command controlplane (tools/controlplane) keeps and builds the nested modules controlplane/, upstream's control plane as one program, and
-// controlplane/e2e, Kubernetes' own suite, controlplane/containerd, and controlplane/foreign, network plugins of others, and keeps
+// controlplane/e2e, Kubernetes' own suite, controlplane/containerd, controlplane/metrics, metrics-server, and controlplane/foreign, network
+// plugins of others, and keeps
 // controlplane/oracle, the module that compares our service proxy with upstream's.
 //
 //	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires

@@ -169,13 +169,13 @@ func TestTitle(t *testing.T) {
 
 func TestOverview(t *testing.T) {
 	page := "# Page\n\n## Results\n\nold\n\n" +
-		"## [sig-a] Conformance: light nodes, kubenet\n\nKubernetes, 5s.\n\n**2 specs: 1 failed, 1 passed.**\n\n| spec | | cause |\n\n" +
-		"## [sig-b] Conformance: containerd nodes, kubenet\n\nKubernetes, 5s.\n\n**2 specs: 2 passed.**\n"
+		"## [sig-a] Conformance: kubenet\n\nKubernetes, 5s.\n\n**2 specs: 1 failed, 1 passed.**\n\n| spec | | cause |\n\n" +
+		"## [sig-b] Conformance: Azure CNI, mode bridge\n\nKubernetes, 5s.\n\n**2 specs: 2 passed.**\n"
 	want := `
 | specs | lab | |
 |---|---|---|
-| [sig-a] Conformance | light nodes, kubenet | 2 specs: 1 failed, 1 passed |
-| [sig-b] Conformance | containerd nodes, kubenet | 2 specs: 2 passed |
+| [sig-a] Conformance | kubenet | 2 specs: 1 failed, 1 passed |
+| [sig-b] Conformance | Azure CNI, mode bridge | 2 specs: 2 passed |
 `
 	if diff := cmp.Diff(want, overview(page)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -184,15 +184,13 @@ func TestOverview(t *testing.T) {
 
 // The causes that are kept can be read, and each is a whole line.
 func TestCauses(t *testing.T) {
-	for _, runtime := range []string{"light", "containerd"} {
-		known, err := readCauses(filepath.Join("../..", causesFile), runtime)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, cause := range known {
-			if cause == "" || strings.Contains(cause, "\n") {
-				t.Errorf("%s: the cause is %q", name, cause)
-			}
+	known, err := readCauses(filepath.Join("../..", causesFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, cause := range known {
+		if cause == "" || strings.Contains(cause, "\n") {
+			t.Errorf("%s: the cause is %q", name, cause)
 		}
 	}
 }
@@ -200,11 +198,9 @@ func TestCauses(t *testing.T) {
 // Each network's cluster.yaml is one that up takes, with room for its pods.
 func TestClusterYAML(t *testing.T) {
 	for network := range networks {
-		for _, runtime := range []string{"light", "containerd"} {
-			o := options{network: network, runtime: runtime, nodes: 10}
-			if _, errs := cluster.Parse(cluster.Placement{}, []byte(clusterYAML(o))); len(errs) > 0 {
-				t.Errorf("%+v: %v", o, errs)
-			}
+		o := options{network: network, nodes: 10}
+		if _, errs := cluster.Parse(cluster.Placement{}, []byte(clusterYAML(o))); len(errs) > 0 {
+			t.Errorf("%+v: %v", o, errs)
 		}
 	}
 }

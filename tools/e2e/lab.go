@@ -37,13 +37,13 @@ kind: Cluster
 metadata: {name: e2e}
 spec:
   network: %s
-  nodePools: [{name: nodepool1, count: %d, maxPods: %d, vnetSubnet: e2e/nodes, availabilityZones: ["1", "2", "3"], runtime: %s}]
+  nodePools: [{name: nodepool1, count: %d, maxPods: %d, vnetSubnet: e2e/nodes, availabilityZones: ["1", "2", "3"]}]
   azure:
     vnets:
     - name: e2e
       addressPrefixes: [10.240.0.0/16]
       subnets: [{name: nodes, prefix: 10.240.0.0/18}]
-`, networks[o.network].spec, o.nodes, maxPods, o.runtime)
+`, networks[o.network].spec, o.nodes, maxPods)
 }
 
 // up makes the lab and what the suite reaches it with, kubectl and kubeconfig in bin/e2e/report.

@@ -1,6 +1,6 @@
 // Command e2e (tools/e2e) runs Kubernetes' own end-to-end tests, upstream's programs as `tools/controlplane build e2e` makes them, against
 // a lab of its own, which it takes down again, however it ends. It follows the suite a line a spec, prints a table of the results, leaves
-// JUnit and the whole log in bin/e2e/report, and writes its section of docs/conformance.md. It is run as root, in the repository.
+// JUnit and the whole log in bin/e2e/report, and writes its section of docs/dev/conformance.md. It is run as root, in the repository.
 //
 // It ends with status 1 when a spec failed that controlplane/e2e/causes.yaml has no cause for, when one passed that it has a cause for, or
 // when the suite did not come to its end. It drives programs by their command lines and imports
@@ -30,7 +30,6 @@ type options struct {
 	focus, skip string // regular expressions of specs' names, as ginkgo takes them
 	nodes       int
 	network     string // one of networks
-	runtime     string // what runs pods (spec.nodePools[].runtime), and the key of its causes
 	page        string // the file with the results' sections; "" for none
 	procs       int    // specs at the same time
 	limit       time.Duration
@@ -42,8 +41,7 @@ func main() {
 	flag.StringVar(&o.skip, "skip", "", "`RE`: specs of those that do not run")
 	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the lab")
 	flag.StringVar(&o.network, "network", "bridge", "the pods' network: bridge or transparent (Azure CNI's modes), or kubenet")
-	flag.StringVar(&o.runtime, "runtime", "light", "what runs pods: light, or containerd with upstream's kubelet")
-	flag.StringVar(&o.page, "page", "docs/conformance.md", "the `file` that gets a section with the results, where the specs are a whole group's")
+	flag.StringVar(&o.page, "page", "docs/dev/conformance.md", "the `file` that gets a section with the results, where the specs are a whole group's")
 	flag.IntVar(&o.procs, "procs", 8, "specs that run at the same time")
 	flag.DurationVar(&o.limit, "limit", time.Hour, "how long the suite may take")
 	flag.Parse()
@@ -59,7 +57,7 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	known, err := readCauses(causesFile, o.runtime)
+	known, err := readCauses(causesFile)
 	if err != nil {
 		return err
 	}

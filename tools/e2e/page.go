@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// recorded are the selections of specs that docs/conformance.md has results of, beside beyond: those of groups, "\[sig-(a|b)\]", that
+// recorded are the selections of specs that docs/dev/conformance.md has results of, beside beyond: those of groups, "\[sig-(a|b)\]", that
 // belong to Conformance.
 var recorded = regexp.MustCompile(`^\\\[sig-(\([a-z|-]+\)|[a-z-]+)\\\]\.\*\\\[Conformance\\\]$`)
 
@@ -35,7 +35,7 @@ func (o options) title() string {
 	return "[sig-" + strings.ReplaceAll(strings.Trim(m[1], "()"), "|", "], [sig-") + "] Conformance"
 }
 
-// writePage puts the results into their section of the page, in place of those of the same selection, runtime and network, or at the end. A
+// writePage puts the results into their section of the page, in place of those of the same selection and network, or at the end. A
 // run of other specs is not recorded.
 func writePage(ctx context.Context, o options, r results, known causes) error {
 	title := o.title()
@@ -54,7 +54,7 @@ func writePage(ctx context.Context, o options, r results, known causes) error {
 	if err != nil {
 		return err
 	}
-	heading := fmt.Sprintf("## %s: %s nodes, %s\n", title, o.runtime, networks[o.network].title)
+	heading := fmt.Sprintf("## %s: %s\n", title, networks[o.network].title)
 	text := fmt.Sprintf("\nKubernetes %s, packetwalk %s, %s; %d nodes, %d specs at the same time, %s.\n\n%s\n", release, commit,
 		time.Now().UTC().Format(time.DateOnly), o.nodes, o.procs, time.Duration(r.seconds*float64(time.Second)).Round(time.Second),
 		section(r, known))
@@ -84,7 +84,7 @@ func section(r results, known causes) string {
 // resultsHeading is that of the table of all sections.
 const resultsHeading = "## Results\n"
 
-var sections = regexp.MustCompile(`(?m)^## (.+): (.+ nodes, .+)\n\n.+\n\n\*\*(.+)\.\*\*$`)
+var sections = regexp.MustCompile(`(?m)^## (.+): (.+)\n\n.+\n\n\*\*(.+)\.\*\*$`)
 
 // overview is a table of the page's sections.
 func overview(page string) string {

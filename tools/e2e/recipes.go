@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 
+	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -32,9 +34,9 @@ type recipe struct {
 	images.Assembly
 }
 
-// loadImages makes the suite's images in the machine's store: light nodes run them, and the lab's registry has them for real ones.
+// loadImages makes the suite's images in the machine's store: the lab's registry has them for nodes.
 func loadImages(ctx context.Context) error {
-	cache, err := os.UserCacheDir()
+	cache, err := invoker.CacheDir()
 	if err != nil {
 		return err
 	}
@@ -121,12 +123,24 @@ func gather(ctx context.Context, cache string, open func() (*images.Store, error
 	if p.nginx, err = unpacked(ctx, cache, "nginx", "nginx-common"); err != nil {
 		return p, err
 	}
-	source, err := exec.CommandContext(ctx, "go", "-C", "controlplane/e2e", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	source, err := goList(ctx, "-C", "controlplane/e2e", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	if err != nil {
 		return p, fmt.Errorf("find upstream's sources: %w", err)
 	}
 	p.sources = filepath.Join(strings.TrimSpace(string(source)), "test", "images")
 	return p, nil
+}
+
+// goList is what the go command prints for the user who called sudo, whose modules are downloaded.
+func goList(ctx context.Context, args ...string) ([]byte, error) {
+	caller, err := invoker.Get()
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, "go", args...)
+	command.Env = caller.Environment()
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: caller.Credential}
+	return command.Output()
 }
 
 // unpacked is a folder with the files of Debian packages, without those outside of /bin, /etc and /usr.
@@ -168,8 +182,8 @@ func unpacked(ctx context.Context, cache string, packages ...string) (string, er
 const distributed = "e2e-test-images/ipc-utils"
 
 // recipes are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with a distribution of this machine's packages in place of
-// Alpine and others, and Debian's nginx and busybox. pause is agnhost's. What no spec of Conformance runs is left out where it is not made
-// of the same parts.
+// Alpine and others, and Debian's nginx and busybox. pause is the lab's own, which starts every pod. What no spec of Conformance runs is
+// left out where it is not made of the same parts.
 func (p parts) recipes() ([]recipe, error) {
 	var errs []error
 	program := func(name string) string { // by a path that has its version: what bin/e2e has is a link
@@ -181,7 +195,7 @@ func (p parts) recipes() ([]recipe, error) {
 	errs = append(errs, err)
 	agnhost, err := p.agnhostFiles(program("agnhost"))
 	errs = append(errs, err)
-	const busybox, host, server, pause = "e2e-test-images/busybox", "e2e-test-images/agnhost", "e2e-test-images/sample-apiserver", "pause"
+	const busybox, host, server = "e2e-test-images/busybox", "e2e-test-images/agnhost", "e2e-test-images/sample-apiserver"
 	withPlane := images.Layer{Files: []images.File{{Path: controlPlane, Source: plane}}}
 	of := func(files ...images.File) []images.Layer { return []images.Layer{{Files: files}} }
 	made := []recipe{
@@ -195,7 +209,6 @@ func (p parts) recipes() ([]recipe, error) {
 			Layers: of(images.File{Path: "/usr/local/bin/nnp", Source: program("nonewprivs"), Mode: 0o6755})}},
 		{host, images.Assembly{From: distributed, Layers: []images.Layer{withPlane, {Files: agnhost}}, Entrypoint: []string{"/agnhost"},
 			Cmd: []string{"pause"}}},
-		{pause, images.Assembly{From: host, Entrypoint: []string{"/agnhost", "pause"}}},
 		{server, images.Assembly{Layers: of(images.File{Path: "/sample-apiserver", Source: program("sample-apiserver")}),
 			Entrypoint: []string{"/sample-apiserver"}}},
 		{"e2e-test-images/regression-issue-74839", images.Assembly{Entrypoint: []string{"/regression-issue-74839"},

@@ -1,4 +1,4 @@
-// Package layers holds the code to the layer table of docs/design.md: its test reads the table and compares it with what each package
+// Package layers holds the code to the layer table of docs/dev/design.md: its test reads the table and compares it with what each package
 // links, directly or through others. Other tests hold the node agent's program to what it may link, and all files and lines to their
 // sizes. It imports nothing internal.
 package layers

@@ -16,7 +16,7 @@ const root = "../../"
 
 // TestImports: no package links what the table forbids, tests aside; each has a row, and each row a package.
 func TestImports(t *testing.T) {
-	page, err := os.ReadFile(root + "docs/design.md")
+	page, err := os.ReadFile(root + "docs/dev/design.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,17 +43,17 @@ func TestImports(t *testing.T) {
 		name := strings.TrimPrefix(p.ImportPath, module+"/")
 		rule, ok := table[name]
 		if !ok {
-			t.Errorf("%s has no row in docs/design.md", name)
+			t.Errorf("%s has no row in docs/dev/design.md", name)
 		}
 		delete(table, name)
 		for _, d := range p.Deps {
 			if by, bad := rule.Denies(d); bad {
-				t.Errorf("%s links %s: docs/design.md forbids it %s", name, d, by)
+				t.Errorf("%s links %s: docs/dev/design.md forbids it %s", name, d, by)
 			}
 		}
 	}
 	for name := range table {
-		t.Errorf("docs/design.md has a row of %s: there is no such package", name)
+		t.Errorf("docs/dev/design.md has a row of %s: there is no such package", name)
 	}
 }
 

@@ -7,7 +7,7 @@
 
 {{- define "packetwalk.image" -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ .Values.image.repository }}{{ with .Values.image.tag }}:{{ . }}{{ end }}@{{ .Values.image.digest }}
 {{- else -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end -}}
@@ -26,8 +26,16 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end -}}
 
 {{- define "packetwalk.nodeOn" -}}
-{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled .Values.calicoPools.enabled }}true{{ end -}}
+{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled .Values.calicoPools.enabled (include "packetwalk.nonMasqueradeCIDR" .) }}true{{ end -}}
 {{- end -}}
+
+{{/* The range outside which pods of the CNI plugin get the node's address, empty where there is none or the ip-masq-agent decides. */}}
+{{- define "packetwalk.nonMasqueradeCIDR" -}}
+{{- if and .Values.cni.enabled (not .Values.ipMasqAgent.enabled) }}{{ .Values.cni.nonMasqueradeCIDR }}{{ end -}}
+{{- end -}}
+
+{{/* The condition of a pod that waits for another service proxy. */}}
+{{- define "packetwalk.waiting" -}}packetwalk.dev/WaitingForServiceProxy{{- end -}}
 
 {{/* Without the service proxy there is another one on the node, most often kube-proxy, which has its own port. */}}
 {{- define "packetwalk.metricsPort" -}}
@@ -55,19 +63,6 @@ contexts:
 current-context: default
 {{- end -}}
 
-{{/* What would not work, or would have no effect. */}}
-{{- define "packetwalk.check" -}}
-{{- if and (or .Values.serviceProxy.enabled .Values.cni.enabled) (not .Values.apiServer) -}}
-{{- fail "apiServer: write the API server's own address, such as https://api.example:443; that of the Service kubernetes works only where there is a service proxy already" -}}
-{{- end -}}
-{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
-{{- fail "metrics.serviceMonitor.enabled: it needs metrics.enabled, without which nobody on another machine reads the metrics" -}}
-{{- end -}}
-{{- if and .Values.ipMasqAgent.config .Values.ipMasqAgent.configMaps -}}
-{{- fail "ipMasqAgent.config: not together with ipMasqAgent.configMaps, whose ConfigMaps are read as they are; write the configuration into one of them" -}}
-{{- end -}}
-{{- end -}}
-
 {{/* Whether the ip-masq-agent's ConfigMap is the chart's own: it goes with the release, and rules are not to become the defaults' meanwhile. */}}
 {{- define "packetwalk.ownMasqConfig" -}}
 {{- if and .Values.ipMasqAgent.enabled .Values.ipMasqAgent.config (not .Values.ipMasqAgent.configMaps) }}true{{ end -}}
@@ -88,10 +83,28 @@ azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
-- name: POD_UID # for who asks in the pod: check-livez, check-cni
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: POD_UID # for who asks in the pod: check-livez, check-readyz, check-cni
   valueFrom:
     fieldRef:
       fieldPath: metadata.uid
+{{- end -}}
+
+{{/* Labels and annotations of the pods of .values. */}}
+{{- define "packetwalk.podMetadata" -}}
+labels:
+  {{- include "packetwalk.labels" .labels | nindent 2 }}
+  {{- with .values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  packetwalk.dev/config: {{ .config | toJson | sha256sum }} # another one takes other pods, which read it at their start
+  {{- with .values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end -}}
 
 {{/* What the pods of both DaemonSets have: they are there before there is a network for pods. */}}

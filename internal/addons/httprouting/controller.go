@@ -46,7 +46,7 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = serve.New(c.healthHandler(), nil).Serve(ctx, health) }()
+	go func() { _ = serve.New(c.healthHandler(), nil).WithoutKeepAlive().Serve(ctx, health) }()
 	go c.watches.Run(ctx)
 	if !c.watches.WaitForSync(ctx) {
 		return nil // asked to end before it began

@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/ippool"
-	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -18,6 +18,6 @@ import (
 func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []ippool.Pool) *reason.Book {
 	return &reason.Book{Writers: append([]reason.Writer{
 		serviceproxy.Signed(ports), servicemaps.Signed(ports),
-		ipmasq.Signed(configs), ippool.Signed(pools), masquerade.Signed(), ebrules.Signed(), vnet.Signed(),
+		ipmasq.Signed(configs), ippool.Signed(pools), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
 	}, foreign.Writers()...)}
 }

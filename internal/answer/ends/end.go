@@ -3,20 +3,23 @@ package ends
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // End is one end of a walk as a user names it. The zero value is no end.
 //
-//	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT]   node/NAME[:PORT]   vm/NAME[:PORT]
-//	netns/NAME[:PORT]             internet[/NAME][:PORT]        ADDRESS[:PORT], an IPv6 address in brackets when a port follows
+//	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT|:PORTNAME]   deploy/[NAMESPACE/]NAME[:PORT]   node/NAME[:PORT]
+//	vm/NAME[:PORT]   netns/NAME[:PORT]   internet[/NAME][:PORT]   DNSNAME[:PORT]
+//	ADDRESS[:PORT], an IPv6 address in brackets when a port follows
 type End struct {
 	Kind      Kind
-	Namespace string // of a pod or service; "" where none was given
+	Namespace string // of a pod, service or Deployment; "" where none was given
 	Name      string // "" for an address, and for any host of the internet
 	Address   netip.Addr
 	Port      uint16 // 0 where none was given
+	PortName  string // of a service's port, instead of Port
 }
 
 // Kind is what an end names.
@@ -24,24 +27,51 @@ type Kind string
 
 // The kinds of ends, as they are written.
 const (
-	Pod      Kind = "pod"
-	Service  Kind = "svc"
-	Node     Kind = "node"
-	VM       Kind = "vm"
-	NetNS    Kind = "netns" // a network namespace of a captured machine that is no pod
-	Internet Kind = "internet"
-	Address  Kind = "address" // not written: the address stands alone
+	Pod        Kind = "pod"
+	Service    Kind = "svc"
+	Deployment Kind = "deploy"
+	Node       Kind = "node"
+	VM         Kind = "vm"
+	NetNS      Kind = "netns" // a network namespace of a captured machine that is no pod
+	Internet   Kind = "internet"
+	DNSName    Kind = "name"    // not written: the name stands alone
+	Address    Kind = "address" // not written: the address stands alone
 )
 
 // forms are what may be written for each kind, for errors.
 var forms = map[Kind]string{
-	Pod: "pod/[NAMESPACE/]NAME[:PORT]", Service: "svc/[NAMESPACE/]NAME[:PORT]", Node: "node/NAME[:PORT]", VM: "vm/NAME[:PORT]",
-	NetNS: "netns/NAME[:PORT]", Internet: "internet[/NAME][:PORT]", Address: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
+	Pod: "pod/[NAMESPACE/]NAME[:PORT]", Service: "svc/[NAMESPACE/]NAME[:PORT]", Deployment: "deploy/[NAMESPACE/]NAME[:PORT]",
+	Node: "node/NAME[:PORT]", VM: "vm/NAME[:PORT]", NetNS: "netns/NAME[:PORT]", Internet: "internet[/NAME][:PORT]",
+	DNSName: "a DNS name such as NAME.NAMESPACE.svc.cluster.local[:PORT]", Address: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
 }
 
-// otherNames are what people write for a kind, as kubectl lets them.
+// otherNames are kubectl's other names of a kind, and what else people write.
 var otherNames = map[string]Kind{
-	"pods": Pod, "po": Pod, "service": Service, "services": Service, "nodes": Node, "no": Node, "vms": VM,
+	"pods": Pod, "po": Pod, "service": Service, "services": Service,
+	"deployment": Deployment, "deployments": Deployment, "nodes": Node, "no": Node, "vms": VM,
+}
+
+// groups are the API groups of the kinds that Kubernetes has, as kubectl writes them behind a kind's name: KIND.GROUP, KIND.VERSION.GROUP.
+var groups = map[Kind][]string{
+	Pod: {"v1."}, Service: {"v1."}, Node: {"v1."}, Deployment: {"apps", "v1.apps"},
+}
+
+// kindOf reads a kind as kubectl takes it; what is none stays as it is.
+func kindOf(s string) (Kind, error) {
+	name, group, qualified := strings.Cut(s, ".")
+	kind, ok := otherNames[name]
+	if !ok {
+		kind = Kind(name)
+	}
+	switch {
+	case !qualified:
+		return kind, nil
+	case groups[kind] == nil:
+		return Kind(s), nil
+	case !slices.Contains(groups[kind], group):
+		return "", fmt.Errorf("there is no %s of the API group %q; want %s", kind, group, forms[kind])
+	}
+	return kind, nil
 }
 
 // Parse reads an end. Its errors say what to write instead.
@@ -61,8 +91,15 @@ func parse(s string) (End, error) {
 		return End{}, fmt.Errorf("is a URL; leave out the scheme and the path")
 	}
 	kind, rest, named := strings.Cut(s, "/")
+	if named {
+		k, err := kindOf(kind)
+		if err != nil {
+			return End{}, err
+		}
+		kind = string(k)
+	}
 	switch k := Kind(kind); k {
-	case Pod, Service, Node, VM, NetNS, Internet:
+	case Pod, Service, Deployment, Node, VM, NetNS, Internet:
 		if named {
 			return parseNamed(k, rest)
 		}
@@ -75,7 +112,40 @@ func parse(s string) (End, error) {
 		n, err := parsePort(port)
 		return End{Kind: Internet, Port: n}, err
 	}
+	if !named {
+		if e, ok, err := parseDNSName(s); ok {
+			return e, err
+		}
+	}
 	return parseAddress(s, kind, named)
+}
+
+// parseDNSName reads a DNS name with a dot in it; ok is false for what is none, such as an address.
+func parseDNSName(s string) (e End, ok bool, err error) {
+	name, port, hasPort := strings.Cut(s, ":")
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	labels := strings.Split(name, ".")
+	invalid := func(label string) bool { return checkName("name", label, true) != nil || len(label) > 63 }
+	last := labels[len(labels)-1]
+	if len(labels) < 2 || strings.Trim(last, "0123456789") == "" || len(name) > 253 || slices.ContainsFunc(labels, invalid) {
+		return End{}, false, nil
+	}
+	e = End{Kind: DNSName, Name: name}
+	if hasPort {
+		e.Port, e.PortName, err = parseServicePort(port)
+	}
+	return e, true, err
+}
+
+// parseServicePort reads the number or the name of a service's port.
+func parseServicePort(s string) (port uint16, name string, err error) {
+	if port, err = parsePort(s); err == nil {
+		return port, "", nil
+	}
+	if strings.Trim(s, "0123456789+") != "" && len(s) <= 63 && !strings.Contains(s, ".") && checkName("port", s, true) == nil {
+		return 0, s, nil
+	}
+	return 0, "", fmt.Errorf("%w, or the name of a service's port", err)
 }
 
 func parseNamed(kind Kind, rest string) (End, error) {
@@ -83,14 +153,19 @@ func parseNamed(kind Kind, rest string) (End, error) {
 	rest, port, ok := strings.Cut(rest, ":")
 	if ok {
 		var err error
-		if e.Port, err = parsePort(port); err != nil {
+		if kind == Service {
+			e.Port, e.PortName, err = parseServicePort(port)
+		} else {
+			e.Port, err = parsePort(port)
+		}
+		if err != nil {
 			return End{}, err
 		}
 	}
 	parts := strings.Split(rest, "/")
 	e.Name = parts[len(parts)-1]
 	switch {
-	case len(parts) == 2 && (kind == Pod || kind == Service):
+	case len(parts) == 2 && (kind == Pod || kind == Service || kind == Deployment):
 		e.Namespace = parts[0]
 		if err := checkName("namespace", e.Namespace, true); err != nil {
 			return End{}, err
@@ -160,11 +235,8 @@ func parseAddress(s, kind string, named bool) (End, error) {
 	if _, err := netip.ParsePrefix(s); err == nil {
 		return End{}, fmt.Errorf("is a range of addresses; want one address")
 	}
-	if k, ok := otherNames[kind]; ok && named {
-		return End{}, fmt.Errorf("unknown kind %q; write %s", kind, forms[k])
-	}
-	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s or %s", forms[Pod], forms[Service],
-		forms[Node], forms[VM], forms[NetNS], forms[Internet], forms[Address])
+	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s, %s, %s or %s", forms[Pod], forms[Service],
+		forms[Deployment], forms[Node], forms[VM], forms[NetNS], forms[Internet], forms[DNSName], forms[Address])
 }
 
 // cutPort cuts "10.0.0.1:80" and "[fd00::1]:80".
@@ -195,16 +267,26 @@ func (e End) String() string {
 		return netip.AddrPortFrom(e.Address, e.Port).String()
 	case e.Kind == Address:
 		return e.Address.String()
+	case e.Kind == DNSName:
+		return e.Name + e.port()
 	case e.Namespace != "":
 		s += "/" + e.Namespace
 	}
 	if e.Name != "" {
 		s += "/" + e.Name
 	}
-	if e.Port != 0 {
-		s += ":" + strconv.Itoa(int(e.Port))
+	return s + e.port()
+}
+
+// port is ":80", ":http" or "".
+func (e End) port() string {
+	switch {
+	case e.PortName != "":
+		return ":" + e.PortName
+	case e.Port != 0:
+		return ":" + strconv.Itoa(int(e.Port))
 	}
-	return s
+	return ""
 }
 
 // withPort is how the end is written with a port.

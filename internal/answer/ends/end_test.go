@@ -12,6 +12,11 @@ func TestEnds(t *testing.T) {
 		"pod/whereami":                 {Kind: Pod, Name: "whereami"},
 		"pod/kube-system/coredns-5:53": {Kind: Pod, Namespace: "kube-system", Name: "coredns-5", Port: 53},
 		"svc/default/whereami:80":      {Kind: Service, Namespace: "default", Name: "whereami", Port: 80},
+		"svc/kube-dns:dns-tcp":         {Kind: Service, Name: "kube-dns", PortName: "dns-tcp"},
+		"deploy/shop/web:8080":         {Kind: Deployment, Namespace: "shop", Name: "web", Port: 8080},
+		"web.shop.svc.cluster.local":   {Kind: DNSName, Name: "web.shop.svc.cluster.local"},
+		"web.shop.svc:http":            {Kind: DNSName, Name: "web.shop.svc", PortName: "http"},
+		"ifconfig.co:443":              {Kind: DNSName, Name: "ifconfig.co", Port: 443},
 		"node/aks-nodepool1-0:30064":   {Kind: Node, Name: "aks-nodepool1-0", Port: 30064},
 		"vm/Jump_Host":                 {Kind: VM, Name: "Jump_Host"},
 		"netns/web_1:80":               {Kind: NetNS, Name: "web_1", Port: 80},
@@ -34,6 +39,32 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// TestOtherNames: kubectl's names of a kind are the same end.
+func TestOtherNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"service/x": "svc/x", "services/a/x:http": "svc/a/x:http", "pods/x:80": "pod/x:80", "po/x": "pod/x", "deployment/x": "deploy/x",
+		"deployments/x": "deploy/x", "no/n1": "node/n1", "nodes/n1": "node/n1",
+		"deployment.apps/web": "deploy/web", "deployments.v1.apps/a/web:80": "deploy/a/web:80", "service.v1./x:http": "svc/x:http", "vms/V": "vm/V",
+	} {
+		if got, err := Parse(text); err != nil || got.String() != want {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+	}
+}
+
+// TestOtherGroups: a resource of another group is another one.
+func TestOtherGroups(t *testing.T) {
+	for text, want := range map[string]string{
+		"pod.apps/x": `there is no pod of the API group "apps"; want pod/[NAMESPACE/]NAME[:PORT]`, "deployment.extensions/x": `"extensions"`,
+		"deployment./x": `API group ""`, "service.v2/x": `API group "v2"`, "statefulset.apps/x": "neither an address nor a named end",
+		"vm.v1/x": "neither an address nor a named end",
+	} {
+		if got, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %s, %v; want %s", text, got, err, want)
+		}
+	}
+}
+
 func TestBadEndsSayWhatToWrite(t *testing.T) {
 	for text, hint := range map[string]string{
 		"":                   "want for example pod/NAME",
@@ -45,9 +76,13 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 		"pod/Whereami":       "capital letters",
 		"pod/a_b":            `cannot have '_' there`,
 		"pod/-a":             `cannot have '-' there`,
-		"service/x":          "write svc/",
-		"pods/x:80":          "write pod/",
-		"svc/x:http":         `bad port "http"; want a number from 1 to 65535`,
+		"pod/x:http":         `bad port "http"; want a number from 1 to 65535`,
+		"svc/x:ht.tp":        `bad port "ht.tp"; want a number from 1 to 65535, or the name of a service's port`,
+		"svc/x:":             "bad port",
+		"svc/x:-1":           "bad port",
+		"10.0.0.256":         "neither an address",
+		"a..b":               "neither an address",
+		"web.shop.svc:70000": "bad port",
 		"svc/x:0":            "bad port",
 		"svc/x:70000":        "bad port",
 		"10.0.0.1:080":       "bad port",
@@ -65,7 +100,7 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 		"10.0.159.58:+80":    "bad port",
 		"node/\x00":          "cannot have",
 		"pod/" + longName():  "longer than 253",
-		"deployment/default": "neither an address",
+		"daemonset/default":  "neither an address",
 	} {
 		_, err := Parse(text)
 		if err == nil || !strings.Contains(err.Error(), hint) {
@@ -77,7 +112,8 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 func longName() string { return strings.Repeat("a", 254) }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b"} {
+	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b", "a.b.:c",
+		"deploy/a/b:1", "svc/x:http"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -45,6 +45,7 @@ func (s *fakeSource) Objects() snapshot.Objects { return s.objects }
 
 func world1() *fakeSource {
 	ip := netip.MustParseAddr
+	hash := func(h string) map[string]string { return map[string]string{"pod-template-hash": h} }
 	tcp80 := snapshot.ServicePort{Protocol: packet.TCP, Port: 8080}
 	dns := []snapshot.ServicePort{{Name: "dns", Protocol: packet.UDP, Port: 53}, {Name: "dns-tcp", Protocol: packet.TCP, Port: 53},
 		{Name: "m", Protocol: packet.TCP, Port: 9153}}
@@ -61,6 +62,13 @@ func world1() *fakeSource {
 				{Namespace: "default", Name: "web-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.7"), ip("fd00::7")}},
 				{Namespace: "default", Name: "far-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}},
 				{Namespace: "default", Name: "far-2", Node: "n1", IPs: []netip.Addr{ip("10.13.76.39")}},
+				{Namespace: "shop", Name: "web-6f7c8d9b5-fghij", Node: "n0", IPs: []netip.Addr{ip("10.13.76.22")}, Labels: hash("6f7c8d9b5")},
+				{Namespace: "shop", Name: "web-6f7c8d9b5-abcde", Node: "n0", IPs: []netip.Addr{ip("10.13.76.21")}, Labels: hash("6f7c8d9b5")},
+				{Namespace: "shop", Name: "web-6f7c8d9b5-aaaaa", Labels: hash("6f7c8d9b5")}, // has no address yet
+				{Namespace: "shop", Name: "web-6f7c8d9b5-aaaab", Node: "n0", IPs: []netip.Addr{ip("10.13.76.24")}, Labels: hash("other")},
+				{Namespace: "shop", Name: "starting-6f7c8d9b5-abcde", Labels: hash("6f7c8d9b5")},
+				{Namespace: "shop", Name: strings.Repeat("long", 12) + "-6f7c8d9b5abcde", Node: "n0", IPs: []netip.Addr{ip("10.13.76.23")},
+					Labels: hash("6f7c8d9b5-long")},
 				{Namespace: "kube-system", Name: "proxy", Node: "n0", IPs: []netip.Addr{ip("10.13.76.4")}, HostNetwork: true},
 				{Namespace: "kube-system", Name: "proxy-1", Node: "n1", IPs: []netip.Addr{ip("10.13.76.5")}, HostNetwork: true},
 			},
@@ -89,6 +97,12 @@ func TestRequest(t *testing.T) {
 	public := func() map[string]netip.Addr {
 		return map[string]netip.Addr{"testvm": netip.MustParseAddr("203.0.113.40")}
 	}
+	lookUp := func(name string) ([]netip.Addr, error) {
+		if name == "known.example" {
+			return []netip.Addr{netip.MustParseAddr("203.0.113.77")}, nil
+		}
+		return nil, errors.New("no such host")
+	}
 	for _, test := range []struct {
 		from, to, proto, at string
 		want                string // host: packet, or the error
@@ -102,7 +116,7 @@ func TestRequest(t *testing.T) {
 		{from: "pod/web-1", to: "svc/syslog", want: "pod/default/web-1: udp ?:0 > 10.0.0.7:514"},
 		{from: "pod/web-1", to: "svc/kube-system/kube-dns", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.10:53"},
 		{from: "pod/web-1", to: "svc/kube-system/kube-dns",
-			want: "it has several ports (53/udp, 53/tcp, 9153/tcp); write svc/kube-system/kube-dns:PORT"},
+			want: "it has several ports (dns 53/udp, dns-tcp 53/tcp, m 9153/tcp); write svc/kube-system/kube-dns:PORT"},
 		{from: "pod/web-1", to: "vm/testvm", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:80",
 			note: "assumed: port 80, because --to names none (write vm/testvm:PORT)"},
 		{from: "internet", to: "vm/testvm:22", want: "internet/client: tcp ?:0 > 203.0.113.40:22"},
@@ -136,7 +150,43 @@ func TestRequest(t *testing.T) {
 		{from: "192.168.1.1", to: "10.13.1.4:443", want: "no host here has it; say with --at where its packets come in: fabric, internet, "},
 		{from: "192.168.1.1", to: "10.13.1.4:443", at: "n7", want: "--at n7: no such host; there are: fabric, "},
 		{from: "svc/web", to: "10.13.1.4:443", want: "--from svc/web: none of its pods is ready; write what sends, pod/NAME"},
-		{from: "svc/none", to: "10.13.1.4:443", want: "--from svc/none: there is no such service; write what sends, pod/NAME"},
+		{from: "svc/none", to: "10.13.1.4:443", want: "--from svc/none: there is no such service; there are: svc/default/behind, "},
+		{from: "deploy/shop/web", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.21:32768-60999 > 10.13.1.4:443",
+			note: "deploy/shop/web stands for pod/shop/web-6f7c8d9b5-abcde"},
+		{from: "pod/web-1", to: "deploy/shop/web:8080", want: "pod/default/web-1: tcp ?:0 > 10.13.76.21:8080"},
+		{from: "deploy/shop/" + strings.Repeat("long", 12), to: "10.13.1.4:443",
+			want: "node/n0 forwarded: tcp 10.13.76.23:32768-60999 > 10.13.1.4:443"},
+		{from: "deploy/shop/starting", to: "10.13.1.4:443", want: "--from deploy/shop/starting: none of its pods has an address"},
+		{from: "deploy/web", to: "10.13.1.4:443",
+			want: "--from deploy/web: no pod of such a Deployment; there are: deploy/shop/starting, deploy/shop/web"},
+		{from: "svc/behind:4000", to: "10.13.1.4:443", want: "pod/default/web-1: tcp ?:4000 > 10.13.1.4:443",
+			note: "svc/behind:4000 stands for pod/default/web-1:4000"},
+		{from: "svc/behind:http", to: "10.13.1.4:443", want: "the port of a sender is a number; leave out :http"},
+
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns:dns", want: "pod/default/web-1: udp ?:0 > 10.0.0.10:53"},
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns:m", want: "pod/default/web-1: tcp ?:0 > 10.0.0.10:9153"},
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns:dns", proto: "tcp",
+			want: "it has no tcp port named dns; it has dns 53/udp, dns-tcp 53/tcp, m 9153/tcp"},
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns:x", want: "it has no tcp port named x"},
+
+		{from: "pod/web-1", to: "kube-dns.kube-system.svc.cluster.local:dns", want: "pod/default/web-1: udp ?:0 > 10.0.0.10:53",
+			note: "kube-dns.kube-system.svc.cluster.local:dns stands for svc/kube-system/kube-dns:dns"},
+		{from: "web.default.svc", to: "10.13.1.4:443", want: "none of its pods is ready"},
+		{from: "behind.default.svc", to: "10.13.1.4:443", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:443"},
+		{from: "pod/web-1", to: "web.default", want: "pod/default/web-1: tcp ?:0 > 10.0.0.9:8080"},
+		{from: "pod/web-1", to: "headless.default.svc", want: "a headless service"},
+		{from: "pod/web-1", to: "nope.default.svc.cluster.local", want: "there is no such service"},
+		{from: "pod/web-1", to: "nope.cluster.local", want: "unknown name; a service's is NAME.NAMESPACE.svc.cluster.local"},
+		{from: "pod/web-1", to: "10-13-76-9.default.pod.cluster.local:80", want: "pod/default/web-1: tcp ?:0 > 10.13.76.9:80"},
+		{from: "pod/web-1", to: "web.default.pod", want: "unknown name; a pod's is its address with dashes"},
+		{from: "internet", to: "web.default.svc", want: "only pods resolve names of the cluster's DNS, not internet; write svc/default/web"},
+		{from: "ifconfig.co", to: "web.default.svc", want: "only pods resolve names of the cluster's DNS, not internet; write svc/default/web"},
+		{from: "ifconfig.co", to: "svc/web", want: "internet/ifconfig.co: tcp ?:0 > 203.0.113.10:8080"},
+		{from: "pod/web-1", to: "ifconfig.co:443", want: "pod/default/web-1: tcp ?:0 > 198.51.100.80:443"},
+		{from: "pod/web-1", to: "known.example:443", want: "pod/default/web-1: tcp ?:0 > 203.0.113.77:443",
+			note: "known.example:443 stands for 203.0.113.77:443"},
+		{from: "pod/web-1", to: "known.example:https", want: "it is not a service's, whose ports have names"},
+		{from: "pod/web-1", to: "other.example", want: "--to other.example: unknown name: no such host; write its address"},
 		{from: "pod/nope", to: "10.13.1.4:443",
 			want: "there is no such pod; there are: pod/default/far-1, pod/default/far-2, pod/default/web-1, "},
 		{from: "vm/nope", to: "10.13.1.4:443", want: "there is none; there are: vm/testvm"},
@@ -165,7 +215,7 @@ func TestRequest(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			req, err := Read(World{Source: world1(), Public: public, At: test.at}, from, to, proto)
+			req, err := Read(World{Source: world1(), Public: public, At: test.at, LookUp: lookUp}, from, to, proto)
 			got := req.Host
 			if req.Forwarded {
 				got += " forwarded"
@@ -182,6 +232,45 @@ func TestRequest(t *testing.T) {
 			}
 			if test.note != "" && !slices.Contains(req.Notes, test.note) {
 				t.Errorf("notes %q, want %q", req.Notes, test.note)
+			}
+		})
+	}
+}
+
+// TestHosts shows that the hosts that have the ends' addresses are known, also those that the packet may not come to.
+func TestHosts(t *testing.T) {
+	for _, test := range []struct {
+		from, to, at string
+		noNodes, far bool
+		want         []string
+	}{
+		{from: "pod/web-1", to: "198.51.100.80:443", want: []string{"internet/ifconfig.co"}},
+		{from: "pod/web-1", to: "10.13.1.4:443", want: []string{"vm/testvm"}},
+		{from: "198.51.100.80", to: "10.13.1.4:443", at: "n0", want: []string{"vm/testvm", "internet/ifconfig.co"}},
+		{from: "pod/web-1", to: "198.51.100.99:443"},
+		{from: "pod/web-1", to: "10.13.76.5:443"}, // the objects have its name
+		{from: "pod/web-1", to: "10.13.76.5:443", noNodes: true, want: []string{"node/vm"}},
+		{from: "pod/web-1", to: "198.51.100.80:443", far: true},
+	} {
+		t.Run(test.from+" "+test.to, func(t *testing.T) {
+			src := world1()
+			if test.noNodes {
+				src.objects.Nodes = nil
+			}
+			from, err := Parse(test.from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, err := Parse(test.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Read(World{Source: src, At: test.at, Far: test.far}, from, to, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got.Hosts, test.want) {
+				t.Errorf("hosts %q, want %q", got.Hosts, test.want)
 			}
 		})
 	}

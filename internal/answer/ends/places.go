@@ -18,6 +18,7 @@ type places struct {
 	objects snapshot.Objects
 	names   []string // of hosts
 	far     bool     // hosts are not searched: World.Far
+	lookUp  func(name string) ([]netip.Addr, error)
 }
 
 // errBlind says that nothing of the kind is known.
@@ -169,8 +170,32 @@ func (w *places) owner(a netip.Addr) string {
 			return w.node(n.Name)
 		}
 	}
+	return w.find(a, "pod/")
+}
+
+// machine finds the host that has an address and that the objects do not name: a VM, an internet host. It reads hosts only for addresses
+// that no object has, and nodes only where no Node is known.
+func (w *places) machine(a netip.Addr) string {
+	isPod := func(p snapshot.Pod) bool { return !p.HostNetwork && slices.Contains(p.IPs, a) }
+	isNode := func(n snapshot.Node) bool { return slices.Contains(n.IPs, a) }
+	isService := func(s snapshot.Service) bool {
+		return slices.Contains(s.ClusterIPs, a) || slices.Contains(s.External, a)
+	}
+	switch {
+	case slices.ContainsFunc(w.objects.Pods, isPod), slices.ContainsFunc(w.objects.Nodes, isNode),
+		slices.ContainsFunc(w.objects.Services, isService):
+		return ""
+	case len(w.objects.Nodes) > 0:
+		return w.find(a, "pod/", "node/")
+	}
+	return w.find(a, "pod/")
+}
+
+// find finds the host that has an address by reading the hosts, except those of some kinds.
+func (w *places) find(a netip.Addr, except ...string) string {
 	for _, n := range w.names {
-		if !w.far && !strings.HasPrefix(n, "pod/") && slices.Contains(w.addresses(n), a) {
+		excepted := slices.ContainsFunc(except, func(kind string) bool { return strings.HasPrefix(n, kind) })
+		if !w.far && !excepted && slices.Contains(w.addresses(n), a) {
 			return n
 		}
 	}
@@ -211,7 +236,7 @@ func (w *places) onlyProtocol(e End) packet.Protocol {
 	}
 	var proto packet.Protocol
 	for _, p := range s.Ports {
-		if e.Port != 0 && p.Port != e.Port {
+		if e.Port != 0 && p.Port != e.Port || e.PortName != "" && p.Name != e.PortName {
 			continue
 		}
 		if p.Protocol == packet.TCP {
@@ -222,25 +247,30 @@ func (w *places) onlyProtocol(e End) packet.Protocol {
 	return proto
 }
 
-func servicePort(s *snapshot.Service, port uint16, proto packet.Protocol) (uint16, error) {
-	if port != 0 {
-		return port, nil
+// servicePort is the port of a service that an end means.
+func servicePort(s *snapshot.Service, e End, proto packet.Protocol) (uint16, error) {
+	if e.Port != 0 {
+		return e.Port, nil
 	}
-	fit := slices.DeleteFunc(slices.Clone(s.Ports), func(p snapshot.ServicePort) bool { return p.Protocol != proto })
-	switch len(fit) {
-	case 0:
-		return 0, fmt.Errorf("it has no %s port; it has %s", proto, ports(s))
-	case 1:
+	fit := slices.DeleteFunc(slices.Clone(s.Ports), func(p snapshot.ServicePort) bool {
+		return p.Protocol != proto || e.PortName != "" && p.Name != e.PortName
+	})
+	switch {
+	case len(fit) == 1:
 		return fit[0].Port, nil
+	case e.PortName != "":
+		return 0, fmt.Errorf("it has no %s port named %s; it has %s", proto, e.PortName, ports(s))
+	case len(fit) == 0:
+		return 0, fmt.Errorf("it has no %s port; it has %s", proto, ports(s))
 	}
 	return 0, fmt.Errorf("it has several ports (%s); write svc/%s/%s:PORT", ports(s), s.Namespace, s.Name)
 }
 
-// ports are a service's, in words: "80/tcp, 53/udp".
+// ports are a service's, in words: "80/tcp, dns 53/udp".
 func ports(s *snapshot.Service) string {
 	words := make([]string, len(s.Ports))
 	for i, p := range s.Ports {
-		words[i] = fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		words[i] = strings.TrimPrefix(fmt.Sprintf("%s %d/%s", p.Name, p.Port, p.Protocol), " ")
 	}
 	return cmp.Or(strings.Join(words, ", "), "none")
 }

@@ -23,6 +23,8 @@ type World struct {
 	At string
 	// Far says that hosts are read one by one at a cost: who has an address is told by the objects alone.
 	Far bool
+	// LookUp asks the resolver of the world's hosts for a name's addresses; nil where there is none to ask.
+	LookUp func(name string) ([]netip.Addr, error)
 }
 
 // Reading is what two ends mean.
@@ -37,7 +39,8 @@ const defaultPort = 80
 
 // Read makes the packet that from sends to to. proto is 0 where the user named none. What is wrong with an end is the user's to mend.
 func Read(w World, from, to End, proto packet.Protocol) (Reading, error) {
-	r := &reader{World: w, places: places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names(), far: w.Far}, from: from}
+	r := &reader{World: w, written: from}
+	r.places = places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names(), far: w.Far, lookUp: w.LookUp}
 	err := r.read(to, proto)
 	return r.Reading, err
 }
@@ -47,10 +50,15 @@ type reader struct {
 	World
 	places
 	Reading
-	from End
+	written End // the sender as the user names it
+	from    End // what that stands for
 }
 
 func (r *reader) read(to End, proto packet.Protocol) error {
+	to, err := r.resolveBoth(to)
+	if err != nil {
+		return err
+	}
 	if to.Kind == Service && proto == 0 {
 		proto = r.onlyProtocol(to)
 	}
@@ -63,15 +71,14 @@ func (r *reader) read(to End, proto packet.Protocol) error {
 	}
 	p := &r.Packet
 	p.Protocol = cmp.Or(proto, packet.TCP)
-	var err error
 	if p.Destination, err = r.target(to); err != nil {
 		return fmt.Errorf("--to %s: %w", to, err)
 	}
 	if err := r.sender(); err != nil {
-		return fmt.Errorf("--from %s: %w", r.from, err)
+		return fmt.Errorf("--from %s: %w", r.written, err)
 	}
 	if p.Source.IsValid() && p.Source.Is4() != p.Destination.Is4() {
-		return fmt.Errorf("--from %s and --to %s are of different address families", r.from, to)
+		return fmt.Errorf("--from %s and --to %s are of different address families", r.written, to)
 	}
 	switch p.Protocol {
 	case packet.TCP:
@@ -84,6 +91,25 @@ func (r *reader) read(to End, proto packet.Protocol) error {
 		}
 	}
 	return nil
+}
+
+// resolveBoth sets the sender, and returns the receiver that an end stands for.
+func (r *reader) resolveBoth(to End) (End, error) {
+	var err error
+	if r.from, err = r.senderOf(r.written); err != nil {
+		return End{}, fmt.Errorf("--from %s: %w", r.written, r.explain(err, "pods", "write its address"))
+	}
+	if r.from != r.written {
+		r.note("%s stands for %s", r.written, r.from)
+	}
+	receiver, err := r.resolve(to, r.from.Kind)
+	if err != nil {
+		return End{}, fmt.Errorf("--to %s: %w", to, r.explain(err, "pods", "write its address"))
+	}
+	if receiver != to {
+		r.note("%s stands for %s", to, receiver)
+	}
+	return receiver, nil
 }
 
 func (r *reader) note(format string, values ...any) {
@@ -106,6 +132,9 @@ func (r *reader) target(to End) (netip.Addr, error) {
 	}
 	p.DestinationPort = packet.Exactly(port)
 	if to.Kind == Address {
+		if host := r.machine(to.Address); host != "" {
+			r.Hosts = append(r.Hosts, host)
+		}
 		return to.Address, nil
 	}
 	host, addresses, err := r.place(to)
@@ -130,20 +159,26 @@ func (r *reader) pick(all []netip.Addr) (netip.Addr, error) {
 	return pick(all, r.from.Address.Is6(), r.from.Kind == Address)
 }
 
-// place is the host of an end that names one, and its addresses where the objects have them. Of a pod whose own namespace is not at hand,
-// the packet comes in at its node.
+// place is the host of an end that names one, and its addresses where the objects have them. Packets of a sending pod whose own namespace
+// is not at hand come in at its node.
 func (r *reader) place(e End) (host string, addresses []netip.Addr, err error) {
 	if e.Kind != Pod {
 		return r.places.place(e)
 	}
 	host, node, addresses, err := r.pod(e)
-	if errors.Is(err, errBlind) {
-		err = r.blind("pods", "write its address")
-	}
-	if r.At == "" && err == nil && !slices.Contains(r.names, host) && slices.Contains(r.names, node) {
+	err = r.explain(err, "pods", "write its address")
+	if e == r.from && r.At == "" && err == nil && !slices.Contains(r.names, host) && slices.Contains(r.names, node) {
 		r.At = node
 	}
 	return host, addresses, err
+}
+
+// explain replaces errBlind.
+func (r *reader) explain(err error, what, instead string) error {
+	if errors.Is(err, errBlind) {
+		return r.blind(what, instead)
+	}
+	return err
 }
 
 // blind says that nothing of a kind is known, why where there is a reason, and what can be written instead.
@@ -157,39 +192,39 @@ func (r *reader) blind(what, instead string) error {
 	return fmt.Errorf("no %s are known here; %s", what, instead)
 }
 
-// Sender is who sends where an end is the sender: of a service its first endpoint that is ready and a pod, as the objects list them.
+// Sender is who sends where an end is the sender: of a service its first endpoint that is ready and a pod, as the objects list them; of a
+// Deployment one of its pods; of a DNS name what has it.
 func Sender(objects snapshot.Objects, from End) (End, error) {
-	if from.Kind != Service {
-		return from, nil
+	w := &places{objects: objects, far: true}
+	return w.senderOf(from)
+}
+
+func (w *places) senderOf(from End) (End, error) {
+	from, err := w.resolve(from, "")
+	if err != nil || from.Kind != Service {
+		return from, err
 	}
-	namespace := cmp.Or(from.Namespace, "default")
-	for _, s := range objects.Services {
-		if s.Namespace != namespace || s.Name != from.Name {
-			continue
-		}
-		for _, port := range s.Ports {
-			for _, e := range port.Endpoints {
-				has := func(p snapshot.Pod) bool { return slices.Contains(p.IPs, e.Addr()) }
-				if i := slices.IndexFunc(objects.Pods, has); i >= 0 {
-					return End{Kind: Pod, Namespace: objects.Pods[i].Namespace, Name: objects.Pods[i].Name}, nil
-				}
+	if from.PortName != "" {
+		return End{}, errors.New("the port of a sender is a number; leave out :" + from.PortName)
+	}
+	s, err := w.findService(from)
+	if err != nil {
+		return End{}, fmt.Errorf("%w; write what sends, pod/NAME", err)
+	}
+	for _, port := range s.Ports {
+		for _, e := range port.Endpoints {
+			has := func(p snapshot.Pod) bool { return slices.Contains(p.IPs, e.Addr()) }
+			if i := slices.IndexFunc(w.objects.Pods, has); i >= 0 {
+				return End{Kind: Pod, Namespace: w.objects.Pods[i].Namespace, Name: w.objects.Pods[i].Name, Port: from.Port}, nil
 			}
 		}
-		return End{}, errors.New("none of its pods is ready; write what sends, pod/NAME")
 	}
-	return End{}, errors.New("there is no such service; write what sends, pod/NAME")
+	return End{}, errors.New("none of its pods is ready; write what sends, pod/NAME")
 }
 
 // sender finds the host that sends, or where the packet of one that is not at hand comes in.
 func (r *reader) sender() error {
-	p := &r.Packet
-	from, err := Sender(r.objects, r.from)
-	if err != nil {
-		return err
-	}
-	if from != r.from {
-		r.note("%s sends by its pods: this is %s", r.from, from)
-	}
+	p, from := &r.Packet, r.from
 	if from.Port != 0 {
 		if !p.Protocol.HasPorts() {
 			return fmt.Errorf("%s has no ports; leave out :%d", p.Protocol, from.Port)
@@ -198,10 +233,13 @@ func (r *reader) sender() error {
 	}
 	var host string
 	var addresses []netip.Addr
+	var err error
 	switch from.Kind {
 	case Address:
 		p.Source = from.Address
-		host = r.owner(from.Address)
+		if host = r.owner(from.Address); slices.Contains(r.names, host) {
+			r.Hosts = append(r.Hosts, host)
+		}
 	default:
 		if host, addresses, err = r.place(from); err != nil {
 			return err
@@ -244,11 +282,8 @@ func (r *reader) arriving(host string, addresses []netip.Addr) error {
 // service finds the address and port of a service: the load balancer's for who comes from the internet, the cluster's for all others.
 func (r *reader) service(to End) (netip.Addr, error) {
 	s, err := r.findService(to)
-	if errors.Is(err, errBlind) {
-		err = r.blind("Kubernetes objects", "write the service's address and port")
-	}
 	if err != nil {
-		return netip.Addr{}, err
+		return netip.Addr{}, r.explain(err, "Kubernetes objects", "write the service's address and port")
 	}
 	p := &r.Packet
 	if s.Type == "ExternalName" {
@@ -257,7 +292,7 @@ func (r *reader) service(to End) (netip.Addr, error) {
 	if !p.Protocol.HasPorts() {
 		return netip.Addr{}, fmt.Errorf("services answer no %s; write --proto tcp or udp", p.Protocol)
 	}
-	port, err := servicePort(s, to.Port, p.Protocol)
+	port, err := servicePort(s, to, p.Protocol)
 	if err != nil {
 		return netip.Addr{}, err
 	}

@@ -56,24 +56,27 @@ type PacketDoc struct {
 type OutcomeDoc struct {
 	Number int `json:"number"`
 	// Probability is exact, "1/2"; absent where a choice has no known weights.
-	Probability string      `json:"probability,omitempty"`
-	Choices     []ChoiceDoc `json:"choices,omitempty"`
-	Results     []NodeDoc   `json:"results"`
-	End         EndDoc      `json:"end"`
-	Sees        SummaryDoc  `json:"sees"`
-	Reply       []NodeDoc   `json:"reply,omitempty"`
-	ReplyEnd    *EndDoc     `json:"replyEnd,omitempty"`
+	Probability string `json:"probability,omitempty"`
+	// ProbabilityDecimal is the nearest float64.
+	ProbabilityDecimal *float64    `json:"probabilityDecimal,omitempty"`
+	Choices            []ChoiceDoc `json:"choices,omitempty"`
+	Results            []NodeDoc   `json:"results"`
+	End                EndDoc      `json:"end"`
+	Sees               SummaryDoc  `json:"sees"`
+	Reply              []NodeDoc   `json:"reply,omitempty"`
+	ReplyEnd           *EndDoc     `json:"replyEnd,omitempty"`
 }
 
 // ChoiceDoc is a choice that this outcome took.
 type ChoiceDoc struct {
-	Node        string   `json:"node"`
-	Kind        string   `json:"kind"` // "random", "hash", "counter", "history", "unknown"
-	Rule        string   `json:"rule,omitempty"`
-	What        string   `json:"what"`
-	Options     []string `json:"options"`
-	Answer      int      `json:"answer"` // index into options
-	Probability string   `json:"probability,omitempty"`
+	Node               string   `json:"node"`
+	Kind               string   `json:"kind"` // "random", "hash", "counter", "history", "unknown"
+	Rule               string   `json:"rule,omitempty"`
+	What               string   `json:"what"`
+	Options            []string `json:"options"`
+	Answer             int      `json:"answer"` // index into options
+	Probability        string   `json:"probability,omitempty"`
+	ProbabilityDecimal *float64 `json:"probabilityDecimal,omitempty"`
 }
 
 // NodeDoc is one machine on the way.
@@ -98,7 +101,7 @@ type Observation struct {
 	Hook    string        `json:"hook,omitempty"` // "prerouting", …
 	Rule    *RuleDoc      `json:"rule,omitempty"`
 	Owner   string        `json:"owner,omitempty"`  // whose rule it is and why it is there
-	Writer  string        `json:"writer,omitempty"` // who writes such rules; docs/rules.md has their files
+	Writer  string        `json:"writer,omitempty"` // who writes such rules; docs/dev/rules.md has their files
 	Changes []ChangeDoc   `json:"changes,omitempty"`
 	Why     string        `json:"why,omitempty"`
 	In      string        `json:"in,omitempty"`
@@ -136,10 +139,13 @@ type EndDoc struct {
 	Why      string    `json:"why,omitempty"`
 	Listener string    `json:"listener,omitempty"`
 	Refused  bool      `json:"refused,omitempty"`
+	// Forwarder is the machine outside the snapshot that gets the packet and forwards it (left) or drops it: "appliance 10.13.200.4".
+	Forwarder string `json:"forwarder,omitempty"`
 }
 
-// SummaryDoc is what the destination sees.
+// SummaryDoc is what the destination sees, or what a forwarder before it sees.
 type SummaryDoc struct {
+	By           string           `json:"by,omitempty"`    // the forwarder; absent for the destination
 	SrcIP        string           `json:"srcIP,omitempty"` // absent when it sees nothing
 	SrcPort      string           `json:"srcPort,omitempty"`
 	Translated   bool             `json:"translated"`
@@ -191,9 +197,7 @@ func (s *explanation) doc(o Options) OutcomeDoc {
 	d := OutcomeDoc{
 		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.summaryDoc(),
 	}
-	if out.Probability != nil {
-		d.Probability = out.Probability.RatString()
-	}
+	d.Probability, d.ProbabilityDecimal = probability(out.Probability)
 	for i := range out.Choices {
 		d.Choices = append(d.Choices, choiceDoc(&out.Choices[i]))
 	}
@@ -212,10 +216,17 @@ func choiceDoc(c *walk.Chosen) ChoiceDoc {
 	for _, o := range c.Options {
 		d.Options = append(d.Options, o.Label)
 	}
-	if p := weight(c); p != nil {
-		d.Probability = p.RatString()
-	}
+	d.Probability, d.ProbabilityDecimal = probability(weight(c))
 	return d
+}
+
+// probability is a probability as a fraction and as a decimal number; neither where it is not known.
+func probability(p *big.Rat) (fraction string, decimal *float64) {
+	if p == nil {
+		return "", nil
+	}
+	nearest, _ := p.Float64()
+	return p.RatString(), &nearest
 }
 
 // weight is a choice's probability; nil where it is not known.
@@ -236,7 +247,7 @@ func (s *explanation) summaryDoc() SummaryDoc {
 	d := SummaryDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.conditions}
 	if end := &s.outcome.End; end.Kind == walk.Delivered || end.Kind == walk.Left {
 		p := packetDoc(&end.Packet, nil)
-		d.SrcIP, d.SrcPort = p.SrcIP, p.SrcPort
+		d.SrcIP, d.SrcPort, d.By = p.SrcIP, p.SrcPort, end.Forwarder
 	}
 	for _, t := range s.sources {
 		one := TranslationDoc{Node: t.host, Rule: t.ref, From: t.from, To: t.to, Owner: t.why}
@@ -272,7 +283,8 @@ func packetDoc(p *packet.Packet, o *Owners) PacketDoc {
 }
 
 func endDoc(e *walk.End, o *Owners) EndDoc {
-	return EndDoc{Kind: string(e.Kind), Node: e.Host, Packet: packetDoc(&e.Packet, o), Why: e.Why, Listener: e.Listener, Refused: e.Refused}
+	return EndDoc{Kind: string(e.Kind), Node: e.Host, Packet: packetDoc(&e.Packet, o), Why: e.Why, Listener: e.Listener, Refused: e.Refused,
+		Forwarder: e.Forwarder}
 }
 
 // nodeDocs groups steps by machine.

@@ -397,6 +397,9 @@ func (t *renderer) conclude() {
 		l.bad = end.Refused
 	case walk.Left:
 		l.text = "leaves what is known here" + paren(end.Why)
+		if end.Forwarder != "" {
+			l.text = "leaves through " + end.Forwarder
+		}
 	default:
 		if s.stopped != nil && end.Why == "" {
 			return

@@ -14,9 +14,11 @@ import (
 
 // How rules look, in the syntax of iptables and of nft.
 var (
-	commentText = regexp.MustCompile(`(--comment|comment) ("[^"]*"|\S+)`)
-	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters.
-	noise      = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
+	commentText = regexp.MustCompile(`(?:^| )comment "([^"]*)"`)
+	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters. iptables
+	// puts a backslash before quotes and backslashes inside a comment.
+	noise = regexp.MustCompile(`-m comment --comment ("([^"\\]|\\.)*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |` +
+		`counter packets [0-9]+ bytes [0-9]+ ?`)
 	effect     = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
 	sourceNAT  = regexp.MustCompile(`-j (?:MASQUERADE|SNAT|NETMAP)\b|\b(?:masquerade|snat)\b`)
 	fromSource = regexp.MustCompile(`(?:^|[^!] )-s (\S+)|(?:^| )saddr ([0-9a-f.:]+(?:/[0-9]+)?) `)
@@ -107,7 +109,8 @@ func asks(v *netfilter.Visit, field string) uint32 {
 	return bits
 }
 
-// comment is a rule's comment. Readers that know the syntax set Rule.Comment; what they kept verbatim has it in the text.
+// comment is a rule's comment. Readers that know the syntax set Rule.Comment; rules in nft's syntax that were kept verbatim have it in the
+// text.
 func comment(r *netfilter.Rule) string {
 	if r == nil {
 		return ""
@@ -116,7 +119,7 @@ func comment(r *netfilter.Rule) string {
 		return r.Comment
 	}
 	if m := commentText.FindStringSubmatch(r.Text); m != nil {
-		return strings.Trim(m[2], `"`)
+		return m[1]
 	}
 	return ""
 }

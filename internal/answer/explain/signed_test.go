@@ -22,7 +22,7 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/ippool"
-	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -140,7 +140,7 @@ func goldens(t *testing.T) []written {
 		{"service proxy, nftables", "internal/node/servicemaps/testdata/listed/*.txt"},
 		{"ip-masq-agent", "internal/node/ipmasq/testdata/*.txtar"},
 		{"Calico's pools", "internal/node/ippool/testdata/*.txtar"},
-		{"node", "internal/node/masquerade/testdata/*.txtar"},
+		{"node", "internal/node/noderules/testdata/*.txtar"},
 		{"CNI plugin", "internal/node/cni/ebrules/testdata/*.txtar"},
 		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
 		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
@@ -267,8 +267,8 @@ func generated(t *testing.T) []written {
 			ranges = append(ranges, pick(random, randomPrefix(random), netip.MustParsePrefix("168.63.129.16/32")))
 		}
 		docker := netip.MustParsePrefix("172.17.0.0/16")
-		rules := masquerade.Rules(ranges, docker)
-		rules = append(rules, masquerade.Kubenet(randomPrefix(random)), masquerade.Docker(docker))
+		rules := noderules.Masquerade(ranges, docker)
+		rules = append(rules, noderules.Kubenet(randomPrefix(random)), noderules.Docker(docker))
 		var lines []string
 		for i := range rules {
 			lines = append(lines, string(iptables.AppendRule(nil, "POSTROUTING", &rules[i])))
@@ -401,7 +401,7 @@ func randomPools(random *rand.Rand) []string {
 	return lines
 }
 
-// TestRulesPage holds docs/rules.md to the writers' tables; -update writes it.
+// TestRulesPage holds docs/dev/rules.md to the writers' tables; -update writes it.
 func TestRulesPage(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Who wrote this rule?
@@ -420,7 +420,7 @@ and a test holds them to the rules that they write.
 	for _, w := range NewOwners(snapshot.Objects{}).signatures().Writers {
 		for _, c := range w.Chains {
 			where := "`" + strings.TrimSpace(map[reason.Family]string{reason.Bridge: "bridge "}[c.Family]+c.Table+" "+c.Name) + "`"
-			writer := fmt.Sprintf("%s ([%s](../%s))", w.Name, filepath.Base(w.File), w.File)
+			writer := fmt.Sprintf("%s ([%s](../../%s))", w.Name, filepath.Base(w.File), w.File)
 			row(&page, where, "", c.For, writer, goldenOf(from, w, c))
 			for _, l := range c.Rules {
 				row(&page, where, pattern(l), l.For, "", "")
@@ -430,7 +430,7 @@ and a test holds them to the rules that they write.
 			}
 		}
 	}
-	file := root + "docs/rules.md"
+	file := root + "docs/dev/rules.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -477,7 +477,7 @@ func goldenOf(from []written, w reason.Writer, c reason.Chain) string {
 		for _, chains := range f.tables {
 			for _, chain := range chains {
 				if f.writer == w.Name && alone.Chain(family(chain), chain.Table.Name, chain.Name) != nil {
-					return fmt.Sprintf("[%s](../%s)", filepath.Base(f.golden), f.golden)
+					return fmt.Sprintf("[%s](../../%s)", filepath.Base(f.golden), f.golden)
 				}
 			}
 		}

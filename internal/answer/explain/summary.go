@@ -27,6 +27,9 @@ func (s *explanation) summary() summary {
 	switch {
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:
 		a := s.delivered()
+		if end.Forwarder != "" {
+			a.sentence += "; what " + whoIsBeyond(end.Packet.Destination) + " sees is decided there"
+		}
 		a.conditions = append(a.conditions, s.aftermath()...)
 		return a
 	case end.Kind == walk.Undecided:
@@ -46,11 +49,25 @@ func (s *explanation) ended() string {
 	return cmp.Or(s.outcome.End.Why, "a reason that is not known")
 }
 
+// whoIsBeyond is who gets a packet that a forwarder sends on.
+func whoIsBeyond(destination netip.Addr) string {
+	if destination.IsPrivate() || sharedRange.Contains(destination) {
+		return "the destination"
+	}
+	return "the internet"
+}
+
+// sharedRange is private to networks, too (RFC 6598).
+var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
+
+// endPlace is where a packet's way ended, for people.
+func endPlace(e *walk.End) string { return cmp.Or(e.Forwarder, hostName(e.Host)) }
+
 // aftermath is what keeps the request or its answer from doing any good.
 func (s *explanation) aftermath() []string {
 	end, back := &s.outcome.End, s.outcome.BackEnd
 	var more []string
-	if end.Kind == walk.Left {
+	if end.Kind == walk.Left && end.Forwarder == "" {
 		more = append(more, "what is beyond "+hostName(end.Host)+" is not known")
 	}
 	if end.Refused {
@@ -60,14 +77,14 @@ func (s *explanation) aftermath() []string {
 		more = append(more, back.Why)
 	}
 	if back != nil && back.Kind != walk.Delivered && back.Kind != walk.Left {
-		more = append(more, fmt.Sprintf("the reply does not arrive: %s on %s: %s", back.Kind, hostName(back.Host), cmp.Or(back.Why, "see above")))
+		more = append(more, fmt.Sprintf("the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above")))
 	}
 	return more
 }
 
 func (s *explanation) delivered() summary {
 	end := &s.outcome.End
-	source := end.Packet.SourceEnd()
+	viewer, source := cmp.Or(end.Forwarder, "the destination"), end.Packet.SourceEnd()
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
 		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is not known here)"
 	}
@@ -77,7 +94,7 @@ func (s *explanation) delivered() summary {
 		if start.Source.IsValid() && start.Source != end.Packet.Source {
 			whose = source // changed by something that is not a translation
 		}
-		return summary{"the destination sees " + whose + " because no rule translates it", s.exempting()}
+		return summary{viewer + " sees " + whose + " because no rule translates it", s.exempting()}
 	}
 	several := len(s.sources) > 1
 	var by, marks []string
@@ -85,7 +102,7 @@ func (s *explanation) delivered() summary {
 		by = append(by, s.sources[i].because(several))
 		marks = append(marks, s.sources[i].marked(several)...)
 	}
-	return summary{"the destination sees " + source + ", because " + strings.Join(by, ", then "), marks}
+	return summary{viewer + " sees " + source + ", because " + strings.Join(by, ", then "), marks}
 }
 
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.

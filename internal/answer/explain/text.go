@@ -141,8 +141,8 @@ func (p *page) head(s *explanation) {
 		to = hostName(end.Host)
 	}
 	if from != "" || to != "" {
-		const nobodys = "an address that nobody here owns"
-		fmt.Fprintln(p, p.paint(dim, cmp.Or(from, nobodys)+" → "+cmp.Or(to, nobodys)))
+		const unknown = "unknown address"
+		fmt.Fprintln(p, p.paint(dim, cmp.Or(from, unknown)+" → "+cmp.Or(to, unknown)))
 	}
 }
 
@@ -201,9 +201,13 @@ func (s *explanation) brief() []hostLine {
 			}
 			all = append(all, hostLine{replyHeading, l})
 		case walk.Left:
-			all = append(all, hostLine{replyHeading, line{text: "leaves what is known on " + hostName(e.Host)}})
+			text := "leaves what is known on " + hostName(e.Host)
+			if e.Forwarder != "" {
+				text = "leaves through " + e.Forwarder
+			}
+			all = append(all, hostLine{replyHeading, line{text: text}})
 		default:
-			all = append(all, hostLine{replyHeading, line{text: fmt.Sprintf("%s on %s: %s", e.Kind, hostName(e.Host), e.Why), bad: true}})
+			all = append(all, hostLine{replyHeading, line{text: fmt.Sprintf("%s on %s: %s", e.Kind, endPlace(e), e.Why), bad: true}})
 		}
 	}
 	return all

@@ -111,6 +111,7 @@ type placed struct {
 
 // way compares the steps of one direction, host by host.
 func (c *comparison) way(steps []walk.Step, d direction, offset int) {
+	again := c.sentAgain(steps, d)
 	steps = withCopies(steps)
 	byHost := map[string][]placed{}
 	var order []string
@@ -130,7 +131,7 @@ func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 			c.unseen[name] = true
 			continue
 		}
-		c.rules(name, h, byHost[name], d)
+		c.rules(name, h, byHost[name], d, again)
 		c.interfaces(name, h, byHost[name], d)
 	}
 }

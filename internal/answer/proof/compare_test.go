@@ -109,6 +109,20 @@ func TestCompare(t *testing.T) {
 			"kernel:    the packet did not get there"},
 		"more rules": {func(r *walk.Result, _ *proof.Observed) { r.Outcomes[0].There[4] = r.Outcomes[0].There[3] },
 			"predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
+		"repeat of what a rule dropped": {func(r *walk.Result, o *proof.Observed) {
+			r.Outcomes[0].There[4].Visit.Verdict.Kind, o.Hosts["a"].Trace[3].Verdict = netfilter.Drop, "drop"
+			repeatTrace(o)
+		}, "kernel: 6 of 6 steps agree; 1 in iptables-legacy tables or at ingress, not traced; not compared: 2 rules that the packet met when it was sent again"},
+		"repeat that was sent": {func(_ *walk.Result, o *proof.Observed) {
+			repeatTrace(o)
+			o.Hosts["a"].Packets = append(o.Hosts["a"].Packets, o.Hosts["a"].Packets[0])
+		}, "not traced; not compared: 2 rules that the packet met when it was sent again"},
+		"repeat that was not sent": {func(_ *walk.Result, o *proof.Observed) { repeatTrace(o) },
+			"predicted: no further rule\n  kernel:    ip nat POSTROUTING 2 (handle 12): jump MASQ"},
+		"sent again and more rules": {func(r *walk.Result, o *proof.Observed) {
+			o.Hosts["a"].Packets = append(o.Hosts["a"].Packets, o.Hosts["a"].Packets[0])
+			r.Outcomes[0].There[4] = r.Outcomes[0].There[3]
+		}, "predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
 		"port not in it": {func(_ *walk.Result, o *proof.Observed) {
 			o.Hosts["a"].Packets[0].Packet.SourcePort = packet.Exactly(1023)
 		}, "out of eth0: tcp 10.9.9.9:1023 > 10.0.0.2:80, TTL 64 (predicted tcp 10.9.9.9:1024-65535 > 10.0.0.2:80)"},
@@ -142,6 +156,12 @@ func TestCompare(t *testing.T) {
 			}
 		})
 	}
+}
+
+// repeatTrace has the packet meet all rules of its own host a second time; the last ones another way.
+func repeatTrace(o *proof.Observed) {
+	h := o.Hosts["a"]
+	h.Trace = append(h.Trace, h.Trace[0], h.Trace[3])
 }
 
 // captured makes the packet one that comes in by eth1, where it is captured in this order.

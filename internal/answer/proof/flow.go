@@ -17,13 +17,13 @@ func (c *comparison) sourceAt(host string) string {
 	if h == nil {
 		return ""
 	}
-	none := func(packet.Tuple) bool { return false }
-	for _, p := range slices.Backward(h.Packets) {
-		if !p.Out && c.id.of(&p.Packet, p.Transport, none) == there {
-			return p.Packet.SourceEnd()
+	source := ""
+	for _, p := range requests(h, c.id.of) {
+		if !p.Out {
+			source = p.Packet.SourceEnd()
 		}
 	}
-	return ""
+	return source
 }
 
 // answered tells whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a

@@ -3,6 +3,7 @@ package proof
 import (
 	"net/netip"
 
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -53,11 +54,7 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	}
 	left := false    // since it came in
 	leaving := false // by a bridge, and then by its port: the last of them was translated
-	for i := range h.Packets {
-		p := &h.Packets[i]
-		if id.itself(&p.Packet, p.Transport, nobody) != there {
-			continue
-		}
+	for _, p := range requests(h, id.itself) {
 		switch {
 		case !p.Out && (original == nil || left): // by a port, and then by its bridge: the first of them was not translated
 			original, left = &p.Packet.Tuple, false
@@ -70,6 +67,21 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 		leaving, left = leaving && p.Out, left || p.Out
 	}
 	return flows
+}
+
+// requests are the packets that were captured at a host on their way there, as of tells. A datagram that answers may have the payload of
+// the one that it answers: it is told by its tuple, the reply's of a packet that was captured before it.
+func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) direction) (found []*kernel.Captured) {
+	seen := map[packet.Tuple]bool{}
+	for i := range h.Packets {
+		p := &h.Packets[i]
+		if of(&p.Packet, p.Transport, nobody) != there || seen[p.Packet.Reply()] && !seen[p.Packet.Tuple] {
+			continue
+		}
+		seen[p.Packet.Tuple] = true
+		found = append(found, p)
+	}
+	return found
 }
 
 // nobody expects no packet.

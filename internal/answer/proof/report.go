@@ -19,6 +19,8 @@ type Report struct {
 	firm    *Difference // the first that a choice before it is to blame for; nil where there is none
 	// NotTraced is how many steps were in tables of iptables-legacy or at hook ingress, which the kernel's trace leaves out.
 	NotTraced int
+	// Repeated is how many rules in the trace were not compared, because a packet that was sent again met them.
+	Repeated int
 	// Uncertain are the connections that are not there and were not compared, because something may have ended them: the answer's own
 	// answer, which is not walked, or their next packet, by chance.
 	Uncertain []string
@@ -74,6 +76,9 @@ func (r Report) String() string {
 	fmt.Fprintf(&b, "kernel: %d of %d steps agree", r.Agreed, r.Steps)
 	if r.NotTraced > 0 {
 		fmt.Fprintf(&b, "; %d in iptables-legacy tables or at ingress, not traced", r.NotTraced)
+	}
+	if r.Repeated > 0 {
+		fmt.Fprintf(&b, "; not compared: %d rules that the packet met when it was sent again", r.Repeated)
 	}
 	if len(r.Unseen) > 0 {
 		fmt.Fprintf(&b, "; not seen: %s", strings.Join(r.Unseen, ", "))

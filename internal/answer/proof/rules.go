@@ -53,11 +53,17 @@ type matcher struct {
 	nat       bool           // the base chain that the step is in translates
 	last      int            // position of the last step that agreed
 	changed   *placed        // the last step whose rule changed the packet
+	first     *observedRule  // the first of events
+	dropped   bool           // the last event that agreed dropped the packet
+	again     bool           // the packet was sent more than once
 }
 
-// rules compares the rules of one host in order.
-func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
-	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(name, h, d), last: steps[0].position}
+// rules compares the rules of one host in order. A packet that was sent again may have met more of them.
+func (c *comparison) rules(name string, h *Host, steps []placed, d direction, again bool) {
+	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(name, h, d), last: steps[0].position, again: again}
+	if len(m.events) > 0 {
+		m.first = &m.events[0]
+	}
 	m.flooded = m.back && c.refusedCopies
 	defer func() {
 		if m.flooded && slices.ContainsFunc(slices.Concat(m.passed, m.events), func(e observedRule) bool { return e.Verdict == "drop" }) {
@@ -76,7 +82,11 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 		}
 	}
 	c.refusedCopies = c.refusedCopies || !m.back && m.flooded && c.refused == name
-	if len(m.events) > 0 && !m.flooded && !c.Undecided {
+	switch {
+	case len(m.events) == 0 || m.flooded || c.Undecided:
+	case m.ofRepeat():
+		c.Repeated += len(m.events)
+	default:
 		e := &m.events[0]
 		c.fact(&Difference{Host: name, Back: m.back, Predicted: "no further rule", Observed: observedText(h, e), position: m.last, more: true,
 			event: &e.TraceEvent})
@@ -119,6 +129,7 @@ func (m *matcher) agree(s placed) bool {
 	if d != nil {
 		return false
 	}
+	m.dropped = m.events[0].Verdict == "drop"
 	m.events, m.last = m.events[1:], s.position
 	if len(s.Changes) > 0 {
 		m.changed = &s

@@ -279,7 +279,7 @@ func (a *reader) take(r request, text []byte) (next string, err error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.into.Read(text); err != nil {
+	if err := a.into.Read("", text); err != nil {
 		return "", err
 	}
 	a.read++

@@ -58,7 +58,10 @@ func TestEqual(t *testing.T) {
 			if err := armread.Read(t.Context(), r, scope, static{}, serve(t, manager(l))); err != nil {
 				t.Fatal(err)
 			}
-			sdk := armview.Extend(machines{own}, r)
+			sdk, err := armview.Extend(machines{own}, r)
+			if err != nil {
+				t.Fatal(err)
+			}
 			compared := 0
 			for _, from := range l.Network.NICs {
 				for _, to := range destinations(l.Network, from) {

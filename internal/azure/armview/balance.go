@@ -42,12 +42,16 @@ func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 	for _, n := range f.nics {
 		for _, c := range n.configs {
 			if a, ok := f.own(c); ok {
-				tests := []netfilter.Statement{addresses(false, false, netip.PrefixFrom(a, 32))}
+				tests := []netfilter.Statement{notRouted(), addresses(false, false, netip.PrefixFrom(a, 32))}
 				f.deliver(nat, "the machine's own public address", tests, c, 0, 0)
 			}
 		}
 	}
 }
+
+// notRouted tests that no route took the packet to an appliance, a gateway or a machine. Routes come before Azure's public addresses: a
+// user-defined one of 0.0.0.0/0 to a firewall is also for those of load balancers ("Virtual network traffic routing", learn.microsoft.com).
+func notRouted() netfilter.Statement { return &netfilter.MatchMark{Mask: ^uint32(0)} }
 
 // entry are a front end's address and what is done with what comes there.
 type entry struct {
@@ -153,6 +157,28 @@ func (f *fabric) entry(lbChain, nat *netfilter.Chain, e entry) {
 	add(c, "a back end", choose(words, chains))
 }
 
+// floatingFronts are the addresses of front ends whose rules leave the destination as it is and have a back end on an interface: replies
+// come from them ("Floating IP configuration", Azure Load Balancer, learn.microsoft.com).
+func (f *fabric) floatingFronts(n *nic) (all []netip.Prefix) {
+	onNIC := func(c *config) bool { return c.nic == n }
+	for _, id := range sorted(f.LoadBalancers) {
+		lb := f.LoadBalancers[id]
+		for _, r := range lb.Rules {
+			if r.EnableFloatingIP && slices.ContainsFunc(r.pools(), func(p string) bool { return slices.ContainsFunc(f.members[p], onNIC) }) {
+				at, _ := f.frontAddresses(lb, r.Frontend)
+				all = append(all, at...)
+			}
+		}
+		for _, r := range lb.InboundNATRules {
+			if c := f.owners[r.Target.id()]; r.EnableFloatingIP && c != nil && onNIC(c) {
+				at, _ := f.frontAddresses(lb, r.Frontend)
+				all = append(all, at...)
+			}
+		}
+	}
+	return all
+}
+
 // deliver gives what comes for a public address or a back end its destination.
 func (f *fabric) deliver(c *netfilter.Chain, why string, tests []netfilter.Statement, m *config, bits int, port uint16) {
 	if bits == 0 {
@@ -164,19 +190,11 @@ func (f *fabric) deliver(c *netfilter.Chain, why string, tests []netfilter.State
 
 // frontTests test for a rule's front end; nil where its address was not read. A rule for all protocols and port 0 holds every port.
 func (f *fabric) frontTests(e entry) (tests []netfilter.Statement, inside bool) {
-	i := slices.IndexFunc(e.lb.Frontends, func(fe Frontend) bool { return e.front != nil && strings.EqualFold(fe.ID, e.front.ID) })
-	if i < 0 {
-		return nil, false
-	}
-	fe := e.lb.Frontends[i]
-	at := parseAll(fe.PrivateIPAddress)
-	if fe.public() {
-		at = f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix)
-	}
+	at, inside := f.frontAddresses(e.lb, e.front)
 	if len(at) == 0 {
 		return nil, false
 	}
-	tests = []netfilter.Statement{states(packet.New), addresses(false, false, at...)}
+	tests = []netfilter.Statement{states(packet.New), notRouted(), addresses(false, false, at...)}
 	switch strings.ToLower(e.protocol) {
 	case "tcp":
 		tests = append(tests, protocol(packet.TCP))
@@ -186,5 +204,18 @@ func (f *fabric) frontTests(e entry) (tests []netfilter.Statement, inside bool) 
 	if e.port != 0 {
 		tests = append(tests, ports(false, netfilter.PortRange{Low: e.port, High: max(e.port, e.lastPort)}))
 	}
-	return tests, !fe.public()
+	return tests, inside
+}
+
+// frontAddresses are the addresses of a load balancer's front end, as far as they were read, and whether they are in a virtual network.
+func (f *fabric) frontAddresses(lb *LoadBalancer, front *ref) (at []netip.Prefix, inside bool) {
+	i := slices.IndexFunc(lb.Frontends, func(fe Frontend) bool { return front != nil && strings.EqualFold(fe.ID, front.ID) })
+	if i < 0 {
+		return nil, false
+	}
+	fe := lb.Frontends[i]
+	if fe.public() {
+		return f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix), false
+	}
+	return parseAll(fe.PrivateIPAddress), true
 }

@@ -2,6 +2,8 @@ package armview
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -15,17 +17,45 @@ type Extended struct {
 	fabric *fabric
 	mu     sync.Mutex
 	hosts  map[string]*snapshot.Host
-	once   sync.Once
+	// assumed says of hosts whose interfaces only an address tells which one that is.
+	assumed map[string]string
+	once    sync.Once
 }
 
 // Extend wires the nodes of a source, and its other hosts that have an interface's address, to what was read of Azure. A source that
-// has a host called "fabric" of its own, a lab's, is not extended: it goes on by that.
-func Extend(src snapshot.Source, r *Resources) *Extended {
-	e := &Extended{Source: src, hosts: map[string]*snapshot.Host{}}
-	if !slices.Contains(src.Names(), Host) {
-		e.fabric = compile(r, src.Objects())
+// has a host called "fabric" of its own, a lab's, is not extended: it goes on by that. The error is a [MismatchError]; where only a host's
+// own state shows it, Host returns it.
+func Extend(src snapshot.Source, r *Resources) (*Extended, error) {
+	e := &Extended{Source: src, hosts: map[string]*snapshot.Host{}, assumed: map[string]string{}}
+	if slices.Contains(src.Names(), Host) {
+		return e, nil
 	}
-	return e
+	e.fabric = compile(r, src.Objects())
+	return e, e.fabric.checkNodes()
+}
+
+// Unmatched returns an error where no interface that was read is one of the snapshot's machines, so that no walk goes on.
+func (e *Extended) Unmatched() error {
+	if e.fabric == nil || slices.ContainsFunc(e.fabric.nics, func(n *nic) bool { return n.isNode() }) {
+		return nil
+	}
+	nodes := e.fabric.objects.Nodes
+	if len(nodes) > 0 {
+		return fmt.Errorf("no network interface of the snapshot's nodes was read%s", e.fabric.remedy(machineID(nodes[0])+"/networkInterfaces/x"))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range e.Source.Names() {
+		h, err := e.host(name)
+		if _, other := errors.AsType[*MismatchError](err); other {
+			return err
+		}
+		if h != nil && slices.ContainsFunc(h.Peers, func(p snapshot.Peer) bool { return p.Host == Host }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no network interface that was read has an address of %s; save what \"ip addr\" prints there, "+
+		"and the interfaces of its cluster", snapshot.List(e.Source.Names()))
 }
 
 // Notes are what was taken for granted, and what could not be read.
@@ -78,9 +108,10 @@ func (e *Extended) host(name string) (*snapshot.Host, error) {
 	kind, _, _ := strings.Cut(name, "/")
 	if h.FIB != nil && (kind == "node" || kind == "vm") {
 		wired := *h
-		wired.Peers = slices.Clone(h.Peers)
-		for _, n := range e.fabric.nics {
-			e.wire(&wired, n)
+		isLost := func(p snapshot.Peer) bool { return p.Host == Host } // a lab's own, which the snapshot does not have
+		wired.Peers = slices.DeleteFunc(slices.Clone(h.Peers), isLost)
+		if err := e.wire(&wired); err != nil {
+			return nil, err
 		}
 		e.wireUnread(&wired)
 		h = &wired
@@ -89,24 +120,61 @@ func (e *Extended) host(name string) (*snapshot.Host, error) {
 	return h, nil
 }
 
-// wire joins a host to an interface, if it has one of its addresses.
-func (e *Extended) wire(h *snapshot.Host, n *nic) {
-	if n.machine != "" && n.machine != h.Name {
-		return
-	}
-	for _, c := range n.configs {
-		a := h.FIB.HasAddress(c.address)
-		if a == nil || a.Link == "lo" {
+// Assumed returns what was assumed about a host's interface when the host was read; "" for nothing.
+func (e *Extended) Assumed(host string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.assumed[host]
+}
+
+// wire joins a host to its interfaces: those that have one of its addresses and the MAC address of one of its links. Held: mu.
+func (e *Extended) wire(h *snapshot.Host) error {
+	var other error
+	var links []string
+	found := map[string][]*nic{} // by the host's links
+	for _, n := range e.fabric.nics {
+		link := n.linkOf(h)
+		if _, known := h.Peer(link); link == "" || known {
 			continue
 		}
-		link := outer(h, a.Link)
-		if _, there := h.Peer(link); there {
-			return
+		if err := n.checkMAC(h); err != nil {
+			other = err
+			continue
+		}
+		if found[link] == nil {
+			links = append(links, link)
+		}
+		found[link] = append(found[link], n)
+	}
+	for _, link := range links {
+		n, confirmed, err := e.fabric.oneOfSeveral(found[link], h)
+		if err != nil {
+			return err
+		}
+		if !confirmed {
+			e.assumed[h.Name] = fmt.Sprintf("interface %s is taken to be the machine's, because both have %s: no MAC address or providerID "+
+				"confirms it", n.title, n.configs[0].address)
 		}
 		n.machine, n.outside = h.Name, link
 		h.Peers = append(h.Peers, snapshot.Peer{Link: link, Host: Host, PeerLink: n.link})
-		return
 	}
+	if len(links) > 0 {
+		return nil
+	}
+	return other
+}
+
+// linkOf is the link of a host by which an interface's address leaves it, "" where the interface is not the host's.
+func (n *nic) linkOf(h *snapshot.Host) string {
+	if n.other || n.machine != "" && n.machine != h.Name {
+		return ""
+	}
+	for _, c := range n.configs {
+		if a := h.FIB.HasAddress(c.address); a != nil && a.Link != "lo" {
+			return outer(h, a.Link)
+		}
+	}
+	return ""
 }
 
 // wireUnread joins a node of which no interface was read to where that is said.
@@ -157,7 +225,7 @@ func (e *Extended) wireFabric() {
 	for _, name := range e.Source.Names() {
 		kind, _, _ := strings.Cut(name, "/")
 		if (kind == "node" || kind == "vm") && !known[name] {
-			_, _ = e.host(name) // a host that cannot be read has no wire; whoever comes to it is told why
+			_, _ = e.host(name) // a host that cannot be read has no wire; the walk that comes to it returns the error
 		}
 	}
 	for _, n := range e.fabric.nics {

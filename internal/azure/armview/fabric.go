@@ -1,6 +1,7 @@
 package armview
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -45,7 +46,7 @@ type fabric struct {
 	overlay  []netip.Prefix // of pods that have no address of the virtual network
 	frontend map[netip.Addr]bool
 	pools    map[string]int // numbers of ways out
-	nodeAt   map[netip.Addr]string
+	nodeAt   map[netip.Addr]*snapshot.Node
 	podsOn   map[string][]netip.Addr // by the nodes' names
 	strays   map[string]netfilter.Statement
 	publicOf map[*config]string // ids of public addresses that name the configuration
@@ -60,6 +61,7 @@ type nic struct {
 	title   string // its name, also where that is too long for a link
 	mark    int
 	machine string // the host's name, "" where it is not known
+	other   bool   // it has a node's address, and is another machine's
 	outside string // the machine's link, once it was read
 	configs []*config
 	areas   []area
@@ -79,11 +81,13 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo", "pods": "pods"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
-		nodeAt: map[netip.Addr]string{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
+		nodeAt: map[netip.Addr]*snapshot.Node{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
 		lost: map[string]bool{}, strays: map[string]netfilter.Statement{},
 	}
 	f.host = &snapshot.Host{
-		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil), Sysctls: map[string]string{
+		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil),
+		Missing:    map[snapshot.Part]string{snapshot.Listeners: "Azure's host does not show them"},
+		Forwarders: map[string]snapshot.Forwarder{}, Sysctls: map[string]string{
 			"net.ipv4.ip_forward": "1", "net.netfilter.nf_conntrack_tcp_loose": "0", "net.netfilter.nf_conntrack_tcp_be_liberal": "1",
 			"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.fwmark_reflect": "1",
 		},
@@ -251,17 +255,20 @@ func (f *fabric) placeNIC(id string, i *Interface) {
 		return
 	}
 	slices.SortStableFunc(n.configs, func(a, b *config) int { return order(b.Primary) - order(a.Primary) })
-	var mac packet.MAC
-	if m, err := packet.ParseMAC(strings.ReplaceAll(i.MACAddress, "-", ":")); err == nil {
-		mac = m
-	}
 	n.mark, n.title = f.outlet(n.link, "ether", hostMAC), f.short(id)
 	for _, c := range n.configs {
 		f.route(fib.TableMain, netip.PrefixFrom(c.address, 32), n.link, "unicast")
 	}
-	f.neighbours(n, mac)
-	n.machine = f.machine(n)
+	f.neighbours(n, i.mac())
+	f.identify(n)
 	f.nics = append(f.nics, n)
+	if n.EnableIPForwarding && n.machine == "" {
+		var own []netip.Addr
+		for _, c := range n.configs {
+			own = append(own, c.address)
+		}
+		f.host.Forwarders[n.link] = appliance(own...)
+	}
 }
 
 func order(b bool) int {
@@ -285,21 +292,11 @@ func (f *fabric) neighbours(n *nic, mac packet.MAC) {
 	f.host.FIB.Neighbours = append(f.host.FIB.Neighbours, fib.Neighbour{Link: n.link, Address: primary, MAC: mac, State: "PERMANENT"})
 }
 
-// machine is the host of an interface: the node that has its address.
-func (f *fabric) machine(n *nic) string {
-	for _, c := range n.configs {
-		if node := f.nodeAt[c.address]; node != "" {
-			return "node/" + node
-		}
-	}
-	return ""
-}
-
 // findObjects notes where nodes and pods are.
 func (f *fabric) findObjects() {
-	for _, node := range f.objects.Nodes {
-		for _, ip := range node.IPs {
-			f.nodeAt[ip] = node.Name
+	for i := range f.objects.Nodes {
+		for _, ip := range f.objects.Nodes[i].IPs {
+			f.nodeAt[ip] = &f.objects.Nodes[i]
 		}
 	}
 	for _, p := range f.objects.Pods {
@@ -332,7 +329,7 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 			}
 		}
 		for _, a := range p.Addresses {
-			if c := f.byAddress(a); c != nil {
+			if c := f.byAddress(a, &p); c != nil {
 				if a.IPConfig == nil && !slices.Contains(c.pools, pool) {
 					c.byIP = append(c.byIP, pool)
 				}
@@ -351,14 +348,15 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 	}
 }
 
-// byAddress finds the interface of a pool's member that is named by its address; the first, where virtual networks overlap.
-func (f *fabric) byAddress(a PoolAddress) *config {
+// byAddress finds the interface of a pool's member that is named by its address in a virtual network; the first, where none is named.
+func (f *fabric) byAddress(a PoolAddress, p *Pool) *config {
 	if c := f.owners[a.IPConfig.id()]; c != nil {
 		return c
 	}
+	network := cmp.Or(a.Network.id(), vnetOf(a.Subnet.id()), p.Network.id())
 	for _, n := range f.nics {
 		for _, c := range n.configs {
-			if a.IPAddress != "" && c.address.String() == a.IPAddress {
+			if a.IPAddress != "" && c.address.String() == a.IPAddress && (network == "" || network == vnetOf(c.Subnet.id())) {
 				return c
 			}
 		}

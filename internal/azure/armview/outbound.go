@@ -34,7 +34,8 @@ func (f *fabric) forward(c *netfilter.Chain) {
 	if len(known) > 0 {
 		add(c, "no rule of the load balancer is for this address and port", in(uplink), addresses(false, false, known...), drop)
 	}
-	add(c, "an address that was not read", in(uplink), unknown("no front end or public address that was read is for the destination"))
+	add(c, "an address that was not read", in(uplink), unknown("no front end or public address that was read is for the destination%s",
+		f.unreadOf("loadbalancers", "publicipaddresses", "publicipprefixes")))
 	add(c, "within Azure, or leaves for the internet", accept)
 }
 
@@ -92,7 +93,6 @@ func (f *fabric) own(c *config) (netip.Addr, bool) {
 // Translation (SNAT) for outbound connections" and "Azure NAT Gateway", learn.microsoft.com).
 func (f *fabric) source(c *netfilter.Chain) {
 	accept := decide(netfilter.Accept)
-	f.sourceBeyond(c)
 	inside := &netfilter.MatchMark{Connection: true, Value: chosenInside, Mask: chosenInside}
 	add(c, "nothing inside virtual networks is translated", notOut(uplink), inside, accept)
 	add(c, "nothing inside virtual networks is translated", notOut(uplink), &netfilter.MatchMark{Connection: true, Mask: chosen}, accept)
@@ -118,33 +118,13 @@ func (f *fabric) source(c *netfilter.Chain) {
 	add(c, "a sender that is not known", out(uplink), unknown("no interface that was read has the sender's address"))
 }
 
-// sourceBeyond: an appliance, or what is behind a gateway, has to translate or to be a proxy for what it sends to the internet ("Virtual
-// network traffic routing", user-defined, and 0.0.0.0/0 address prefix, learn.microsoft.com): nobody there sees a private source. Inside
-// networks the source may stay.
-func (f *fabric) sourceBeyond(c *netfilter.Chain) {
-	inside := slices.Concat(private, notPublic)
-	for _, id := range sorted(f.VNets) {
-		v := f.VNets[id]
-		inside = append(inside, parseAll(v.AddressSpace.AddressPrefixes...)...)
-		for i := range v.Peerings {
-			inside = append(inside, f.remote(&v.Peerings[i])...)
-		}
-	}
-	for _, name := range sorted(f.marks) {
-		if name == gatewayLink || strings.HasPrefix(name, applianceLink) {
-			add(c, "beyond "+name, &netfilter.MatchMark{Value: uint32(f.marks[name]), Mask: ^uint32(0)}, addresses(false, true, inside...),
-				unknown("%s gets it with the source that it has here; the internet sees another, which is decided beyond", name))
-		}
-	}
-}
-
 // leave says how a configuration's address leaves.
 func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statement) {
 	s := f.subnets[x.Subnet.id()]
 	switch {
 	case s == nil:
 		add(c, "a subnet that was not read", with(tests,
-			unknown("subnet %s was not read: it may have a NAT gateway", plain(last(x.Subnet.id()))))...)
+			unknown("a NAT gateway may be there: %s", f.UnreadResource(x.Subnet.id())))...)
 		return
 	case s.NATGateway != nil:
 		f.byGateway(c, tests, s.NATGateway.id())
@@ -153,7 +133,7 @@ func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statemen
 	if id := f.ownID(x); id != "" {
 		a, ok := f.own(x)
 		if !ok {
-			add(c, "the machine's own public address", with(tests, unknown("public address %s was not read", plain(last(id))))...)
+			add(c, "the machine's own public address", with(tests, unknown("%s", f.UnreadResource(id)))...)
 			return
 		}
 		one := packet.Translation{Source: true, Low: a, High: a}
@@ -170,7 +150,7 @@ func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statemen
 func (f *fabric) byGateway(c *netfilter.Chain, tests []netfilter.Statement, id string) {
 	g := f.NATGateways[id]
 	if g == nil {
-		add(c, "a NAT gateway that was not read", with(tests, unknown("NAT gateway %s was not read", plain(last(id))))...)
+		add(c, "a NAT gateway that was not read", with(tests, unknown("%s", f.UnreadResource(id)))...)
 		return
 	}
 	why := "NAT gateway " + title(g.Resource)
@@ -192,13 +172,13 @@ func (f *fabric) byGateway(c *netfilter.Chain, tests []netfilter.Statement, id s
 // front is one public way out.
 type front struct {
 	prefixes []netip.Prefix
-	unread   string // the resource that was not read, "" where it was
+	unread   string // which resource was not read, "" where it was
 }
 
 func (f *fabric) front(address, prefix *ref) front {
 	w := front{prefixes: f.publicAddresses(address, prefix)}
 	if len(w.prefixes) == 0 {
-		w.unread = plain(last(address.id() + prefix.id()))
+		w.unread = f.UnreadResource(address.id() + prefix.id())
 	}
 	return w
 }
@@ -218,7 +198,7 @@ func (f *fabric) oneOf(id, why string, ways []front) netfilter.Statement {
 			continue
 		}
 		if w.unread != "" {
-			add(c, why, unknown("%s was not read, so its address is not known", w.unread))
+			add(c, why, unknown("%s", w.unread))
 			continue
 		}
 		for _, p := range w.prefixes {
@@ -241,7 +221,7 @@ func (f *fabric) byBalancer(c *netfilter.Chain, x *config, tests []netfilter.Sta
 		lbID := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
 		lb := f.LoadBalancers[lbID]
 		if lb == nil {
-			add(c, "a load balancer that was not read", with(tests, unknown("load balancer %s was not read", plain(last(lbID))))...)
+			add(c, "a load balancer that was not read", with(tests, unknown("%s", f.UnreadResource(lbID)))...)
 			return true
 		}
 		if !strings.EqualFold(lb.SKU.Name, "Basic") {
@@ -394,7 +374,7 @@ func (f *fabric) frontsOf(lb *LoadBalancer, id string) []front {
 			return []front{f.front(fe.PublicIPAddress, fe.PublicIPPrefix)}
 		}
 	}
-	return []front{{unread: plain(last(id))}}
+	return []front{{unread: "front end " + plain(last(id)) + " was not read"}}
 }
 
 // throughLB writes the rule for what a load balancer translates: flows of TCP and UDP, or one of them.

@@ -125,7 +125,7 @@ func (f *fabric) noteClusters() {
 		if n.isNode() && f.clusterOf(n) == nil && f.stray(vnetOf(n.configs[0].Subnet.id()), true) != nil {
 			group, _, _ := strings.Cut(n.ID, "/providers/")
 			f.notes = append(f.notes, fmt.Sprintf("Azure: the managed cluster of resource group %s was not read: "+
-				"whether its pods have an overlay network is not known", plain(last(group))))
+				"whether its pods have an overlay network is not known%s", plain(last(group)), f.clusterRemedy()))
 		}
 	}
 }

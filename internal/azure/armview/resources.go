@@ -1,9 +1,6 @@
 package armview
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -22,6 +19,9 @@ type Resources struct {
 	SecurityGroups map[string]*SecurityGroup
 	Clusters       map[string]*Cluster
 	subnets        map[string]*Subnet // also those within VNets
+	peerings       map[string]*Peering
+	sources        map[string]string // the files that resources were read from, by the resources' ids
+	groups         map[string]string // resource groups as files write them, "/subscriptions/x/resourceGroups/y", by the same in lower case
 	// Unread are reads that failed, in words: "network security groups of resource group x: forbidden". Whoever reads adds to them.
 	Unread []string
 }
@@ -45,6 +45,7 @@ type Interface struct {
 	MACAddress         string
 	EnableIPForwarding bool
 	PrivateEndpoint    *ref              // whose interface it is
+	VirtualMachine     *ref              // whose it is; an instance of a scale set has its own in the interface's id
 	SecurityGroup      *ref              `json:"networkSecurityGroup"`
 	IPConfigs          []IPConfiguration `json:"ipConfigurations"`
 }
@@ -112,12 +113,15 @@ type Pool struct {
 	Resource
 	Members   []ref         `json:"backendIPConfigurations"`
 	Addresses []PoolAddress `json:"loadBalancerBackendAddresses"`
+	Network   *ref          `json:"virtualNetwork"` // of the addresses
 }
 
 // PoolAddress is a member of a pool by its address.
 type PoolAddress struct {
 	Name, IPAddress string
 	IPConfig        *ref `json:"networkInterfaceIPConfiguration"`
+	Network         *ref `json:"virtualNetwork"`
+	Subnet          *ref
 }
 
 // BalancingRule is a load balancing rule.
@@ -231,16 +235,44 @@ type SecurityRule struct {
 	DestinationPortRanges       []string
 }
 
-// Cluster is a managed cluster, as far as it says where pods' addresses are.
+// Cluster is a managed cluster.
 type Cluster struct {
 	Resource
-	NodeResourceGroup string
-	NetworkProfile    networkProfile
+	Location, KubernetesVersion, NodeResourceGroup string
+	NetworkProfile                                 NetworkProfile
+	AgentPools                                     []AgentPool `json:"agentPoolProfiles"`
+	AddonProfiles                                  map[string]Addon
 }
 
-type networkProfile struct {
-	NetworkPlugin, NetworkPluginMode, PodCIDR string
-	PodCIDRs                                  []string
+// NetworkProfile is a managed cluster's.
+type NetworkProfile struct {
+	NetworkPlugin, NetworkPluginMode, NetworkMode, NetworkPolicy, NetworkDataplane string
+	PodCIDR, ServiceCIDR, DNSServiceIP, LoadBalancerSKU, OutboundType              string
+	PodCIDRs, ServiceCIDRs                                                         []string
+	LoadBalancerProfile                                                            LoadBalancerProfile
+	KubeProxyConfig                                                                struct{ Mode string }
+}
+
+// LoadBalancerProfile says how a managed cluster leaves by its load balancer.
+type LoadBalancerProfile struct {
+	AllocatedOutboundPorts, IdleTimeoutInMinutes int
+	ManagedOutboundIPs                           struct{ Count int }
+	EffectiveOutboundIPs                         []ref
+}
+
+// AgentPool is a node pool.
+type AgentPool struct {
+	Name, Mode, VMSize, OSType, VNetSubnetID, PodSubnetID, ScaleSetPriority string
+	Count, MaxPods                                                          int
+	EnableNodePublicIP                                                      bool
+	AvailabilityZones, NodeTaints                                           []string
+	NodeLabels                                                              map[string]string
+}
+
+// Addon is an addon of a managed cluster.
+type Addon struct {
+	Enabled bool
+	Config  map[string]string
 }
 
 // NewResources are none.
@@ -249,146 +281,8 @@ func NewResources() *Resources {
 		Interfaces: map[string]*Interface{}, PublicIPs: map[string]*PublicIP{}, Prefixes: map[string]*PublicIPPrefix{},
 		LoadBalancers: map[string]*LoadBalancer{}, NATGateways: map[string]*NATGateway{}, VNets: map[string]*VirtualNetwork{},
 		RouteTables: map[string]*RouteTable{}, SecurityGroups: map[string]*SecurityGroup{}, Clusters: map[string]*Cluster{},
-		subnets: map[string]*Subnet{},
+		subnets: map[string]*Subnet{}, peerings: map[string]*Peering{}, sources: map[string]string{}, groups: map[string]string{},
 	}
-}
-
-// Read adds what a JSON text holds: a resource, a list of them, or an answer of Azure Resource Manager with "value". Both ways of
-// writing them are understood, with "properties" and with their fields one level up, as az has them. Kinds that a walk does not need
-// are passed over.
-func (r *Resources) Read(text []byte) error {
-	var root any
-	if err := json.Unmarshal(text, &root); err != nil {
-		return fmt.Errorf("no JSON as az … -o json writes it: %w", err)
-	}
-	if o, ok := root.(map[string]any); ok {
-		if list, ok := o["value"].([]any); ok && o["id"] == nil {
-			root = list
-		}
-	}
-	list, ok := root.([]any)
-	if !ok {
-		list = []any{root}
-	}
-	for _, item := range list {
-		o, ok := item.(map[string]any)
-		id, _ := o["id"].(string)
-		if !ok || id == "" {
-			return errors.New("a resource without an id: save what az … -o json prints without --query")
-		}
-		if err := r.add(id, flatten(o)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// flatten brings the fields of "properties" one level up, at every depth; a field of the object's own comes first. The recursion is
-// bounded: encoding/json refuses what is nested deeper than 10,000.
-func flatten(v any) any {
-	switch v := v.(type) {
-	case []any:
-		for i := range v {
-			v[i] = flatten(v[i])
-		}
-	case map[string]any:
-		flat := map[string]any{}
-		if p, ok := v["properties"].(map[string]any); ok {
-			for k, e := range p {
-				flat[k] = flatten(e)
-			}
-		}
-		for k, e := range v {
-			if k != "properties" {
-				flat[k] = flatten(e)
-			}
-		}
-		return flat
-	}
-	return v
-}
-
-// kind is the last type in an id: "networkinterfaces".
-func kind(id string) string {
-	parts := strings.Split(strings.ToLower(id), "/")
-	if len(parts) < 3 {
-		return ""
-	}
-	return parts[len(parts)-2]
-}
-
-// decode puts an object into a map of resources.
-func decode[T any](into map[string]*T, id string, o any) error {
-	data, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	x := new(T)
-	if err := json.Unmarshal(data, x); err != nil {
-		return fmt.Errorf("%s: %w", id, err)
-	}
-	into[strings.ToLower(id)] = x
-	return nil
-}
-
-func (r *Resources) add(id string, o any) error {
-	switch kind(id) {
-	case "networkinterfaces":
-		return decode(r.Interfaces, id, o)
-	case "publicipaddresses":
-		return decode(r.PublicIPs, id, o)
-	case "publicipprefixes":
-		return decode(r.Prefixes, id, o)
-	case "loadbalancers":
-		return decode(r.LoadBalancers, id, o)
-	case "natgateways":
-		return decode(r.NATGateways, id, o)
-	case "routetables":
-		return decode(r.RouteTables, id, o)
-	case "networksecuritygroups":
-		return decode(r.SecurityGroups, id, o)
-	case "managedclusters":
-		return decode(r.Clusters, id, o)
-	case "subnets":
-		return decode(r.subnets, id, o)
-	case "virtualnetworks":
-		return r.addVNet(id, o)
-	case "virtualnetworkpeerings":
-		return r.addPeering(id, o)
-	}
-	return nil
-}
-
-func (r *Resources) addVNet(id string, o any) error {
-	before := r.VNets[strings.ToLower(id)]
-	if err := decode(r.VNets, id, o); err != nil {
-		return err
-	}
-	v := r.VNets[strings.ToLower(id)]
-	if before != nil && len(v.Peerings) == 0 {
-		v.Peerings = before.Peerings
-	}
-	for i := range v.Subnets {
-		r.subnets[strings.ToLower(v.Subnets[i].ID)] = &v.Subnets[i]
-	}
-	return nil
-}
-
-// addPeering adds a peering that was listed by itself to its virtual network, also to one that is read later.
-func (r *Resources) addPeering(id string, o any) error {
-	one := map[string]*Peering{}
-	if err := decode(one, id, o); err != nil {
-		return err
-	}
-	key := strings.ToLower(id)
-	vnet := key[:max(0, strings.Index(key, "/virtualnetworkpeerings/"))]
-	if r.VNets[vnet] == nil {
-		r.VNets[vnet] = &VirtualNetwork{}
-	}
-	v := r.VNets[vnet]
-	v.Peerings = slices.DeleteFunc(v.Peerings, func(p Peering) bool { return strings.EqualFold(p.ID, id) })
-	v.Peerings = append(v.Peerings, *one[key])
-	return nil
 }
 
 // sorted are a map's keys in order, so that the same resources give the same walk.

@@ -8,6 +8,7 @@ import (
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // Azure's own ranges: what it routes nowhere unless a virtual network has it (RFC 1918, RFC 6598; "Virtual network traffic routing",
@@ -130,6 +131,9 @@ func (f *fabric) senders(raw *netfilter.Chain, n *nic) {
 		add(raw, why, with(tests, to(f.routesOf(a.subnet), false))...)
 	}
 	f.fromPods(raw, n)
+	if fronts := f.floatingFronts(n); len(fronts) > 0 {
+		add(raw, "replies of the load balancer's back end", in(n.link), addresses(true, false, fronts...), to(f.routesOf(areas[0].subnet), false))
+	}
 	if n.EnableIPForwarding {
 		tests := []netfilter.Statement{in(n.link)}
 		f.endpoints(raw, tests, areas[0].subnet)
@@ -148,7 +152,8 @@ func (f *fabric) unreadNodes(raw *netfilter.Chain) {
 		link := f.linkName("node/" + node.Name)
 		f.outlet(link, "ether", hostMAC)
 		f.unreadLinks["node/"+node.Name] = link
-		add(raw, "an interface that was not read", in(link), unknown("the interface of node %s was not read", plain(node.Name)))
+		add(raw, "an interface that was not read", in(link), unknown("the interface of node %s was not read%s", plain(node.Name),
+			f.remedy(machineID(node)+"/networkInterfaces/x")))
 	}
 }
 
@@ -185,7 +190,7 @@ func (f *fabric) routesOf(subnet string) *netfilter.Chain {
 	if s == nil || v == nil || v.ID == "" {
 		c, fresh := f.chain("routes/" + f.short(subnet))
 		if fresh {
-			add(c, "a subnet that was not read", unknown("subnet %s and its virtual network were not read", plain(last(subnet))))
+			add(c, "a subnet that was not read", unknown("%s", f.UnreadResource(subnet)))
 		}
 		return c
 	}
@@ -198,7 +203,7 @@ func (f *fabric) routesOf(subnet string) *netfilter.Chain {
 		return c
 	}
 	if table != "" && f.RouteTables[table] == nil {
-		add(c, "a route table that was not read", unknown("route table %s was not read", plain(last(table))))
+		add(c, "a route table that was not read", unknown("%s", f.UnreadResource(table)))
 		return c
 	}
 	f.writeRoutes(c, v, vnetOf(subnet), f.RouteTables[table])
@@ -338,6 +343,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 	case vnet.NextHopInternet:
 		c, fresh := f.chain("internet")
 		if fresh {
+			f.dropForwarded(c)
 			add(c, "leaves for the internet", decide(netfilter.Accept))
 		}
 		return c
@@ -359,10 +365,30 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 	return c
 }
 
+// dropForwarded drops what a machine forwards to the internet, or to a public address, without its own address as source, as a lab's Azure
+// does. Whether a NAT gateway translates that is not documented.
+func (f *fabric) dropForwarded(c *netfilter.Chain) {
+	for _, n := range f.nics {
+		if !n.EnableIPForwarding {
+			continue
+		}
+		own := f.floatingFronts(n)
+		for _, a := range f.areas(n) {
+			own = append(own, a.ranges...)
+		}
+		verdict := decide(netfilter.Drop)
+		if s := f.subnets[f.areas(n)[0].subnet]; s == nil || s.NATGateway != nil {
+			verdict = unknown("whether a NAT gateway translates what %s forwards is not known", n.title)
+		}
+		add(c, "not the NIC's address", in(n.link), addresses(true, true, own...), verdict)
+	}
+}
+
 func (f *fabric) gatewayChain() *netfilter.Chain {
 	c, fresh := f.chain(gatewayLink)
 	if fresh {
 		add(c, "to the virtual network gateway", setMark(f.beyond(gatewayLink), false), decide(netfilter.Accept))
+		f.host.Forwarders[gatewayLink] = snapshot.Forwarder{Name: "the " + gatewayLink}
 	}
 	return c
 }
@@ -404,6 +430,12 @@ func (f *fabric) vnetChain(id string) *netfilter.Chain {
 	return c
 }
 
+// appliance is a virtual appliance with its addresses, the primary one first. Assume a stateful firewall, as Azure Firewall is ("Integrate
+// Azure Firewall with Azure Standard Load Balancer", asymmetric routing, learn.microsoft.com).
+func appliance(addresses ...netip.Addr) snapshot.Forwarder {
+	return snapshot.Forwarder{Name: "appliance " + addresses[0].String(), Addresses: addresses, Stateful: true}
+}
+
 // hop is the virtual appliance at an address, seen from a virtual network.
 func (f *fabric) hop(address, network string) *netfilter.Chain {
 	ip, err := netip.ParseAddr(address)
@@ -431,7 +463,9 @@ func (f *fabric) hop(address, network string) *netfilter.Chain {
 			return c
 		}
 	}
-	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond(applianceLink+ip.String()), false), decide(netfilter.Accept))
+	link := applianceLink + ip.String()
+	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond(link), false), decide(netfilter.Accept))
+	f.host.Forwarders[link] = appliance(ip)
 	return c
 }
 

@@ -75,7 +75,7 @@ func (f *fabric) askSubnet(c *netfilter.Chain, subnet, direction string, tests [
 	s := f.subnets[subnet]
 	if s == nil {
 		add(c, "a subnet that was not read", with(tests,
-			unknown("subnet %s was not read: it may have a network security group", plain(last(subnet))))...)
+			unknown("a network security group may be there: %s", f.UnreadResource(subnet)))...)
 		return
 	}
 	f.ask(c, s.SecurityGroup.id(), subnet, direction, tests)
@@ -119,7 +119,7 @@ func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 	}
 	g := f.SecurityGroups[id]
 	if g == nil {
-		add(c, "a network security group that was not read", unknown("network security group %s was not read", plain(last(id))))
+		add(c, "a network security group that was not read", unknown("%s", f.UnreadResource(id)))
 		return c
 	}
 	if direction == vnet.DirectionOutbound {

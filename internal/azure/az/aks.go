@@ -43,22 +43,35 @@ func (l Lab) state(changing string) string {
 // set.
 func poolProfile(l Lab, p cluster.NodePool) object {
 	o := object{
-		"name": p.Name, "count": float64(p.Count), "maxPods": float64(p.MaxPods), "mode": "System", "osType": "Linux", "type": "AvailabilitySet",
+		"name": p.Name, "count": float64(p.Count), "maxPods": float64(p.MaxPods), "mode": string(p.Mode), "osType": "Linux", "type": "AvailabilitySet",
 		"vmSize":              p.VMSize,
 		"orchestratorVersion": l.Cluster.Spec.KubernetesVersion, "currentOrchestratorVersion": l.KubernetesVersion,
 		"powerState": object{"code": "Running"}, "provisioningState": l.state("Scaling"),
 	}
-	if len(p.AvailabilityZones) > 0 {
-		var zones []any
-		for _, z := range p.AvailabilityZones {
-			zones = append(zones, z)
+	for name, list := range map[string][]string{"availabilityZones": p.AvailabilityZones, "nodeTaints": p.NodeTaints} {
+		if len(list) > 0 {
+			o[name] = anys(list)
 		}
-		o["availabilityZones"] = zones
+	}
+	if len(p.NodeLabels) > 0 {
+		labels := object{}
+		for key, value := range p.NodeLabels {
+			labels[key] = value
+		}
+		o["nodeLabels"] = labels
 	}
 	if v, s, err := l.Cluster.FindSubnet(p.VNetSubnet); err == nil {
 		o["vnetSubnetId"] = *builder{l.Network}.subnetID(v.Name, s.Name)
 	}
 	return o
+}
+
+func anys(list []string) []any {
+	var all []any
+	for _, s := range list {
+		all = append(all, s)
+	}
+	return all
 }
 
 // agentPools are the pools as resources of their own.

@@ -31,8 +31,9 @@ type Lab struct {
 	// follow until it ends.
 	ContainerGroups []aci.ContainerGroup
 	ContainerLogs   func(group, container string, follow bool, w io.Writer) error
-	// Scale changes the number of a pool's nodes and gives the lab as it is then; without wait it returns when that has begun. It may be nil.
-	Scale func(pool string, count int, wait bool) (Lab, error)
+	// Edit changes the lab by an edit of its cluster.yaml and gives it as it is then; without wait it returns when that has begun. It may be
+	// nil.
+	Edit func(edit func(source []byte) ([]byte, error), wait bool) (Lab, error)
 }
 
 // Run runs an az command, given without the word az, on a lab: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes

@@ -54,18 +54,27 @@ func world() vnet.Network {
 	}
 }
 
-// labOf is a lab with the network, and the default cluster. It scales by the number alone.
-func labOf(n vnet.Network) Lab {
-	c, _ := cluster.Parse(nil, nil) // an empty file has no errors
+// labOf is a lab with the network, and the default cluster. It changes by its cluster.yaml alone.
+func labOf(n vnet.Network) Lab { return labWith(n, nil) }
+
+// labWith is labOf with another cluster.
+func labWith(n vnet.Network, source []byte) Lab {
+	c, errs := cluster.Parse(nil, source)
+	if len(errs) > 0 {
+		panic(errs)
+	}
 	l := Lab{Network: n, Cluster: c, KubernetesVersion: "1.35.4"}
-	l.Scale = func(pool string, count int, wait bool) (Lab, error) {
-		now := l
-		for i := range now.Cluster.Spec.NodePools {
-			if p := &now.Cluster.Spec.NodePools[i]; p.Name == pool {
-				p.Count = count
-			}
+	l.Edit = func(edit func([]byte) ([]byte, error), _ bool) (Lab, error) {
+		edited, err := edit(source)
+		if err != nil {
+			return Lab{}, err
 		}
-		return now, nil
+		now, errs := cluster.Parse(nil, edited)
+		if len(errs) > 0 {
+			return Lab{}, errs
+		}
+		source, *c = edited, *now
+		return l, nil
 	}
 	return l
 }
@@ -109,16 +118,14 @@ func TestSeed(t *testing.T) {
 
 // TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
 func TestTranscript(t *testing.T) {
-	pools := labOf(world())
-	pools.Cluster.Metadata.Name = "both"
-	pools.Cluster.Spec.NodePools = []cluster.NodePool{{Name: "both", Count: 1}, {Name: "more", Count: 1}}
+	pools := labWith(world(), []byte("metadata: {name: both}\nspec: {nodePools: [{name: both}, {name: more}]}\n"))
 	standard := labOf(vnets())
 	standard.Cluster.Spec.LoadBalancer = cluster.LoadBalancer{SKU: cluster.SKUStandard,
 		Outbound: cluster.Outbound{ManagedIPs: 1, Ports: 1024, IdleTimeoutMinutes: 30}}
 	standard.Cluster.Spec.Addons = []string{"http_application_routing"}
 	standard.Changing = true
 	for file, l := range map[string]Lab{"testdata/more.txt": labOf(world()), "testdata/vnets.txt": labOf(vnets()),
-		"testdata/scale.txt": labOf(world()), "testdata/pools.txt": pools,
+		"testdata/scale.txt": labOf(world()), "testdata/nodepool.txt": labOf(world()), "testdata/pools.txt": pools,
 		"testdata/nsg.txt": labOf(nsgs()), "testdata/container.txt": containers(), "testdata/aks.txt": standard} {
 		want, got := transcript(t, file, l)
 		if *update {

@@ -33,6 +33,8 @@ func commands() []command {
 	return append(all,
 		scaling("aks", "[-g GROUP] [-n CLUSTER] [--nodepool-name POOL] -c COUNT [--no-wait]; -n takes a pool's name, too"),
 		scaling("aks nodepool", "[-g GROUP] [--cluster-name CLUSTER] -n POOL -c COUNT [--no-wait]"),
+		addPool,
+		deletePool,
 		command{
 			words: "container logs", usage: "container logs -g GROUP -n NAME [--container-name CONTAINER] [--follow]",
 			needs: []string{needsGroup, needsName}, run: containerLogs,

@@ -13,6 +13,7 @@ type options struct {
 	group, name, parent string // -g, -n, --lb-name and the like
 	includeDefault      bool   // of security rules
 	pool, count         string // aks scale
+	newPool             poolOptions
 	noWait              bool
 	container           string // container logs
 	follow              bool
@@ -20,7 +21,8 @@ type options struct {
 	vm, nic, direction, protocol, local, remote string // network watcher test-ip-flow
 }
 
-// flags are names of arguments, and where each goes: a *string for one with a value, a *bool for a switch.
+// flags are names of arguments, and where each goes: a *string for one with a value, a *[]string for one with one or more, a *bool for a
+// switch.
 type flags map[string]any
 
 // output are the arguments of all commands.
@@ -53,6 +55,17 @@ func (o *options) parse(args []string, c command) error {
 				return usage("unrecognized arguments: %s", args[i])
 			}
 			*at = true
+		case *[]string:
+			if inline {
+				*at = append(*at, value)
+			}
+			for i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+				i++
+				*at = append(*at, args[i])
+			}
+			if len(*at) == 0 {
+				return usage("argument %s: expected at least one argument", name)
+			}
 		case *string:
 			if !inline {
 				if i++; i == len(args) || strings.HasPrefix(args[i], "-") && known[args[i]] != nil {

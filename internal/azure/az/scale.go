@@ -35,10 +35,7 @@ func scaling(words, usage string) command {
 			if err != nil {
 				return nil, err
 			}
-			if l.Scale == nil {
-				return nil, errors.New("nothing can be changed here")
-			}
-			now, err := l.Scale(pool, count, !o.noWait)
+			now, err := l.edit(o, func(source []byte) ([]byte, error) { return cluster.SetCount(source, pool, count) })
 			if err != nil || o.noWait {
 				return nil, err
 			}
@@ -51,20 +48,42 @@ func scaling(words, usage string) command {
 	}
 }
 
+// edit has the lab change, as az does: it waits unless --no-wait is among the options.
+func (l Lab) edit(o options, change func(source []byte) ([]byte, error)) (Lab, error) {
+	if l.Edit == nil {
+		return Lab{}, errors.New("nothing can be changed here")
+	}
+	return l.Edit(change, !o.noWait)
+}
+
+// number reads the value of a flag from least to most; without one it stays what it is. Bounds is the sentence that has the two.
+func number(into *int, flag, text string, least, most int, bounds string) error {
+	if text == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return usage("argument %s: invalid int value: '%s'", flag, text)
+	}
+	if n < least || n > most {
+		return usage("argument %s: %d is not possible: "+bounds, flag, n, least, most)
+	}
+	*into = n
+	return nil
+}
+
 // scaling says which pool is meant and how many nodes it is to have. A lab has one cluster, so that neither it nor its group has to be
 // named, and "az aks scale -n" takes a pool's name too.
 func (o *options) scaling(words string, l Lab) (pool string, count int, err error) {
 	c := l.Cluster
-	count, err = strconv.Atoi(o.count)
-	if err != nil {
-		return "", 0, usage("argument --node-count/-c: invalid int value: '%s'", o.count)
+	if o.count == "" {
+		return "", 0, usage("argument --node-count/-c: invalid int value: ''")
 	}
-	if count < 1 || count > cluster.MaxPoolNodes {
-		return "", 0, usage("argument --node-count/-c: %d is not possible: a pool has 1 to %d nodes in the lab", count, cluster.MaxPoolNodes)
+	if err := number(&count, "--node-count/-c", o.count, 1, cluster.MaxPoolNodes, "a pool has %d to %d nodes in the lab"); err != nil {
+		return "", 0, err
 	}
-	if o.group != "" && !strings.EqualFold(o.group, c.Spec.Azure.ResourceGroup) {
-		return "", 0, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; the cluster is in '%s'", o.group,
-			c.Spec.Azure.ResourceGroup)
+	if err := o.clusterGroup(c); err != nil {
+		return "", 0, err
 	}
 	named, pool := o.name, o.pool
 	if words == "aks nodepool" {
@@ -76,11 +95,27 @@ func (o *options) scaling(words string, l Lab) (pool string, count int, err erro
 		}
 		named, pool = "", named
 	}
-	if named != "" && !isCluster(c, named) {
-		return "", 0, notFound("(ResourceNotFound) there is no cluster '%s'; the lab's is '%s', its node pools are %s", named, c.Metadata.Name,
-			strings.Join(c.PoolNames(), ", "))
+	if err := noCluster(c, named); err != nil {
+		return "", 0, err
 	}
 	return onePool(c, words, pool, count)
+}
+
+// clusterGroup checks that the group, if one is named, is the cluster's.
+func (o *options) clusterGroup(c *cluster.Cluster) error {
+	if o.group == "" || strings.EqualFold(o.group, c.Spec.Azure.ResourceGroup) {
+		return nil
+	}
+	return notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; the cluster is in '%s'", o.group, c.Spec.Azure.ResourceGroup)
+}
+
+// noCluster is the error of a name, if there is one, that is not the cluster's.
+func noCluster(c *cluster.Cluster, name string) error {
+	if name == "" || isCluster(c, name) {
+		return nil
+	}
+	return notFound("(ResourceNotFound) there is no cluster '%s'; the lab's is '%s', its node pools are %s", name, c.Metadata.Name,
+		strings.Join(c.PoolNames(), ", "))
 }
 
 func isCluster(c *cluster.Cluster, name string) bool { return strings.EqualFold(c.Metadata.Name, name) }

@@ -17,6 +17,12 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
+// The names of the fabric's namespaces in Config.Dir.
+const (
+	FabricNamespace   = "fabric"
+	InternetNamespace = "internet"
+)
+
 // Config is what a Fabric is made of.
 type Config struct {
 	// Dir holds the lab's namespaces; the fabric makes "fabric" and "internet" in it.
@@ -130,10 +136,10 @@ func (f *Fabric) start(ctx context.Context) error {
 
 // openNamespaces opens or makes them; fresh says that the fabric's was made.
 func (f *Fabric) openNamespaces() (fresh bool, err error) {
-	if f.fabric, fresh, err = kernel.EnsureNamespace(filepath.Join(f.cfg.Dir, "fabric")); err != nil {
+	if f.fabric, fresh, err = kernel.EnsureNamespace(filepath.Join(f.cfg.Dir, FabricNamespace)); err != nil {
 		return false, err
 	}
-	f.internet, _, err = kernel.EnsureNamespace(filepath.Join(f.cfg.Dir, "internet"))
+	f.internet, _, err = kernel.EnsureNamespace(filepath.Join(f.cfg.Dir, InternetNamespace))
 	return fresh, err
 }
 
@@ -178,8 +184,8 @@ func (f *Fabric) Close() error {
 func (f *Fabric) Remove() error {
 	err := f.Close()
 	return errors.Join(err,
-		kernel.RemoveNamespace(filepath.Join(f.cfg.Dir, "fabric")),
-		kernel.RemoveNamespace(filepath.Join(f.cfg.Dir, "internet")),
+		kernel.RemoveNamespace(filepath.Join(f.cfg.Dir, FabricNamespace)),
+		kernel.RemoveNamespace(filepath.Join(f.cfg.Dir, InternetNamespace)),
 		f.forget())
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/source"
@@ -111,7 +112,7 @@ func (g *group) adopt(spec *aci.Container, r *run) {
 				r.Now = aci.ContainerState{State: aci.StateWaiting}
 			}
 		})
-		_ = os.RemoveAll(dir)
+		_ = tree.Remove(dir)
 		return
 	}
 	if err != nil {
@@ -146,9 +147,6 @@ func (g *group) start(ctx context.Context, spec *aci.Container, r *run) *contain
 	}
 	g.change(func() {
 		r.Attempt, r.starting = r.Attempt+1, true
-		if image.LookAlike != "" {
-			r.Events = addEvent(r.Events, "Warning", "LookAlike", image.LookAlike)
-		}
 		r.Events = addEvent(r.Events, "Normal", "Pulled", image.Said(ref))
 	})
 	g.removeLog(r.name, r.Attempt-2)

@@ -241,14 +241,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	g.mu.Lock()
 	g.removed = true
 	g.mu.Unlock()
-	return errors.Join(os.RemoveAll(g.dir), tree.Remove(g.disk), removeFile(g.cfg.LogFile(g.name)))
-}
-
-func removeFile(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return errors.Join(tree.Remove(g.dir), tree.Remove(g.disk), supervise.RemoveLog(g.cfg.LogFile(g.name)))
 }
 
 // endProcesses kills what is left in the group's namespaces: what somebody else began there.

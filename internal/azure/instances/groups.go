@@ -119,6 +119,23 @@ func (s *Groups) find(name string) (*group, error) {
 	return g, nil
 }
 
+// Namespaces are the network namespaces of the groups and of their machines.
+func (s *Groups) Namespaces() []*kernel.Namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*kernel.Namespace
+	for _, g := range s.groups {
+		g.mu.Lock()
+		for _, ns := range []*kernel.Namespace{g.space, g.host} {
+			if ns != nil {
+				all = append(all, ns)
+			}
+		}
+		g.mu.Unlock()
+	}
+	return all
+}
+
 // Get is aci.Service's.
 func (s *Groups) Get(_ context.Context, name string) (aci.ContainerGroup, error) {
 	g, err := s.find(name)

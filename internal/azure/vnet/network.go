@@ -218,6 +218,9 @@ type Probe struct {
 	Count           int // failures in a row that take a back end out
 }
 
+// metadataService is the address of the Azure Instance Metadata Service (IMDS).
+var metadataService = netip.AddrFrom4([4]byte{169, 254, 169, 254})
+
 // ProbeSource is the address that Azure's health probes come from, and where its host answers (wire server, DNS).
 var ProbeSource = netip.AddrFrom4([4]byte{168, 63, 129, 16})
 

@@ -142,6 +142,7 @@ func (w *nftWriter) vnets(n Network, f *firewall) {
 	w.set("map", "subnets", "ifname : verdict", "", subnets)
 	w.chain("raw", "type filter hook prerouting priority raw; policy accept;",
 		fmt.Sprintf("ip daddr %s accept comment %q", ProbeSource, "Azure's host, next to every machine"),
+		fmt.Sprintf("ip daddr %s drop comment %q", metadataService, "the Instance Metadata Service, which this lab does not have"),
 		because("iifname vmap @subnets", "by the routes of the sender's subnet"))
 }
 
@@ -209,6 +210,7 @@ type balanced struct {
 	rule     Rule
 	frontend netip.Addr
 	up       []member
+	denied   string // which security rule denies the probe of a member, the first of those that are down; "" for none
 }
 
 type member struct {
@@ -254,12 +256,28 @@ func balancedRules(n Network, h Health) []balanced {
 			for _, m := range lb.poolMembers(n, r.BackendPool) {
 				if r.Probe == "" || h[ProbeTarget{lb.Name, r.Probe, m.ref}] {
 					b.up = append(b.up, m.member)
+				} else if d, denied := n.ProbeDenial(ProbeTarget{lb.Name, r.Probe, m.ref}); denied && b.denied == "" {
+					b.denied = fmt.Sprintf("%s the probe of %s", d, m.nic.Machine)
 				}
 			}
 			all = append(all, b)
 		}
 	}
 	return all
+}
+
+// maxComment is the most bytes of a rule's comment that nft takes (NFTNL_UDATA_COMMENT_MAXLEN, with its end).
+const maxComment = 127
+
+// noBackEnd is why a rule without a back end that is up drops.
+const noBackEnd = "no back end is up"
+
+// whyDown is that, with the security rule that denies a probe where there is room for its name.
+func (b balanced) whyDown() string {
+	if why := noBackEnd + ": " + b.denied; b.denied != "" && len(why) <= maxComment {
+		return why
+	}
+	return noBackEnd
 }
 
 type poolMember struct {
@@ -308,7 +326,7 @@ func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 		}
 		floating = append(floating, fmt.Sprintf("%s . %s . %d : goto %s", b.frontend, b.l4(), b.rule.FrontendPort, b.chain()))
 		if len(b.up) == 0 {
-			w.chain(b.chain(), "", `drop comment "no back end is up"`)
+			w.chain(b.chain(), "", because("drop", b.whyDown()))
 			continue
 		}
 		var marks []string
@@ -334,7 +352,7 @@ func (w *nftWriter) translate(rules []balanced, f *firewall) {
 		}
 		plain = append(plain, fmt.Sprintf("%s . %s . %d : goto %s", b.frontend, b.l4(), b.rule.FrontendPort, b.chain()))
 		if len(b.up) == 0 {
-			w.chain(b.chain(), "", `drop comment "no back end is up"`)
+			w.chain(b.chain(), "", because("drop", b.whyDown()))
 			continue
 		}
 		var ends []string

@@ -180,6 +180,31 @@ func (n *Network) Decide(nic NIC, direction string, f SecurityFlow) []SecurityDe
 	return all
 }
 
+// probePort stands for the source port of a probe, which Azure chooses.
+const probePort = 49152
+
+// ProbeDenial is the decision that keeps a load balancer's probe from a member's machine; false where none does.
+func (n *Network) ProbeDenial(t ProbeTarget) (SecurityDecision, bool) {
+	lb, ok := n.LoadBalancer(t.LoadBalancer)
+	nic, there := n.NIC(t.Member.NIC)
+	if !ok || !there {
+		return SecurityDecision{}, false
+	}
+	probe := slices.IndexFunc(lb.Probes, func(p Probe) bool { return p.Name == t.Probe })
+	config := slices.IndexFunc(nic.IPConfigs, func(c IPConfig) bool { return c.Name == t.Member.IPConfig })
+	if probe < 0 || config < 0 {
+		return SecurityDecision{}, false
+	}
+	decisions := n.Decide(nic, DirectionInbound, SecurityFlow{
+		Protocol: 6, Source: netip.AddrPortFrom(ProbeSource, probePort),
+		Destination: netip.AddrPortFrom(nic.IPConfigs[config].Address, lb.Probes[probe].Port),
+	})
+	if len(decisions) == 0 || decisions[len(decisions)-1].Allowed() {
+		return SecurityDecision{}, false
+	}
+	return decisions[len(decisions)-1], true
+}
+
 func (r SecurityRule) matches(f SecurityFlow, tags tags) bool {
 	number, known := map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17}[r.Protocol]
 	if known && number != f.Protocol {

@@ -32,7 +32,8 @@ func Signed() reason.Writer {
 	}
 	toRule := reason.Line{To: "rule/{name}", For: "Azure load balancer"}
 	balance := []reason.Line{
-		{Comment: "no back end is up", For: "Azure load balancer rule {name}: no back end is up"},
+		{Comment: noBackEnd, For: "Azure load balancer rule {name}: " + noBackEnd},
+		{Comment: noBackEnd + ": {why}", For: "Azure load balancer rule {name}: " + noBackEnd + ": {why}"},
 		{Comment: "{why}", For: "Azure load balancer rule {name}"},
 	}
 	return reason.Writer{

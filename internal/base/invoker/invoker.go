@@ -65,6 +65,32 @@ func (u User) Environment() []string {
 	return append(env, "HOME="+u.Home, "USER="+u.Name, "LOGNAME="+u.Name)
 }
 
+// CacheDir is the cache directory of who we are: behind sudo root's, also where sudo kept the environment of the user who called it.
+func CacheDir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
+	}
+	caller, err := Get()
+	if err != nil {
+		return "", err
+	}
+	if caller.Credential == nil || caller.Credential.Uid == 0 || !isBelow(caller.Home, cache) {
+		return cache, nil
+	}
+	self, err := user.LookupId(strconv.Itoa(os.Geteuid()))
+	if err != nil {
+		return "", fmt.Errorf("find root's home directory: %w", err)
+	}
+	return filepath.Join(self.HomeDir, ".cache"), nil
+}
+
+// isBelow reports whether a path is a directory or below it.
+func isBelow(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
 // InHome is a path of the user's home.
 func (u User) InHome(name string) string {
 	return filepath.Join(cmp.Or(u.Home, os.Getenv("HOME")), name)

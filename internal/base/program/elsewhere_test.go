@@ -15,7 +15,6 @@ import (
 var elsewhere = map[string]string{
 	"internal/base/program/program.go":                "the function that all others use",
 	"internal/base/supervise/process.go":              "processes that go on without us, and are taken over by their pid files",
-	"internal/lab/onnode.go":                          "what kubectl packetwalk talks to, for as long as that takes",
 	"internal/lab/up.go":                              "the lab process, which goes on without us",
 	"internal/cli/shell.go":                           "the user's shell",
 	"internal/pods/container/below.go":                "a process below another process namespace, by system calls alone",
@@ -24,10 +23,12 @@ var elsewhere = map[string]string{
 	"internal/pods/container/boot/shim.go":            "a container's first process",
 	"internal/pods/container/start.go":                "processes in containers, and what starts them",
 	"internal/pods/container/run.go":                  "what the user runs on a host, at a terminal as a rule, for as long as it takes",
+	"internal/pods/realnode/boot/inside.go":           "a program of a node's on it, for as long as that runs",
 	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",
 	"internal/pods/app/agnhost.go":                    "a pod's own program, which does what its client asks for",
 	"internal/tour/run.go":                            "the commands of a page, with a limit and a group of their own",
 	"internal/testing/containertest/containertest.go": "for tests only",
+	"internal/testing/runc/runc.go":                   "for tests only",
 }
 
 // TestElsewhere: no other code of ours starts a process, whatever name it imports the packages by.

@@ -14,7 +14,9 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +24,18 @@ import (
 
 // Path is where programs are looked for when nobody says otherwise: a shell's of Debian's for root.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// AddSystemPath adds the directories of Path that $PATH lacks, at its end. Users' $PATH often lacks /usr/sbin, where nft, mkfs.ext4 and
+// others are.
+func AddSystemPath() error {
+	dirs := filepath.SplitList(os.Getenv("PATH"))
+	for _, dir := range filepath.SplitList(Path) {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return os.Setenv("PATH", strings.Join(dirs, string(filepath.ListSeparator)))
+}
 
 // Limit is how long a program may take whose Command has no limit of its own. The longest that we know of is an iptables-restore of
 // 100,000 rules on a busy machine.
@@ -211,6 +225,12 @@ func Package(name string) string {
 		return "nftables"
 	case name == "ip", name == "bridge":
 		return "iproute2"
+	case name == "mkfs.ext4":
+		return "e2fsprogs"
+	case name == "modprobe":
+		return "kmod"
+	case name == "unshare":
+		return "util-linux"
 	case strings.HasPrefix(name, "iptables"), strings.HasPrefix(name, "ip6tables"):
 		return "iptables"
 	case strings.HasPrefix(name, "ebtables"):

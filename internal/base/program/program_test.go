@@ -151,3 +151,17 @@ func TestEndsWithProcess(t *testing.T) {
 	waitEnd(t, fds[0])
 	_ = unix.PidfdSendSignal(int(fds[1].Fd), syscall.SIGKILL, nil, 0) // what a program starts is its own to end
 }
+
+// TestAddSystemPath: what the user has comes first, and no directory twice.
+func TestAddSystemPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"":                                 program.Path,
+		"/opt/bin:/usr/bin":                "/opt/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/bin",
+		program.Path + ":/usr/local/games": program.Path + ":/usr/local/games",
+	} {
+		t.Setenv("PATH", path)
+		if err := program.AddSystemPath(); err != nil || os.Getenv("PATH") != want {
+			t.Errorf("%q becomes %q, %v", path, os.Getenv("PATH"), err)
+		}
+	}
+}

@@ -18,12 +18,13 @@ import (
 // The limits. A response may take its time: logs are followed, and sessions go on.
 const (
 	// from a connection's begin, or a request's first octet, to the end of the request's head; TLS's handshake too
-	HeaderTime     = 30 * time.Second
+	HeaderTime     = 10 * time.Second
 	RestTime       = 60 * time.Second // between two pieces of a request's body, as nginx's client_body_timeout
 	IdleTime       = 75 * time.Second // between two requests, as nginx's keepalive_timeout
 	MaxHeader      = 32 << 10         // octets of a request's head, which net/http gives 4 KiB more
 	MaxBody        = 8 << 20          // octets of a request's body
-	MaxConnections = 4096             // at once; more wait in the kernel's queue
+	MaxConnections = 4096             // at once
+	MaxOfPeer      = 1024             // of one address, that are idle
 )
 
 // A Server answers HTTP requests within the limits.
@@ -35,8 +36,46 @@ func New(h http.Handler, errors *log.Logger) *Server {
 		errors = log.New(io.Discard, "", 0)
 	}
 	return &Server{http.Server{
-		Handler: limited(h), ErrorLog: errors, ReadHeaderTimeout: HeaderTime, IdleTimeout: IdleTime, MaxHeaderBytes: MaxHeader,
+		Handler: inUse(limited(h)), ErrorLog: errors, ReadHeaderTimeout: HeaderTime, IdleTimeout: IdleTime, MaxHeaderBytes: MaxHeader,
+		ConnContext: withConn, ConnState: taken,
 	}}
+}
+
+// connKey is where a request's context has its connection.
+type connKey struct{}
+
+// withConn puts a connection into the context of its requests.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	of := limitedOf(c)
+	if of == nil {
+		return ctx
+	}
+	of.giveToServer()
+	return context.WithValue(ctx, connKey{}, of)
+}
+
+// inUse has a request's connection be in use while it is answered.
+func inUse(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if of, ok := r.Context().Value(connKey{}).(*limitedConn); ok {
+			of.use(1)
+			defer of.use(-1)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// taken has a connection that a handler takes over be in use for good.
+func taken(c net.Conn, state http.ConnState) {
+	if of := limitedOf(c); of != nil && state == http.StateHijacked {
+		of.use(1)
+	}
+}
+
+// WithoutKeepAlive has the server close each connection when it has answered, as servers of health checks do: clients of these come once.
+func (s *Server) WithoutKeepAlive() *Server {
+	s.http.SetKeepAlivesEnabled(false)
+	return s
 }
 
 // WithTLS has the server speak TLS.

@@ -50,6 +50,7 @@ func client(t *testing.T, h http.HandlerFunc) net.Conn {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		time.Sleep(time.Second) // net/http waits for half a second before it closes a connection that it has answered
 	})
 	return here
 }
@@ -153,13 +154,13 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestLimit: one connection more than there may be waits until another ends, and one direction of a connection can be closed.
+// TestLimit: where all connections are in use, one more waits until another ends, and one direction of a connection can be closed.
 func TestLimit(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limit(inner, 1)
+	l := newLimiter(inner, 1, 1)
 	accepted := make(chan net.Conn)
 	go func() {
 		for {
@@ -168,6 +169,7 @@ func TestLimit(t *testing.T) {
 				close(accepted)
 				return
 			}
+			_, _ = c.Read(make([]byte, 1))
 			accepted <- c
 		}
 	}()
@@ -177,6 +179,9 @@ func TestLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
+		if _, err := io.WriteString(c, "x"); err != nil { // in use
+			t.Fatal(err)
+		}
 	}
 	first := <-accepted
 	if err := first.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
@@ -196,6 +201,190 @@ func TestLimit(t *testing.T) {
 	}
 	if _, open := <-accepted; open {
 		t.Error("accepts after its end")
+	}
+}
+
+// crowded is a server of h for few connections, and its address.
+func crowded(t *testing.T, h http.HandlerFunc, most, mostOfPeer int) string {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(h, nil)
+	done := make(chan error, 1)
+	go func() { done <- s.http.Serve(newLimiter(inner, most, mostOfPeer)) }()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	return inner.Addr().String()
+}
+
+// TestIdleKeepNobodyOut: whoever holds idle connections keeps out neither others nor itself, and connections in use stay.
+func TestIdleKeepNobodyOut(t *testing.T) {
+	release := make(chan struct{})
+	address := crowded(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-release
+		}
+		_, _ = io.WriteString(w, "ok")
+	}, 20, 10)
+	slow, err := http.Get("http://" + address + "/slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Body.Close()
+	dial := func(from string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	ask := func(c net.Conn) error {
+		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	}
+	for range 50 {
+		dial("127.0.0.2") // says nothing
+	}
+	for range 50 {
+		if _, err := io.WriteString(dial("127.0.0.3"), "GET / HT"); err != nil { // half a head
+			t.Fatal(err)
+		}
+	}
+	kept := dial("127.0.0.4")
+	for range 3 { // between its requests it is idle, the shortest time of all
+		if err := ask(kept); err != nil {
+			t.Errorf("a client that has few: %v", err)
+		}
+	}
+	for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.5"} {
+		if err := ask(dial(from)); err != nil {
+			t.Errorf("%s: %v", from, err)
+		}
+	}
+	close(release)
+	if text, err := io.ReadAll(slow.Body); string(text) != "ok" {
+		t.Errorf("the connection in use: %q, %v", text, err)
+	}
+}
+
+// TestTakenOver: a connection that a handler has taken over is in use for good.
+func TestTakenOver(t *testing.T) {
+	address := crowded(t, func(w http.ResponseWriter, _ *http.Request) {
+		c, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.Copy(c, rw)
+		c.Close()
+	}, 2, 1)
+	first, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	echo := func(text string) error {
+		_ = first.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := io.WriteString(first, text); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(first, make([]byte, len(text)))
+		return err
+	}
+	if _, err := io.WriteString(first, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := echo("a"); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	time.Sleep(50 * time.Millisecond) // it has every chance to be closed
+	if err := echo("b"); err != nil {
+		t.Errorf("a connection that was taken over: %v", err)
+	}
+}
+
+// givenConns is a listener of connections whose beginning was read.
+type givenConns struct {
+	net.Listener
+	conns chan net.Conn
+}
+
+func (l givenConns) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+// begun is a connection whose beginning was read.
+type begun struct {
+	net.Conn
+	r io.Reader
+}
+
+func (b begun) Read(p []byte) (int, error) { return b.r.Read(p) }
+func (b begun) NetConn() net.Conn          { return b.Conn }
+
+// TestGivenToServer: a connection whose beginning another reader had is idle between its requests like any other.
+func TestGivenToServer(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, given := newLimiter(inner, 2, 2), make(chan net.Conn)
+	s := New(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
+	go func() { _ = s.Serve(t.Context(), givenConns{inner, given}) }()
+	go func() {
+		defer close(given)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(c)
+			_, _ = r.Peek(1)
+			given <- begun{c, r}
+		}
+	}()
+	defer l.Close()
+	for range 5 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

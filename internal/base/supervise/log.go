@@ -1,7 +1,6 @@
 package supervise
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"strings"
@@ -15,23 +14,34 @@ const (
 )
 
 // LastLines gives the last lines of a log, at most five, each after a line break and two blanks, without control characters; "" when there
-// is none.
+// is none. They may be in what was set aside of it.
 func LastLines(path string) string {
+	return formatLines(lastOf(Aside(path)) + lastOf(path))
+}
+
+// LastLinesOf is LastLines of a file that is open.
+func LastLinesOf(f *os.File) string { return formatLines(readEnd(f)) }
+
+func lastOf(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	return LastLinesOf(f)
+	return readEnd(f)
 }
 
-// LastLinesOf is LastLines of a file that is open.
-func LastLinesOf(f *os.File) string {
+func readEnd(f *os.File) string {
 	if info, err := f.Stat(); err == nil {
 		_, _ = f.Seek(max(0, info.Size()-lastBytes), io.SeekStart)
 	}
 	text, _ := io.ReadAll(io.LimitReader(f, lastBytes))
-	lines := strings.Split(string(bytes.TrimSpace(text)), "\n")
+	return string(text)
+}
+
+func formatLines(text string) string {
+	text = strings.TrimSpace(text[max(0, len(text)-lastBytes):])
+	lines := strings.Split(text, "\n")
 	var out strings.Builder
 	for _, line := range lines[max(0, len(lines)-lastLines):] {
 		out.WriteString("\n  " + strings.Map(printable, line))

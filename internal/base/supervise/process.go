@@ -152,21 +152,6 @@ func (h *handle) stop(grace time.Duration) error {
 	return nil
 }
 
-// maxLog is the size, bytes, at which a start sets the log aside (as NAME.1, the one before being lost).
-const maxLog = 16 << 20
-
-func openLog(path string) (*os.File, error) {
-	if path == "" {
-		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	}
-	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
-		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, err
-		}
-	}
-	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-}
-
 // writePid records a process: its number and its start time, clock ticks since boot, which no later process of the same number shares.
 func writePid(path string, pid int) error {
 	if path == "" {

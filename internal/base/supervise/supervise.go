@@ -19,7 +19,7 @@ type Process struct {
 	Args    []string // its arguments, without the program's name
 	Env     []string // KEY=value; nil: the caller's environment
 	Dir     string   // working directory; empty: the caller's
-	LogFile string   // standard output and error are appended here; empty: thrown away
+	LogFile string   // standard output and error are appended here, and bounded ([MaxLog]); empty: thrown away
 	PidFile string   // makes the process adoptable by a later supervisor; empty: not adoptable
 }
 
@@ -72,7 +72,8 @@ type Supervisor struct {
 	state   State
 	current *handle
 	leave   context.CancelFunc
-	ended   chan struct{} // closes when the loop has ended
+	ended   chan struct{}  // closes when the loop has ended
+	bound   sync.WaitGroup // of the log
 }
 
 // Run adopts or starts the process and keeps it running until Stop or Detach. It returns when the process runs or could not be started;
@@ -93,6 +94,9 @@ func Run(process Process, start Start, options Options) (*Supervisor, error) {
 	ctx, leave := context.WithCancel(context.Background())
 	s.leave = leave
 	s.running(h, adopted)
+	if process.LogFile != "" {
+		s.bound.Go(func() { BoundLog(ctx, process.LogFile) })
+	}
 	go s.loop(ctx, h)
 	return s, nil
 }
@@ -185,6 +189,7 @@ func (s *Supervisor) State() State {
 func (s *Supervisor) Detach() {
 	s.leave()
 	<-s.ended
+	s.bound.Wait()
 }
 
 // Stop ends the supervision and the process: SIGTERM, then SIGKILL after Options.Grace. Only the process itself gets signals, not what it

@@ -1,13 +1,14 @@
 package supervise
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -288,19 +289,127 @@ func TestNoDescriptorLeak(t *testing.T) {
 	}
 }
 
-func TestLogSetAside(t *testing.T) {
+// TestTrimLog: a log that is too long is set aside while a process writes to it, whose next line is the first of the new one. A link is
+// not followed to what others made of it, nor is a log made.
+func TestTrimLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(path, bytes.Repeat([]byte("x"), maxLog+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	log, err := openLog(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log.Close()
-	for name, size := range map[string]int64{path: 0, path + ".1": maxLog + 1} {
-		if info, err := os.Stat(name); err != nil || info.Size() != size {
-			t.Errorf("%s: %v, %v; want %d bytes", name, info, err, size)
+	defer log.Close()
+	write := func(text string) {
+		t.Helper()
+		if _, err := log.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(name string) string {
+		text, _ := os.ReadFile(name)
+		return string(text)
+	}
+	write(strings.Repeat("x", MaxLog))
+	if err := trimLog(path); err != nil || len(read(path)) != MaxLog {
+		t.Errorf("a log of the right size: %v, %d bytes", err, len(read(path)))
+	}
+	write("last\n")
+	if err := trimLog(path); err != nil {
+		t.Fatal(err)
+	}
+	write("next\n")
+	if aside := read(path + ".1"); len(aside) != MaxLog || !strings.HasSuffix(aside, "xlast\n") || read(path) != "next\n" {
+		t.Errorf("set aside %d bytes; the log is %.50q", len(aside), read(path))
+	}
+	if err := trimLog(filepath.Join(t.TempDir(), "none")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTrimLogFails: a log is bounded also where nothing can be set aside, and says so.
+func TestTrimLogFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.MkdirAll(filepath.Join(Aside(path), "in-the-way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(path, make([]byte, MaxLog+1), 0o600), trimLog(path)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || !strings.HasPrefix(string(text), "packetwalk: the log up to here is lost: ") || strings.Count(string(text), "\n") != 1 {
+		t.Errorf("%.100q, %v", text, err)
+	}
+}
+
+// TestTrimLogAside: a reader of the file that was set aside is not disturbed by the next one, and a link with its name is not followed.
+func TestTrimLogAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	fill := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(strings.Repeat(text, MaxLog+1)), 0o600), trimLog(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill("1")
+	aside, err := os.Open(Aside(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer aside.Close()
+	fill("2")
+	if text, err := io.ReadAll(aside); err != nil || string(text) != strings.Repeat("1", MaxLog) {
+		t.Errorf("%.20q: %v", text, err)
+	}
+	other := path + ".other"
+	if err := errors.Join(os.WriteFile(other, []byte("kept"), 0o600), os.Remove(Aside(path)), os.Symlink(other, Aside(path))); err != nil {
+		t.Fatal(err)
+	}
+	fill("3")
+	if text, _ := os.ReadFile(other); string(text) != "kept" {
+		t.Errorf("a link was followed: %.20q", text)
+	}
+	if err := errors.Join(RemoveLog(path), RemoveLog(path)); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(path + "*"); !slices.Equal(left, []string{other}) {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// TestLastLinesAside: what a process said last is known, too, when its log was just set aside.
+func TestLastLinesAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	text := strings.Repeat("x\n", MaxLog/2+1) + "why\n"
+	if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), trimLog(path)); err != nil {
+		t.Fatal(err)
+	}
+	if got := LastLines(path); !strings.HasSuffix(got, "\n  x\n  why") {
+		t.Errorf("%q", got)
+	}
+	if err := os.WriteFile(path, []byte("then\nit ended\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := LastLines(path), "\n  x\n  x\n  why\n  then\n  it ended"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestBoundedWhileRunning: a process that writes much has a log of a bounded size.
+func TestBoundedWhileRunning(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	args := []string{"-c", "head -c 20000000 /dev/zero; echo end; exec sleep 100"}
+	s, err := Run(Process{Name: "loud", Path: "/bin/sh", Args: args, LogFile: path}, (*exec.Cmd).Start, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Stop() }()
+	for end := time.Now().Add(3 * logPause); ; time.Sleep(100 * time.Millisecond) {
+		now, err := os.Stat(path)
+		aside, err2 := os.Stat(path + ".1")
+		if err == nil && err2 == nil && now.Size() < MaxLog && aside.Size() == MaxLog {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%v %v, %v %v", now, err, aside, err2)
 		}
 	}
 }

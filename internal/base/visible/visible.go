@@ -37,6 +37,9 @@ func Text(s string) string {
 	return b.String()
 }
 
+// Line is Text of a message that may have several lines: blanks and ends of lines become one space.
+func Line(s string) string { return Text(strings.Join(strings.Fields(s), " ")) }
+
 // hidden tells whether a character is not to be seen, or moves what is: Cc, Cf without those that words are written with (U+200C and
 // U+200D, and the soft hyphen), and the separators of lines and paragraphs.
 func hidden(r rune) bool {

@@ -26,6 +26,12 @@ func TestText(t *testing.T) {
 	}
 }
 
+func TestLine(t *testing.T) {
+	if got := Line("failed to pull:\n\tno such host\r\n \x1b[31m"); got != `failed to pull: no such host \u001b[31m` {
+		t.Error(got)
+	}
+}
+
 func TestWriter(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\tb\nc\r\nd\re":                        "a\tb\nc\nd\\u000de",

@@ -43,17 +43,33 @@ func FetchBy(ctx context.Context, config *rest.Config, patience time.Duration) (
 	}
 	texts := make([][]byte, len(capture.ObjectLists))
 	problems := make([]error, len(capture.ObjectLists))
+	var masq []string // the ConfigMaps that pods name
 	var g errgroup.Group
 	for i, list := range capture.ObjectLists {
+		if list.HasConfigMaps() {
+			continue
+		}
+		note := func([]byte) {}
+		if list.File == "pods.json" {
+			note = func(page []byte) { masq = capture.MasqConfigMaps(masq, page) }
+		}
 		g.Go(func() error {
-			texts[i], problems[i] = get(ctx, client.RESTClient(), list)
+			texts[i], problems[i] = get(ctx, client.RESTClient(), list, note)
 			return nil
 		})
 	}
 	_ = g.Wait()
+	for i, list := range capture.ObjectLists {
+		if list.HasConfigMaps() {
+			if len(masq) > 0 {
+				list.Paths = capture.ConfigMapPaths(masq)
+			}
+			texts[i], problems[i] = get(ctx, client.RESTClient(), list, func([]byte) {})
+		}
+	}
 	lists := map[string][]byte{}
 	for i, list := range capture.ObjectLists {
-		if problems[i] == nil {
+		if texts[i] != nil {
 			lists[list.File] = texts[i]
 		}
 	}
@@ -93,30 +109,48 @@ const (
 	maxPages  = 2000
 )
 
-// get reads a list of a capture; a path of the API where there is nothing is left out.
-func get(ctx context.Context, client rest.Interface, list capture.ObjectList) ([]byte, error) {
-	var all []json.RawMessage
+// get reads a list of a capture; a path of the API where there is nothing is left out. note gets each page as it is. Of several paths those
+// that can be read are, beside the first error.
+func get(ctx context.Context, client rest.Interface, list capture.ObjectList, note func(page []byte)) ([]byte, error) {
+	all, problem := []json.RawMessage{}, error(nil)
 	for _, path := range list.Paths {
-		next := ""
-		for n := 0; n == 0 || next != ""; n++ {
-			if n == maxPages {
-				return nil, fmt.Errorf("%s: there are more than %d objects", path, maxPages*pageLimit)
-			}
-			var page []byte
-			var err error
-			if page, next, err = getPage(ctx, client, path, next); apierrors.IsNotFound(err) {
-				break
-			} else if err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
-			objects, err := list.Trim(page)
-			if err != nil {
-				return nil, err
-			}
+		objects, err := getPath(ctx, client, list, path, note)
+		switch {
+		case err == nil || apierrors.IsNotFound(err):
 			all = append(all, objects...)
+		case len(list.Paths) == 1:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		case problem == nil:
+			problem = fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return capture.List(all), nil
+	if problem != nil && len(all) == 0 {
+		return nil, problem
+	}
+	return capture.List(all), problem
+}
+
+// getPath reads what is at one path of the API.
+func getPath(ctx context.Context, client rest.Interface, list capture.ObjectList, path string, note func(page []byte)) (
+	all []json.RawMessage, err error,
+) {
+	next := ""
+	for n := 0; n == 0 || next != ""; n++ {
+		if n == maxPages {
+			return nil, fmt.Errorf("there are more than %d objects", maxPages*pageLimit)
+		}
+		var page []byte
+		if page, next, err = getPage(ctx, client, path, next); err != nil {
+			return nil, err
+		}
+		note(page)
+		objects, err := list.Trim(page)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
 }
 
 // getPage reads what follows the page with a token, which begins as "", and gives the token of its own; "" says that it is the last one.
@@ -130,7 +164,9 @@ func getPage(ctx context.Context, client rest.Interface, path, token string) (pa
 		var head struct {
 			Metadata struct{ Continue string }
 		}
-		page, err = request.DoRaw(ctx) // with the answer's text also where that is an error
+		result := request.Do(ctx)
+		page, _ = result.Raw() // also of an error
+		err = result.Error()   // with the API server's reason, which Raw does not read
 		unread := json.Unmarshal(page, &head)
 		if next = head.Metadata.Continue; err == nil {
 			return page, next, unread

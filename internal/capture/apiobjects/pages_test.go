@@ -24,17 +24,25 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	pod := func(n int) string {
 		return fmt.Sprintf(`{"metadata":{"namespace":"shop","name":"web-%d","managedFields":[{"manager":"secret"}]},`+
-			`"spec":{"nodeName":"n1","containers":[{"env":[{"name":"PASSWORD","value":"secret"}]}]},"status":{"podIPs":[{"ip":"10.0.0.%d"}]}}`, n, n)
+			`"spec":{"nodeName":"n1","hostNetwork":true,"containers":[{"env":[{"name":"PASSWORD","value":"secret"}],`+
+			`"args":["--ip-masq-configmaps=mine,other"]}]},"status":{"podIPs":[{"ip":"10.0.0.%d"}]}}`, n, n)
 	}
 	page := func(next string, pods ...string) {
 		fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"continue":%q},"items":[%s]}`, next, strings.Join(pods, ","))
 	}
 	fails := func(code int, reason, next string) {
 		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{"continue":%q},"status":"Failure","reason":%q,"code":%d}`, next, reason, code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{"continue":%q},"status":"Failure","reason":%q,"code":%d,"message":%q}`, next, reason, code,
+			"jane cannot do that")
 	}
 	switch r.URL.Path {
 	case "/api/v1/nodes":
+		fails(http.StatusForbidden, "Forbidden", "")
+		return
+	case "/api/v1/namespaces/kube-system/configmaps/mine":
+		fmt.Fprint(w, `{"metadata":{"name":"mine"},"data":{"ip-masq-agent":"x"}}`)
+		return
+	case "/api/v1/namespaces/kube-system/configmaps/other":
 		fails(http.StatusForbidden, "Forbidden", "")
 		return
 	case "/api/v1/pods":
@@ -69,12 +77,19 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	lists, err := Fetch(t.Context(), kubeconfig)
-	if err == nil || !strings.Contains(err.Error(), "/api/v1/nodes") || strings.Contains(err.Error(), "/api/v1/pods") {
-		t.Errorf("error %v", err)
+	for text, want := range map[string]bool{
+		"/api/v1/nodes: jane cannot do that": true, "configmaps/other: jane cannot do that": true, "/api/v1/pods": false, "ip-masq-agent": false,
+	} {
+		if err == nil || strings.Contains(err.Error(), text) != want {
+			t.Errorf("error %v; %q is %v", err, text, want)
+		}
 	}
 	objects, err := capture.ReadObjects(lists)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if len(objects.ConfigMaps) != 1 || objects.ConfigMaps[0].Name != "mine" {
+		t.Errorf("ConfigMaps %+v", objects.ConfigMaps)
 	}
 	for i, p := range objects.Pods {
 		if want := fmt.Sprintf("web-%d", i+1); p.Name != want {

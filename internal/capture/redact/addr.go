@@ -50,6 +50,7 @@ type addressMap struct {
 
 	mu    sync.Mutex
 	done  map[netip.Addr]netip.Addr
+	macs  map[packet.MAC]packet.MAC
 	flips map[netip.Prefix]bool // of the prefixes that many addresses have
 }
 
@@ -65,7 +66,7 @@ func (s span) keeps(before netip.Prefix) bool {
 }
 
 func newAddressMap(key []byte) *addressMap {
-	return &addressMap{key: key, done: map[netip.Addr]netip.Addr{}, flips: map[netip.Prefix]bool{}}
+	return &addressMap{key: key, done: map[netip.Addr]netip.Addr{}, macs: map[packet.MAC]packet.MAC{}, flips: map[netip.Prefix]bool{}}
 }
 
 // digest is a keyed hash of some parts.
@@ -238,6 +239,9 @@ func (m *addressMap) mac(a packet.MAC) packet.MAC {
 		}
 		copy(out[:known], a[:known])
 	}
+	m.mu.Lock()
+	m.macs[a] = out
+	m.mu.Unlock()
 	return out
 }
 

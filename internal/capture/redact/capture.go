@@ -27,11 +27,11 @@ const atOnce = 8
 // Capture replaces addresses and names all over a capture, the same ones by the same, so that packets walk through it as before: see
 // docs/capture.md for what is replaced and what stays. It reads every host once, to learn what there is; the head and the origin that it
 // gives are the redacted ones, whose hosts are read, and replaced, as they are asked for. A text that cannot be read is left out, and its
-// Output says so. The book tells which parts of chains' names are their writers' own.
-func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (capture.Head, capture.Origin, error) {
+// Output says so. The book tells which parts of chains' names are their writers' own. The originals are those of what has been read.
+func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (capture.Head, capture.Origin, *Originals, error) {
 	r, err := learn(o, book, key)
 	if err != nil {
-		return h, o, err
+		return h, o, nil, err
 	}
 	h.Redacted, h.Notes = true, slices.Clone(h.Notes)
 	for i, note := range h.Notes {
@@ -45,7 +45,7 @@ func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (c
 	for name, ns := range o.Hosts {
 		changed := r.names.host(name)
 		if before[changed] != "" {
-			return h, o, errors.New("two hosts would have the same name; run it again")
+			return h, o, nil, errors.New("two hosts would have the same name; run it again")
 		}
 		before[changed], redacted.Hosts[changed] = name, capture.NetNS{Machine: r.names.of("node", ns.Machine), Inode: ns.Inode}
 	}
@@ -56,7 +56,7 @@ func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (c
 		}
 		return r.host(raw), nil
 	}
-	return h, redacted, nil
+	return h, redacted, r.names.originals, nil
 }
 
 // learn finds out what must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules
@@ -80,6 +80,8 @@ func learn(o capture.Origin, book *reason.Book, key []byte) (*redactor, error) {
 	}
 	err := g.Wait()
 	r.learning = false
+	r.names.originals.of = r.addresses
+	r.names.originals.forget()
 	return r, err
 }
 

@@ -20,10 +20,12 @@ type nameMap struct {
 	links      map[string]bool // links that there are
 	prefixes   map[string]bool // beginnings of links' names that rules speak of: "azv", "eth0."
 	beginnings []string        // those and the ones that everybody has, longest first
+	originals  *Originals
 }
 
 func newNameMap(book *reason.Book, key []byte) *nameMap {
 	m := &nameMap{book: book, key: key, links: map[string]bool{}, prefixes: map[string]bool{}}
+	m.originals = &Originals{names: map[string]string{}}
 	m.sortPrefixes()
 	return m
 }
@@ -58,7 +60,7 @@ func (m *nameMap) of(kind, name string) string {
 	if name == "" || publicNames[kind][name] {
 		return name
 	}
-	return kind + "-" + m.hash(kind, name, 8)
+	return m.originals.note(name, kind+"-"+m.hash(kind, name, 8))
 }
 
 // host replaces the name of a host.
@@ -113,10 +115,10 @@ func (m *nameMap) link(name string) string {
 	for _, p := range m.beginnings {
 		if strings.HasPrefix(name, p) && name != p {
 			begin := m.linkPrefix(p)
-			return begin + m.hash("link", name, max(1, min(8, maxLinkName-len(begin))))
+			return m.originals.note(name, begin+m.hash("link", name, max(1, min(8, maxLinkName-len(begin)))))
 		}
 	}
-	return "if" + m.hash("link", name, 8)
+	return m.originals.note(name, "if"+m.hash("link", name, 8))
 }
 
 // linkPrefix replaces the beginning of links' names: one within another stays within.
@@ -139,7 +141,7 @@ func (m *nameMap) table(name string) string {
 	if publicTables[name] {
 		return name
 	}
-	return "table-" + m.hash("table", name, 8)
+	return m.originals.note(name, "table-"+m.hash("table", name, 8))
 }
 
 // routingTable replaces the name that the machine gives to a routing table.
@@ -148,7 +150,7 @@ func (m *nameMap) routingTable(name string) string {
 	case isNumber(name), name == "main", name == "local", name == "default", name == "all":
 		return name
 	}
-	return "rt-" + m.hash("routing table", name, 6)
+	return m.originals.note(name, "rt-"+m.hash("routing table", name, 6))
 }
 
 // hookNames are how chains of nft are called that hang at a hook.
@@ -161,13 +163,13 @@ func (m *nameMap) chain(name string) string {
 	}
 	parts := m.book.Parts(name)
 	if parts == nil {
-		return "chain-" + m.hash("chain", name, 12)
+		return m.originals.note(name, "chain-"+m.hash("chain", name, 12))
 	}
 	var out strings.Builder
 	for _, p := range parts {
 		out.WriteString(m.chainPart(p))
 	}
-	return out.String()
+	return m.originals.note(name, out.String())
 }
 
 func (m *nameMap) chainPart(p reason.Part) string {
@@ -199,7 +201,7 @@ func (m *nameMap) set(name string) string {
 	if strings.HasPrefix(name, "cali4") || strings.HasPrefix(name, "cali6") {
 		kind = name[:5]
 	}
-	return kind + "set-" + m.hash("set", name, 10)
+	return m.originals.note(name, kind+"set-"+m.hash("set", name, 10))
 }
 
 // publicProcesses are programs that every node has.
@@ -210,7 +212,7 @@ func (m *nameMap) process(name string) string {
 	if name == "" || publicProcesses[name] {
 		return name
 	}
-	return "proc-" + m.hash("process", name, 6)
+	return m.originals.note(name, "proc-"+m.hash("process", name, 6))
 }
 
 // free replaces a text of a person's own.
@@ -218,7 +220,7 @@ func (m *nameMap) free(s string) string {
 	if s == "" || strings.Trim(s, "0123456789") == "" {
 		return s
 	}
-	return "text-" + m.hash("text", s, 8)
+	return m.originals.note(s, "text-"+m.hash("text", s, 8))
 }
 
 // service replaces NAMESPACE/NAME[:PORT] of a comment; "" says that it is none.

@@ -280,7 +280,7 @@ func (r *redactor) command(text string, own map[string]bool) string {
 		case w == "!":
 			continue
 		}
-		bare := strings.Trim(w, `"`)
+		bare := iptables.Unquote(w)
 		switch flag {
 		case "i", "o", "logical-in", "logical-out", "in-interface", "out-interface":
 			words[i] = r.pattern(w, "+")
@@ -290,7 +290,9 @@ func (r *redactor) command(text string, own map[string]bool) string {
 			}
 		default:
 			if changed := r.option(flag, 0, bare); changed != bare {
-				words[i] = strings.Replace(w, bare, changed, 1)
+				if words[i] = changed; w != bare {
+					words[i] = iptables.Quote(changed)
+				}
 			}
 		}
 		flag = "" // the values that follow a first one are plain
@@ -301,7 +303,7 @@ func (r *redactor) command(text string, own map[string]bool) string {
 // splitQuoted cuts a line into words at blanks that stand outside double quotes.
 func splitQuoted(s string) []string {
 	var words []string
-	quoted, start := false, 0
+	quoted, escaped, start := false, false, 0
 	end := func(i int) {
 		if i > start {
 			words = append(words, s[start:i])
@@ -310,7 +312,11 @@ func splitQuoted(s string) []string {
 	}
 	for i := range len(s) {
 		switch {
-		case s[i] == '"' && (i == 0 || s[i-1] != '\\'):
+		case escaped:
+			escaped = false
+		case s[i] == '\\' && quoted:
+			escaped = true
+		case s[i] == '"':
 			quoted = !quoted
 		case (s[i] == ' ' || s[i] == '\t') && !quoted:
 			end(i)

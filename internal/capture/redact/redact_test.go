@@ -2,6 +2,7 @@ package redact_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -13,9 +14,11 @@ import (
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/capturetest"
 )
 
@@ -37,7 +40,7 @@ func small() *capturetest.Held {
 
 func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
 	t.Helper()
-	head, origin, err := redact.Capture(c.Head, c.Origin(), book, testKey)
+	head, origin, _, err := redact.Capture(c.Head, c.Origin(), book, testKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +66,68 @@ func redaction(t testing.TB, c *capturetest.Held) redact.Redaction {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// TestQuotedComments: names are replaced in comments with quotes and backslashes, also of rules that are not parsed. The rules stay the
+// same otherwise.
+func TestQuotedComments(t *testing.T) {
+	for _, comment := range []string{`name: "acme-net" id: "acme-4711"`, `acme-net" id: "acme-4711`, `acme\`, `\" -j acme`} {
+		for _, match := range []string{"", " -m newmodule --strange 1"} {
+			dump := "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -m comment --comment " + iptables.Quote(comment) + match +
+				" -j DROP\nCOMMIT\n"
+			c := small()
+			c.Hosts[0].Outputs["iptables-save.txt"] = capture.Output{Command: "iptables-save", Data: []byte(dump)}
+			text := redacted(t, c).Hosts[0].Outputs["iptables-save.txt"].Data
+			tables, err := iptables.Parse(text)
+			if err != nil {
+				t.Errorf("%q: %v", text, err)
+				continue
+			}
+			rule := tables[0].Chains[0].Rules[0]
+			lowered, err := iptables.Lower(tables, netfilter.IPv4, netfilter.IPTablesNFT)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := lowered[0].Chains[0].Rules[0].Comment
+			if strings.Contains(string(text), "acme") || got == "" || !strings.HasSuffix(rule.Text, match+" -j DROP") {
+				t.Errorf("%q becomes %q, with comment %q", dump, text, got)
+			}
+		}
+	}
+}
+
+// TestOriginals: what a redaction has replaced is found by what stands there now, and nothing that is not.
+func TestOriginals(t *testing.T) {
+	c := small()
+	c.Hosts[0].Outputs["ip-link.json"] = capture.Output{Data: []byte(`[{"ifindex":2,"ifname":"acme0","address":"02:00:5e:10:00:01","flags":["UP"]}]`)}
+	c.Hosts[0].Outputs["iptables-save.txt"] = capture.Output{Data: []byte("*filter\n:ACME - [0:0]\n-A ACME -s 203.0.113.7/32 -j DROP\nCOMMIT\n")}
+	head, origin, originals, err := redact.Capture(c.Head, c.Origin(), book, testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if _, err := capture.Take(t.Context(), origin, &file, head); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(originals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all struct{ Addresses, MACs, Names map[string]string }
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	r := redaction(t, c)
+	for replaced, want := range map[string]string{
+		strings.TrimPrefix(r.Host("node/n1"), "node/"): "n1", r.Link("acme0"): "acme0", r.Chain("ACME"): "ACME", "lo": "", "DROP": "",
+	} {
+		if got := all.Names[replaced]; got != want {
+			t.Errorf("%s was %q, want %q: %s", replaced, got, want, text)
+		}
+	}
+	if got := all.Addresses[r.Addr(netip.MustParseAddr("203.0.113.7")).String()]; got != "203.0.113.7" || len(all.MACs) != 1 {
+		t.Errorf("address %q, %d MAC addresses: %s", got, len(all.MACs), text)
+	}
 }
 
 // TestAddressesKeepTheirPrefixes: as many leading bits as two addresses share, as many do their replacements.
@@ -367,7 +432,7 @@ func TestRedactOddTexts(t *testing.T) {
 		{"ipvs.json", `[{"protocol":6,"local":"10.13.76.5:53"},{"mark":7}]`, `^\[{"local":"10\.[\d.]+:53","protocol":6},{"mark":7}\]$`},
 		{"iptables-save.txt", "*nat\n:X - [0:0]\n-A X -i  acme1 --acme-unknown\nCOMMIT\n",
 			`^\*nat\n:chain-\w+ - \[0:0\]\n-A chain-\w+ -i if\w+ --acme-unknown\nCOMMIT\n$`},
-		{"iptables-save.txt", "*nat\n-A X -m comment --comment \"acme/web\" -j X\nCOMMIT\n", ""},
+		{"iptables-save.txt", "*nat\n-A X -m comment --comment \"acme/web\" -j DROP\nCOMMIT\n", ""},
 	} {
 		c := small()
 		c.Hosts[0].Outputs[tt.file] = capture.Output{Data: []byte(tt.text)}

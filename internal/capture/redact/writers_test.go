@@ -9,7 +9,7 @@ import (
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/ippool"
-	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -72,7 +72,7 @@ func writtenAlways(t *testing.T) []string {
 }
 
 func masqueradeComments(t *testing.T) []string {
-	kubenet := masquerade.Kubenet(netip.MustParsePrefix("10.0.0.0/8"))
+	kubenet := noderules.Kubenet(netip.MustParsePrefix("10.0.0.0/8"))
 	all := []string{kubenet.Comment()}
 	config := &ipmasq.Config{NonMasquerade: []ipmasq.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}
 	for _, age := range ipmasq.Ages() {

@@ -32,7 +32,7 @@ func TestIPsec(t *testing.T) {
 	}
 	cmd := exec.Command("sh", "-ec", `ip xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 9 \
 			tmpl src 10.0.0.1 dst 10.0.0.2 proto esp mode tunnel
-		ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 proto tcp dir fwd tmpl src 10.0.0.2 dst 10.0.0.1 proto esp mode tunnel
+		ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 proto 6 dir fwd tmpl src 10.0.0.2 dst 10.0.0.1 proto esp mode tunnel
 		ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in tmpl src 10.0.0.2 dst 10.0.0.1 proto esp mode tunnel level use
 		ip xfrm policy add src 10.3.0.0/16 dst 10.1.0.0/16 dir in action block
 		ip xfrm policy add src 10.1.0.0/16 dst 10.2.9.0/24 dir out priority 1

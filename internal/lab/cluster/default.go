@@ -53,6 +53,9 @@ func (c *Cluster) setDefaults() {
 	}
 	s.setNodePoolDefaults()
 	set(&s.Images.Pull, PullIfNeeded)
+	if s.Images.BuiltIn == nil {
+		s.Images.BuiltIn = new(true)
+	}
 	set(&s.ServiceProxy.Implementation, ProxyPacketwalk)
 	set(&s.ServiceProxy.Backend, BackendIPTables)
 	set(&s.ServiceProxy.Rules, RulesCurrent)
@@ -111,7 +114,8 @@ func (s *Spec) setNodePoolDefaults() {
 		}
 		set(&p.MaxPods, 30)
 		set(&p.VMSize, "Standard_B2ms")
-		set(&p.Runtime, RuntimeLight)
+		set(&p.Runtime, RuntimeContainerd)
+		set(&p.Mode, ModeSystem)
 		if v := s.Azure.VNets; p.VNetSubnet == "" && len(v) > 0 && len(v[0].Subnets) > 0 {
 			p.VNetSubnet = v[0].Name + "/" + v[0].Subnets[0].Name
 		}
@@ -187,8 +191,8 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 // united are the ranges of both lists, none twice.
 func united(list []netip.Prefix, more ...netip.Prefix) []netip.Prefix {
 	for _, p := range more {
-		if usable(p) && !slices.Contains(list, p) {
-			list = append(list, p)
+		if usable(p) && !slices.Contains(list, p.Masked()) {
+			list = append(list, p.Masked())
 		}
 	}
 	return list

@@ -11,15 +11,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// Images says where the images of pods come from: the machine's store ("packetwalk image list"), into which the lab process pulls what it
-// does not have.
+// Images configures the images of pods. The lab process pulls what the machine's image store ("packetwalk image list") lacks.
 type Images struct {
-	// Preload are images that the lab pulls when it starts, such as nginx:1.27. Nothing waits for them.
+	// Preload are images that the lab pulls when it starts, such as nginx:1.27. The start does not wait for them.
 	Preload []string `json:"preload,omitzero"`
-	// Pull is ifNeeded, always or never. Default ifNeeded: an image is pulled that the store does not have. With always the registry is
-	// asked each time that a pod needs a tag; what the store has serves where it does not answer. With never nothing is pulled.
+	// Pull is when images are pulled. Default ifNeeded: when the store lacks the image. With always, the registry is asked each time that a
+	// pod needs a tag; the store's image is used if the registry does not answer. With never nothing is pulled.
 	Pull Pull `json:"pull,omitempty"`
-	// PrivateRegistries are those that may be at addresses which are not the internet's, HOST[:PORT]; http://HOST[:PORT] for one without TLS.
+	// BuiltIn is whether the names of built-in applications (nginx, busybox, whereami, …) mean those, unless an image of the name is loaded.
+	// With false they mean what their registries have. Default true.
+	BuiltIn *bool `json:"builtIn,omitempty"`
+	// PrivateRegistries are registries that may have private addresses, as HOST[:PORT]; http://HOST[:PORT] for one without TLS.
 	PrivateRegistries []string `json:"privateRegistries,omitzero"`
 }
 

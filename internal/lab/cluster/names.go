@@ -26,6 +26,9 @@ type Node struct {
 	MaxPods      int
 	Zone         string // of availability; empty for none
 	Runtime      Runtime
+	Mode         PoolMode
+	Labels       map[string]string
+	Taints       []string
 }
 
 // reservedFirst is how many addresses at the start of a subnet Azure keeps (network, gateway, two for DNS); reserved counts the last one
@@ -60,7 +63,7 @@ func newNode(p NodePool, id string, index int, vnet string, s Subnet, addrs []ne
 	return Node{
 		Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, index), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, index),
 		Pool: p.Name, Index: index, VMSize: p.VMSize, VNet: vnet, Subnet: s.Prefix, Address: addrs[0], PodAddresses: addrs[1:],
-		MaxPods: p.MaxPods, Zone: zone, Runtime: p.Runtime,
+		MaxPods: p.MaxPods, Zone: zone, Runtime: p.Runtime, Mode: p.Mode, Labels: p.NodeLabels, Taints: p.NodeTaints,
 	}
 }
 
@@ -227,10 +230,7 @@ func (c *Cluster) setVMAddresses() {
 			taken[a] = true
 		}
 	}
-	var rows []addrRange
-	if c.countable() {
-		rows = c.nodeRows()
-	}
+	rows := c.nodeRows()
 	for i := range c.Spec.Azure.VMs {
 		vm := &c.Spec.Azure.VMs[i]
 		_, s, ok := c.findSubnet(vm.Subnet)

@@ -107,6 +107,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		d.mapping(n, v, path)
 	case reflect.Slice:
 		d.sequence(n, v, path)
+	case reflect.Map:
+		d.labels(n, v, path)
 	case reflect.String:
 		if d.scalar(n, path, "text", "!!str", "!!int", "!!float") {
 			v.SetString(n.Value)
@@ -196,6 +198,30 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// labels sets a map of text to text, nil where it is empty.
+func (d *decoder) labels(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.MappingNode {
+		d.add(n, path, "write it as {name: value}", "a mapping expected, not %s", describe(n))
+		return
+	}
+	all := map[string]string{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, at := n.Content[i], fmt.Sprintf("%s[%s]", path, n.Content[i].Value)
+		if _, twice := all[key.Value]; twice {
+			d.note(key, at, "keep one of them", "the name is there twice")
+			continue
+		}
+		var value string
+		if d.scalar(key, at, "text", "!!str", "!!int", "!!float") {
+			d.value(n.Content[i+1], reflect.ValueOf(&value).Elem(), at)
+			all[key.Value] = value
+		}
+	}
+	if len(all) > 0 {
+		v.Set(reflect.ValueOf(all))
+	}
+}
+
 // fieldsOf maps the JSON names of a struct's fields to their indices, and lists the names in the struct's order.
 func fieldsOf(t reflect.Type) (map[string]int, []string) {
 	fields := map[string]int{}
@@ -266,6 +292,15 @@ func suggest(word string, known []string, all string) string {
 		return "write " + best
 	}
 	return all + strings.Join(known, ", ")
+}
+
+// suggestName is the remedy for the name of a resource that is missing: the nearest of those that have a valid name, or to add it.
+func suggestName(name string, known []string, add string) string {
+	known = slices.DeleteFunc(slices.Clone(known), func(s string) bool { return !azureName.MatchString(s) })
+	if len(known) == 0 {
+		return add
+	}
+	return suggest(name, known, add+", or write one of ")
 }
 
 // distance is Levenshtein's: the least number of letters to insert, delete or replace between a and b.

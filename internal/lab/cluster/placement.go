@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -38,15 +39,18 @@ type nodeRow struct {
 }
 
 // layout gives the rows of the nodes of all pools, in order, also where they do not fit: those that are placed stay, and the others take
-// the lowest row that is free. Pools whose subnet is not there have none.
+// the lowest row that is free. Pools whose subnet is missing, or whose figures are out of bounds, have none.
 func (c *Cluster) layout() []nodeRow {
 	var rows []nodeRow
 	busy := map[netip.Prefix][]addrRange{}
-	for i, p := range c.Spec.NodePools {
+	pools := c.countablePools()
+	for _, i := range slices.Sorted(maps.Keys(pools)) {
+		p := pools[i]
 		v, s, ok := c.findSubnet(p.VNetSubnet)
 		if !ok || !s.Prefix.Addr().Is4() {
 			continue
 		}
+		s.Prefix = s.Prefix.Masked()
 		if _, seen := busy[s.Prefix]; !seen {
 			busy[s.Prefix] = c.placed.inSubnet(s.Prefix)
 		}

@@ -69,6 +69,40 @@ func TestNoRow(t *testing.T) {
 	}
 }
 
+// TestEditPools adds pools to files and removes them; comments stay.
+func TestEditPools(t *testing.T) {
+	pool := NodePool{Name: "gpu", Count: 2, NodeTaints: []string{"sku=gpu:NoSchedule"}, NodeLabels: map[string]string{"sku": "gpu"}}
+	const added = "{name: gpu, count: 2, nodeLabels: {sku: gpu}, nodeTaints: ['sku=gpu:NoSchedule']}"
+	for source, want := range map[string]string{
+		"": "spec:\n  nodePools:\n    - name: nodepool1\n    - " + added + "\n",
+		"# mine\nspec:\n  nodePools: # all\n  - count: 2 # two\n": "# mine\nspec:\n  nodePools: # all\n    - count: 2 # two\n      name: nodepool1\n    - " +
+			added + "\n",
+		"spec:\n  nodePools: [{name: other}]\n": "spec:\n  nodePools: [{name: other}, " + added + "]\n",
+	} {
+		got, err := AddPool([]byte(source), pool)
+		if err != nil || string(got) != want {
+			t.Errorf("%q: %v\n%s\nwant\n%s", source, err, got, want)
+		}
+		c, errs := Parse(nil, got)
+		if len(errs) > 0 || len(c.Spec.NodePools) != 2 {
+			t.Fatalf("%s: %v", got, errs)
+		}
+		again, err := RemovePool(got, "gpu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, errs = Parse(nil, again); len(errs) > 0 || len(c.Spec.NodePools) != 1 || strings.Contains(string(again), "gpu") {
+			t.Errorf("%s: %v", again, errs)
+		}
+	}
+	if _, err := AddPool(nil, NodePool{Name: "nodepool1"}); err == nil || !strings.Contains(err.Error(), "already exists") {
+		t.Error(err)
+	}
+	if _, err := RemovePool(nil, "pool2"); err == nil || !strings.Contains(err.Error(), "there are nodepool1") {
+		t.Error(err)
+	}
+}
+
 func TestSetCount(t *testing.T) {
 	for source, want := range map[string]string{
 		"": "spec:\n  nodePools:\n    - name: nodepool1\n      count: 3\n",

@@ -30,14 +30,20 @@ func (c *Cluster) addressesPerNode(p NodePool) int {
 	return 1 + p.MaxPods
 }
 
-// countable says whether all pools' figures are within their bounds, so that sums of them mean something.
-func (c *Cluster) countable() bool {
-	for _, p := range c.Spec.NodePools {
-		if p.Count < 1 || p.Count > MaxPoolNodes || p.MaxPods < minMaxPods || p.MaxPods > maxMaxPods {
-			return false
+// countable reports whether a pool's figures are within their bounds, so that sums of them mean something.
+func (p NodePool) countable() bool {
+	return p.Count >= 1 && p.Count <= MaxPoolNodes && p.MaxPods >= MinMaxPods && p.MaxPods <= MaxMaxPods
+}
+
+// countablePools are the pools, by their indices, that can be counted.
+func (c *Cluster) countablePools() map[int]NodePool {
+	all := map[int]NodePool{}
+	for i, p := range c.Spec.NodePools[:min(len(c.Spec.NodePools), MaxPools)] {
+		if p.countable() {
+			all[i] = p
 		}
 	}
-	return len(c.Spec.NodePools) <= maxPools
+	return all
 }
 
 // nth is the n-th address after p's, wrapping around at the end of IPv4. p must be IPv4.

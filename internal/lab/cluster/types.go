@@ -10,8 +10,8 @@ const (
 
 // Cluster is one cluster.yaml with its defaults filled in.
 type Cluster struct {
-	APIVersion string   `json:"apiVersion"`
-	Kind       string   `json:"kind"`
+	APIVersion string   `json:"apiVersion"` // packetwalk.dev/v1alpha1
+	Kind       string   `json:"kind"`       // Cluster
 	Metadata   Metadata `json:"metadata"`
 	Spec       Spec     `json:"spec"`
 
@@ -20,13 +20,14 @@ type Cluster struct {
 
 // Metadata names the cluster.
 type Metadata struct {
-	// Name is the cluster's name in Azure, as in "az aks create -n": letters, digits, - and _, at most 63. Default aksPacketWalkAzure.
+	// Name is the cluster's name in Azure, as in "az aks create -n": letters, digits, "-" and "_", at most 63 characters. Default
+	// aksPacketWalkAzure.
 	Name string `json:"name,omitempty"`
 }
 
-// Spec is what the cluster is made of.
+// Spec describes the cluster and the network around it.
 type Spec struct {
-	// KubernetesVersion is the control plane's minor version. Default 1.35.
+	// KubernetesVersion is the minor version of the control plane. This version of packetwalk runs 1.35 only.
 	KubernetesVersion string       `json:"kubernetesVersion,omitempty"`
 	Network           Network      `json:"network,omitzero"`
 	ServiceProxy      ServiceProxy `json:"serviceProxy,omitzero"`
@@ -34,7 +35,7 @@ type Spec struct {
 	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
 	NodePools   []NodePool  `json:"nodePools,omitzero"`
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
-	// Addons are names as "az aks enable-addons -a" takes them.
+	// Addons are AKS addons, by the names that "az aks enable-addons -a" takes: http_application_routing.
 	Addons   []string `json:"addons,omitzero"`
 	Images   Images   `json:"images,omitzero"`
 	Azure    Azure    `json:"azure,omitzero"`
@@ -48,7 +49,7 @@ type Plugin string
 const (
 	PluginAzure   Plugin = "azure"
 	PluginKubenet Plugin = "kubenet"
-	// PluginNone: the user brings a CNI plugin, and nodes are not Ready before.
+	// PluginNone leaves the network to a CNI plugin that the user installs. Nodes are not Ready before that.
 	PluginNone Plugin = "none"
 )
 
@@ -70,12 +71,12 @@ const (
 	PolicyCalico Policy = "calico"
 )
 
-// IPMasqAgent is an age of AKS's ip-masq-agent.
+// IPMasqAgent is a version of AKS's ip-masq-agent.
 type IPMasqAgent string
 
-// The ages of the ip-masq-agent.
+// The versions of the ip-masq-agent.
 const (
-	// IPMasqNone: nobody's; the node's own rule, which nothing changes at run time, does the work.
+	// IPMasqNone has no agent. A rule of the node, which nothing changes at run time, does the work.
 	IPMasqNone IPMasqAgent = "none"
 	// IPMasqV1 is kubernetes-sigs/ip-masq-agent with the one ConfigMap azure-ip-masq-agent-config.
 	IPMasqV1 IPMasqAgent = "v1"
@@ -85,43 +86,44 @@ const (
 
 // Network is the cluster's network profile.
 type Network struct {
-	Plugin Plugin `json:"plugin,omitempty"` // default azure
-	Mode   Mode   `json:"mode,omitempty"`   // of plugin azure; default bridge, with policy calico transparent
-	// Policy is default none. With calico the API serves Calico's IPPools, and they decide whose address destinations see: the pods' range is
-	// the first of them.
+	// Plugin is the network plugin. Default azure. With none you install a CNI plugin, and nodes are not Ready before.
+	Plugin Plugin `json:"plugin,omitempty"`
+	// Mode is how Azure CNI connects pods: by the bridge azure0, or transparently by a route to each pod. Default bridge; with policy calico
+	// transparent. Only with plugin azure.
+	Mode Mode `json:"mode,omitempty"`
+	// Policy is the network policy engine. Default none. With calico the API serves Calico's IPPools, and they decide which source address
+	// destinations see. NetworkPolicies are not enforced.
 	Policy Policy `json:"policy,omitempty"`
-	// PodCIDR is kubenet's range of pods, of which each node gets a /24 (Node's spec.podCIDR); default 10.244.0.0/16. With plugin none nodes
-	// get their parts where it is given. With plugin azure pods get addresses of their node's subnet and this stays empty: see
-	// Cluster.PodRange.
+	// PodCIDR is the pods' address range with kubenet, of which each node gets a /24. Default 10.244.0.0/16. With plugin none, nodes get
+	// parts of it only if it is set. With plugin azure it must be empty: pods get addresses of their node's subnet.
 	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
-	// Routes, of plugin none, gives the nodes' subnet a route to each node's part of PodCIDR, as kubenet always has.
+	// Routes gives the nodes' subnet a route to each node's part of podCIDR. Only with plugin none; kubenet always has these routes.
 	Routes bool `json:"routes,omitempty"`
 	// ServiceCIDR is the range of ClusterIPs. Default 10.0.0.0/16.
 	ServiceCIDR netip.Prefix `json:"serviceCIDR,omitzero"`
-	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of ServiceCIDR.
+	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of serviceCIDR.
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
-	// IPMasqAgent chooses who gives pods the node's address towards destinations outside NonMasqueradeCIDRs. Default with plugin azure: v2
-	// with the current rules, v1 with those of 1.19 and 1.12; none with those of 1.11, and with policy calico where the rules are not 1.12's.
-	// Default with kubenet and plugin none: none.
+	// IPMasqAgent is the ip-masq-agent that gives pods the node's address towards destinations outside nonMasqueradeCIDRs: v1 is
+	// kubernetes-sigs', v2 Azure's. Default with plugin azure: v2 with rules current, v1 with 1.19 and 1.12, none with 1.11; with policy
+	// calico none, except with rules 1.12. Default with the other plugins: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
-	// NonMasqueradeCIDRs are the destinations that see a pod's own address; with an ip-masq-agent, what its ConfigMap holds at first. Default:
-	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade; with policy calico and no ip-masq-agent none, and no rule that
-	// looks at them; with plugin none and no agent the same. With kubenet and no agent it is one range, kubelet's --non-masquerade-cidr, by
-	// default PodCIDR; 0.0.0.0/0 is every destination.
+	// NonMasqueradeCIDRs are the destinations that see the pod's own address. With an ip-masq-agent they are its ConfigMap's first content.
+	// Default: what AKS wrote at the time of serviceProxy.rules; empty with policy calico or plugin none and no agent. With kubenet and no
+	// agent it is a single range, by default podCIDR.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 
-// Implementation is a program that makes rules of services.
+// Implementation is the program that turns Services into rules.
 type Implementation string
 
 // The implementations of the service proxy.
 const (
 	ProxyPacketwalk Implementation = "packetwalk" // packetwalk-node
 	ProxyKubeProxy  Implementation = "kube-proxy" // upstream's, of the control plane's version
-	ProxyNone       Implementation = "none"       // nobody, or who the user brings
+	ProxyNone       Implementation = "none"       // none, or one that the user installs
 )
 
-// Backend is what the service proxy writes its rules with.
+// Backend is the packet filter that the service proxy writes rules for.
 type Backend string
 
 // The backends.
@@ -130,10 +132,10 @@ const (
 	BackendNFTables Backend = "nftables"
 )
 
-// Rules is the age of the service proxy's rule set.
+// Rules is the version of the service proxy's rule set.
 type Rules string
 
-// The ages: that of the control plane's own kube-proxy, and those of the Kubernetes versions that the articles show.
+// The versions: that of the control plane's kube-proxy, and those of the Kubernetes versions that the articles show.
 const (
 	RulesCurrent Rules = "current"
 	Rules111     Rules = "1.11"
@@ -141,11 +143,15 @@ const (
 	Rules119     Rules = "1.19"
 )
 
-// ServiceProxy chooses how services become rules. A running cluster takes another implementation and backend.
+// ServiceProxy is the service proxy of every node. Implementation and backend can be changed while the cluster runs.
 type ServiceProxy struct {
-	Implementation Implementation `json:"implementation,omitempty"` // default packetwalk
-	Backend        Backend        `json:"backend,omitempty"`        // default iptables
-	Rules          Rules          `json:"rules,omitempty"`          // of packetwalk's; default current
+	// Implementation is packetwalk's own service proxy, upstream's kube-proxy, or none, where you install another. Default packetwalk.
+	Implementation Implementation `json:"implementation,omitempty"`
+	// Backend is the packet filter that it writes rules for. Default iptables.
+	Backend Backend `json:"backend,omitempty"`
+	// Rules is the Kubernetes version whose iptables rules packetwalk's own writes, to the letter. The versions other than current also give
+	// the nodes what AKS's nodes had at that time. Default current.
+	Rules Rules `json:"rules,omitempty"`
 }
 
 // SKU is the load balancer's, as "az aks create --load-balancer-sku" takes it.
@@ -159,24 +165,24 @@ const (
 
 // LoadBalancer is the public load balancer of the cluster.
 type LoadBalancer struct {
-	SKU SKU `json:"sku,omitempty"` // default basic
-	// Frontends are the public addresses that services of type LoadBalancer get, in this order. Default: 203.0.113.10 to 203.0.113.253;
-	// Cluster.Frontends gives the list that holds.
+	// SKU is the load balancer's SKU. Default basic.
+	SKU SKU `json:"sku,omitempty"`
+	// Frontends are the public addresses that Services of type LoadBalancer get, in this order. Default 203.0.113.10 to 203.0.113.253.
 	Frontends []netip.Addr `json:"frontends,omitzero"`
-	// Outbound is how nodes reach the internet by a Standard load balancer. A Basic one's is not to be set: it uses the services' front ends.
+	// Outbound is the outbound rule of a Standard load balancer. A Basic one uses the Services' addresses, and this must be empty.
 	Outbound Outbound `json:"outbound,omitzero"`
 }
 
-// Outbound is the outbound rule that AKS makes on a Standard load balancer, with addresses of its own.
+// Outbound is the outbound rule that AKS makes on a Standard load balancer.
 type Outbound struct {
-	// ManagedIPs is how many public addresses are for outbound alone ("az aks create --load-balancer-managed-outbound-ip-count"), 1 to 16,
-	// used one after the other. Default 1. They are the first ones of Cluster.Frontends.
+	// ManagedIPs is the number of public addresses for outbound traffic alone ("az aks create --load-balancer-managed-outbound-ip-count"), 1
+	// to 16. They are the first of frontends, used one after the other. Default 1.
 	ManagedIPs int `json:"managedIPs,omitempty"`
-	// Ports is how many source ports each node has towards one destination, over all these addresses (--load-balancer-outbound-ports): a
-	// multiple of 8 up to 64000. Default: by the number of nodes, on each address.
+	// Ports is the number of SNAT ports that each node has towards one destination, over all these addresses
+	// (--load-balancer-outbound-ports): a multiple of 8, at most 64000. Default: Azure's, by the number of nodes.
 	Ports int `json:"ports,omitempty"`
-	// IdleTimeoutMinutes is how long a flow may be idle (--load-balancer-idle-timeout), 4 to 120. Default 30. Packets after that are answered
-	// with a TCP reset.
+	// IdleTimeoutMinutes is how long a connection may be idle (--load-balancer-idle-timeout), 4 to 120. Later packets are answered with a TCP
+	// reset. Default 30.
 	IdleTimeoutMinutes int `json:"idleTimeoutMinutes,omitempty"`
 }
 
@@ -185,93 +191,110 @@ type Runtime string
 
 // The runtimes of nodes.
 const (
-	// RuntimeLight: a kubelet of packetwalk's own in the lab process.
-	RuntimeLight Runtime = "light"
 	// RuntimeContainerd: upstream's kubelet and containerd on a machine with a root of its own.
 	RuntimeContainerd Runtime = "containerd"
+	// RuntimeSimulated: no containers; a pod is a network namespace with a listener on each of its ports.
+	RuntimeSimulated Runtime = "simulated"
+)
+
+// PoolMode is what a node pool is for, as "az aks nodepool add --mode" takes it.
+type PoolMode string
+
+// The modes of node pools.
+const (
+	ModeSystem PoolMode = "System"
+	ModeUser   PoolMode = "User"
 )
 
 // NodePool is a pool of equal nodes.
 type NodePool struct {
-	Name  string `json:"name"`            // default nodepool1
-	Count int    `json:"count,omitempty"` // nodes, 1 to 100; default 1
-	// MaxPods is the most pods that a node runs, and with plugin azure the number of addresses that its NIC holds beside its own: 10 to 250,
-	// default 30, with plugins kubenet and none 110.
+	Name  string `json:"name"`            // required with several pools; default nodepool1
+	Count int    `json:"count,omitempty"` // number of nodes, 1 to 100; default 1
+	// MaxPods is the most pods that a node runs, 10 to 250. With plugin azure a node's NIC holds as many addresses besides its own. Default
+	// 30; with plugins kubenet and none 110.
 	MaxPods int `json:"maxPods,omitempty"`
-	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet.
+	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet. All pools are in one VNet, and in one
+	// subnet with plugin kubenet and with spec.network.routes. The service proxy takes the first pool's subnet for the range of pods.
 	VNetSubnet string `json:"vnetSubnet,omitempty"`
-	VMSize     string `json:"vmSize,omitempty"` // default Standard_B2ms; a label only, no limit of the machine follows from it
-	// AvailabilityZones are those that the nodes are in by turns, 1, 2 or 3; default none. Labels only: the names of the nodes stay those of
-	// an availability set.
+	// VMSize is a label only: it sets no limits. Default Standard_B2ms.
+	VMSize string `json:"vmSize,omitempty"`
+	// AvailabilityZones are "1", "2" or "3"; the nodes are in them by turns. They are labels only. Default none.
 	AvailabilityZones []string `json:"availabilityZones,omitempty"`
-	// Runtime is light or containerd; default light.
+	// Mode is what the pool is for. AKS's own pods prefer System pools, and a cluster needs one. Default System.
+	Mode PoolMode `json:"mode,omitempty"`
+	// NodeLabels are labels of the pool's nodes, beside those that AKS gives them.
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+	// NodeTaints are taints of the pool's nodes, such as "sku=gpu:NoSchedule".
+	NodeTaints []string `json:"nodeTaints,omitempty"`
+	// Runtime is what runs the pods: containerd with upstream's kubelet, or simulated, for scale: no containers, but a network for each pod
+	// and a listener on each of its ports, in pools of mode User. Default containerd.
 	Runtime Runtime `json:"runtime,omitempty"`
 }
 
-// VirtualNode is the connector to Azure Container Instances: a node without a machine, whose pods become container groups. It needs network
-// plugin azure.
+// VirtualNode is the connector to Azure Container Instances: a node without a machine, whose pods become container groups. It needs plugin
+// azure.
 type VirtualNode struct {
-	Enabled bool `json:"enabled,omitempty"`
-	// Subnet is "vnet/subnet" that container groups get addresses of, and nothing else is in. Default when VNets is left out: a subnet of the
-	// default VNet, aksVnet/virtual-node-aci, 10.13.100.0/24.
+	Enabled bool `json:"enabled,omitempty"` // default false
+	// Subnet is the subnet of the container groups, as "vnet/subnet"; nothing else may be in it. Default when azure.vnets is empty: a subnet
+	// of the default VNet, aksVnet/virtual-node-aci, 10.13.100.0/24.
 	Subnet string `json:"subnet,omitempty"`
 }
 
-// Azure is what lies around the cluster in Azure.
+// Azure describes the network around the cluster.
 type Azure struct {
 	Subscription  string `json:"subscription,omitempty"`  // a UUID; default that of the Part 1 article
 	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
 	Location      string `json:"location,omitempty"`      // default westeurope
-	// default aksVnet with subnets aks and vmsubnet, and with a virtual node virtual-node-aci
+	// VNets are the virtual networks. Default: aksVnet with the subnets aks and vmsubnet, and with a virtual node virtual-node-aci.
 	VNets []VNet `json:"vnets,omitzero"`
-	// RouteTables hold user-defined routes, for the subnets that name them.
+	// RouteTables hold user-defined routes. A subnet refers to a table by its name.
 	RouteTables []RouteTable `json:"routeTables,omitzero"`
-	// NetworkSecurityGroups are for the subnets and VMs that name them. The one of the nodes, Cluster.NodeSecurityGroup, is there without
-	// being written here; rules written here under its name are in it beside those that Services get.
+	// NetworkSecurityGroups are referred to by subnets and VMs. The nodes' group always exists. Rules under its name
+	// (aks-agentpool-DIGITS-nsg, see "packetwalk az network nsg list") are added to those that Services get.
 	NetworkSecurityGroups []SecurityGroup `json:"networkSecurityGroups,omitzero"`
-	// VMs are virtual machines beside the cluster's. Default: testvm in aksVnet/vmsubnet when VNets is left out too, else none.
+	// VMs are virtual machines that are not nodes. Default: testvm in aksVnet/vmsubnet when vnets is empty too, else none.
 	VMs []VM `json:"vms,omitzero"`
 }
 
 // VNet is a virtual network.
 type VNet struct {
-	Name            string         `json:"name"`
-	AddressPrefixes []netip.Prefix `json:"addressPrefixes,omitzero"`
+	Name            string         `json:"name"`                     // required
+	AddressPrefixes []netip.Prefix `json:"addressPrefixes,omitzero"` // the ranges that the subnets are in
 	Subnets         []Subnet       `json:"subnets,omitzero"`
-	// Peerings are the names of the VNets that this side is peered with. As in Azure a peering carries traffic once both sides have it, and
-	// only between the two: a VNet that is peered with both of two others does not join them.
+	// Peerings are the names of the VNets that this one is peered with. A peering carries traffic when both sides have it. It is not
+	// transitive.
 	Peerings []string `json:"peerings,omitzero"`
 }
 
 // Subnet is a range of a VNet.
 type Subnet struct {
-	Name       string       `json:"name"`
-	Prefix     netip.Prefix `json:"prefix"`
-	RouteTable string       `json:"routeTable,omitempty"` // name among spec.azure.routeTables
-	// NetworkSecurityGroup is a name among spec.azure.networkSecurityGroups.
+	Name       string       `json:"name"`                 // required
+	Prefix     netip.Prefix `json:"prefix"`               // required
+	RouteTable string       `json:"routeTable,omitempty"` // a name in spec.azure.routeTables
+	// NetworkSecurityGroup is a name in spec.azure.networkSecurityGroups.
 	NetworkSecurityGroup string `json:"networkSecurityGroup,omitempty"`
 }
 
 // SecurityGroup is a network security group.
 type SecurityGroup struct {
-	Name  string         `json:"name"`
-	Rules []SecurityRule `json:"rules,omitzero"` // without Azure's default rules, which every group has too
+	Name  string         `json:"name"`           // required
+	Rules []SecurityRule `json:"rules,omitzero"` // in addition to Azure's default rules, which every group has
 }
 
-// SecurityRule says whether flows may begin, as "az network nsg rule create" takes it. The rule with the lowest priority that matches
-// decides.
+// SecurityRule allows or denies new flows, as "az network nsg rule create" takes it. The matching rule with the lowest priority decides.
 type SecurityRule struct {
-	Name      string    `json:"name"`
-	Priority  int       `json:"priority"` // 100 to 4096
-	Direction Direction `json:"direction"`
-	Access    Access    `json:"access"`
+	Name      string    `json:"name"`               // required
+	Priority  int       `json:"priority"`           // 100 to 4096, required
+	Direction Direction `json:"direction"`          // required
+	Access    Access    `json:"access"`             // required
 	Protocol  Protocol  `json:"protocol,omitempty"` // default *
-	// SourceAddressPrefixes and DestinationAddressPrefixes are addresses, prefixes, or one service tag: VirtualNetwork, Internet or
-	// AzureLoadBalancer. Default *.
-	SourceAddressPrefixes      []string `json:"sourceAddressPrefixes,omitzero"`
+	// SourceAddressPrefixes are addresses, CIDRs, or one service tag: VirtualNetwork, Internet or AzureLoadBalancer. Default *.
+	SourceAddressPrefixes []string `json:"sourceAddressPrefixes,omitzero"`
+	// DestinationAddressPrefixes are written as sourceAddressPrefixes. Default *.
 	DestinationAddressPrefixes []string `json:"destinationAddressPrefixes,omitzero"`
-	// SourcePortRanges and DestinationPortRanges are such as "80" or "8000-8999", of TCP and UDP. Default *.
-	SourcePortRanges      []string `json:"sourcePortRanges,omitzero"`
+	// SourcePortRanges are TCP and UDP ports, such as "80" or "8000-8999". Default *.
+	SourcePortRanges []string `json:"sourcePortRanges,omitzero"`
+	// DestinationPortRanges are written as sourcePortRanges. Default *.
 	DestinationPortRanges []string `json:"destinationPortRanges,omitzero"`
 }
 
@@ -306,11 +329,11 @@ const (
 
 // RouteTable is a table of user-defined routes.
 type RouteTable struct {
-	Name   string  `json:"name"`
+	Name   string  `json:"name"` // required
 	Routes []Route `json:"routes,omitzero"`
 }
 
-// NextHopType is where a user-defined route leads, as "az network route-table route create --next-hop-type" takes it.
+// NextHopType is the type of a user-defined route's next hop, as "az network route-table route create --next-hop-type" takes it.
 type NextHopType string
 
 // The types of next hops.
@@ -321,40 +344,40 @@ const (
 	NextHopNone      NextHopType = "None" // dropped
 )
 
-// Route is a user-defined route. The longest prefix that holds an address counts, and of two the same the user-defined one.
+// Route is a user-defined route. The longest matching prefix decides; of two equal ones the user-defined route wins over Azure's.
 type Route struct {
-	Name           string       `json:"name"`
-	Prefix         netip.Prefix `json:"prefix"`
-	NextHopType    NextHopType  `json:"nextHopType"`
-	NextHopAddress netip.Addr   `json:"nextHopAddress,omitzero"` // of VirtualAppliance only
+	Name           string       `json:"name"`                    // required
+	Prefix         netip.Prefix `json:"prefix"`                  // required
+	NextHopType    NextHopType  `json:"nextHopType"`             // required
+	NextHopAddress netip.Addr   `json:"nextHopAddress,omitzero"` // only with VirtualAppliance: the address of a VM with ipForwarding
 }
 
-// VM is a virtual machine that is no node.
+// VM is a virtual machine that is not a node.
 type VM struct {
-	Name string `json:"name"`
-	// Subnet is "vnet/subnet" among spec.azure.vnets.
+	Name string `json:"name"` // required
+	// Subnet is a subnet of spec.azure.vnets, as "vnet/subnet".
 	Subnet string `json:"subnet,omitempty"`
-	// Address is its private address. Default: the first of Subnet that neither Azure, nor a node or pod, nor another VM has.
+	// Address is the private address. Default: the first free one of subnet.
 	Address netip.Addr `json:"address,omitzero"`
-	// PublicIP gives it a public address of its own, for both directions: see Cluster.VMPublicIP.
+	// PublicIP gives the VM a public address, for both directions. Default false.
 	PublicIP bool `json:"publicIP,omitempty"`
-	// IPForwarding makes it a virtual appliance: it forwards packets that are not its own, and user-defined routes can lead to it.
+	// IPForwarding makes the VM a virtual appliance: it forwards packets, and user-defined routes can lead to it. Default false.
 	IPForwarding bool `json:"ipForwarding,omitempty"`
-	// NetworkSecurityGroup is a name among spec.azure.networkSecurityGroups, for its NIC.
+	// NetworkSecurityGroup is a name in spec.azure.networkSecurityGroups, for the VM's NIC.
 	NetworkSecurityGroup string `json:"networkSecurityGroup,omitempty"`
-	// App is the built-in application that it runs; empty for a machine that only answers "packetwalk ssh".
+	// App is the built-in application that the VM runs, such as nginx. Default none.
 	App string `json:"app,omitempty"`
 }
 
-// Internet is the world outside Azure.
+// Internet is the network outside Azure.
 type Internet struct {
-	// Hosts are machines on the internet. Default: client 198.51.100.10, and ifconfig.co 198.51.100.80 that answers with the caller's address.
+	// Hosts are hosts on the internet. Default: client 198.51.100.10, and ifconfig.co 198.51.100.80, which answers with the caller's address.
 	Hosts []InternetHost `json:"hosts,omitzero"`
 }
 
-// InternetHost is one machine on the internet.
+// InternetHost is a host on the internet.
 type InternetHost struct {
-	Name    string     `json:"name"`          // a DNS name that the lab resolves
-	Address netip.Addr `json:"address"`       // of InternetRange
-	App     string     `json:"app,omitempty"` // as VM.App
+	Name    string     `json:"name"`          // the host's DNS name, required
+	Address netip.Addr `json:"address"`       // in 198.51.100.10-198.51.100.254, required
+	App     string     `json:"app,omitempty"` // the built-in application that the host runs, such as ifconfig.co
 }

@@ -98,7 +98,8 @@ func choice[T ~string](v *validator, path string, value T, known ...T) {
 	v.errs.add(path, remedy, "unknown value %q; this version has %s", value, strings.Join(words, ", "))
 }
 
-// prefix checks one range by itself, and says whether it can be compared with others.
+// prefix checks one range by itself, and reports whether it can be compared with others. One that is not aligned stands for the range that
+// it lies in.
 func (v *validator) prefix(path string, p netip.Prefix, shortest, longest int) bool {
 	switch {
 	case !p.IsValid():
@@ -107,6 +108,7 @@ func (v *validator) prefix(path string, p netip.Prefix, shortest, longest int) b
 		v.errs.add(path, "write an IPv4 range", "%s: IPv6 is not built yet", p)
 	case p.Masked() != p:
 		v.errs.add(path, "write "+p.Masked().String(), "%s is not aligned: it has bits set after the first %d", p, p.Bits())
+		return true
 	case p.Bits() < shortest || p.Bits() > longest:
 		v.errs.add(path, fmt.Sprintf("write a range of /%d to /%d", shortest, longest), "%s has a length that is not possible here", p)
 	default:

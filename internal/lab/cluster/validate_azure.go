@@ -28,18 +28,20 @@ func (v *validator) azure() {
 
 // peerings checks that they name other VNets. One that only one side has is possible in Azure too, and carries nothing.
 func (v *validator) peerings() {
-	var names []string
-	for _, n := range v.c.Spec.Azure.VNets {
-		names = append(names, n.Name)
-	}
 	for i, n := range v.c.Spec.Azure.VNets {
+		var others []string
+		for _, o := range v.c.Spec.Azure.VNets {
+			if o.Name != n.Name {
+				others = append(others, o.Name)
+			}
+		}
 		for j, remote := range n.Peerings {
 			at := fmt.Sprintf("spec.azure.vnets[%d].peerings[%d]", i, j)
 			switch first := slices.Index(n.Peerings, remote); {
 			case remote == n.Name:
 				v.errs.add(at, "write another VNet's name", "a VNet has no peering with itself")
-			case !slices.Contains(names, remote):
-				v.errs.add(at, suggest(remote, names, "write one of "), "no VNet %q in spec.azure.vnets", remote)
+			case !slices.Contains(others, remote):
+				v.errs.add(at, suggestName(remote, others, "add it to spec.azure.vnets"), "no VNet %q in spec.azure.vnets", remote)
 			case first < j:
 				v.errs.add(at, "remove it", "the same as peerings[%d]", first)
 			}
@@ -68,8 +70,7 @@ func (v *validator) routeTables() {
 	}
 	for _, s := range v.c.subnets() {
 		if s.RouteTable != "" && !slices.Contains(known, s.RouteTable) {
-			v.errs.add(s.path+".routeTable", suggest(s.RouteTable, known, "add it to spec.azure.routeTables; there are: "), "no route table %q",
-				s.RouteTable)
+			v.errs.add(s.path+".routeTable", suggestName(s.RouteTable, known, "add it to spec.azure.routeTables"), "no route table %q", s.RouteTable)
 		}
 	}
 }
@@ -121,19 +122,23 @@ func (v *validator) subnet(path string, p netip.Prefix, n VNet, index int, at st
 	}
 }
 
-func usable(p netip.Prefix) bool { return p.IsValid() && p.Addr().Is4() && p.Masked() == p }
+func usable(p netip.Prefix) bool { return p.IsValid() && p.Addr().Is4() }
 
-func (v *validator) subnetRef(path, ref string) {
+// subnetRef checks that there is the subnet that a field names. The remedy names only those that are possible there.
+func (v *validator) subnetRef(path, ref string, possible func(placedSubnet) bool) {
 	if _, _, ok := v.c.findSubnet(ref); ok {
 		return
 	}
 	var known []string
 	for _, s := range v.c.subnets() {
-		if !slices.Contains(known, s.ref()) {
+		if azureName.MatchString(s.vnet.Name) && azureName.MatchString(s.Name) && possible(s) && !slices.Contains(known, s.ref()) {
 			known = append(known, s.ref())
 		}
 	}
-	if len(known) > 0 {
+	switch {
+	case len(known) > 0:
 		v.errs.add(path, suggest(ref, known, "write one of "), "no subnet %q in spec.azure.vnets", ref)
+	case len(v.c.subnets()) > 0: // without any, that is what is wrong
+		v.errs.add(path, "add it there", "no subnet %q in spec.azure.vnets", ref)
 	}
 }

@@ -23,10 +23,8 @@ func (v *validator) machines() {
 	for _, n := range hostNames {
 		names[n] = "a part of the lab"
 	}
-	if v.c.countable() {
-		for _, n := range v.c.Nodes() {
-			names[n.Name] = "a node"
-		}
+	for _, n := range v.c.Nodes() {
+		names[n.Name] = "a node"
 	}
 	v.vms(names)
 	addrs := map[netip.Addr]string{}
@@ -47,9 +45,9 @@ func (v *validator) vms(names map[string]string) {
 		v.name(at+".name", vm.Name, dnsLabel, "1 to 63 lower-case letters, digits and -, a letter or digit at both ends")
 		v.unique(at+".name", vm.Name, names)
 		v.app(at+".app", vm.App)
-		v.subnetRef(at+".subnet", vm.Subnet)
+		v.subnetRef(at+".subnet", vm.Subnet, v.isOpen)
 		if _, s, ok := v.c.findSubnet(vm.Subnet); ok && usable(s.Prefix) {
-			v.vmAddress(at+".address", vm, s.Prefix)
+			v.vmAddress(at+".address", vm, s.Prefix.Masked())
 			v.uniqueAddress(at+".address", vm.Address, addrs)
 		}
 		if vm.PublicIP {
@@ -72,9 +70,6 @@ func (v *validator) vmAddress(path string, vm VM, subnet netip.Prefix) {
 	case a.Compare(first) < 0 || a == end:
 		v.errs.add(path, remedy, "%s is one of the addresses that Azure keeps in %s", a, subnet)
 	default:
-		if !v.c.countable() {
-			return
-		}
 		for _, r := range v.c.nodeRows() {
 			if inRows([]addrRange{r}, a) {
 				v.errs.add(path, "leave it out, or write one that is free", "%s is among the addresses of %s, %s to %s", a, r.what, r.first, r.last)

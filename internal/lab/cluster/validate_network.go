@@ -19,7 +19,7 @@ func (v *validator) network() {
 	n, path := v.c.Spec.Network, "spec.network"
 	v.plugin(path)
 	if v.prefix(path+".serviceCIDR", n.ServiceCIDR, 12, 28) {
-		v.dnsServiceIP(path+".dnsServiceIP", n.DNSServiceIP, n.ServiceCIDR)
+		v.dnsServiceIP(path+".dnsServiceIP", n.DNSServiceIP, n.ServiceCIDR.Masked())
 	}
 	choice(v, path+".ipMasqAgent", n.IPMasqAgent, IPMasqNone, IPMasqV1, IPMasqV2)
 	if k := len(n.NonMasqueradeCIDRs); n.IPMasqAgent != IPMasqNone && k > maxMasqRanges {
@@ -95,22 +95,27 @@ func (v *validator) serviceProxy(path string) {
 func (v *validator) outbound() {
 	lb, path := v.c.Spec.LoadBalancer, "spec.loadBalancer.outbound"
 	o := lb.Outbound
-	if lb.SKU != SKUStandard {
+	if lb.SKU == SKUBasic {
 		if o != (Outbound{}) {
 			v.errs.add(path, "leave it out, or write sku: standard", "only a Standard load balancer has outbound rules")
 		}
 		return
 	}
-	v.number(path+".managedIPs", o.ManagedIPs, 1, min(maxManagedIPs, len(v.c.Frontends())))
-	v.number(path+".idleTimeoutMinutes", o.IdleTimeoutMinutes, 4, 120)
-	if o.Ports == 0 || !v.c.countable() || o.ManagedIPs < 1 {
+	standard := lb.SKU == SKUStandard // one that is unknown has no defaults
+	if standard || o.ManagedIPs != 0 {
+		v.number(path+".managedIPs", o.ManagedIPs, 1, min(maxManagedIPs, len(v.c.Frontends())))
+	}
+	if standard || o.IdleTimeoutMinutes != 0 {
+		v.number(path+".idleTimeoutMinutes", o.IdleTimeoutMinutes, 4, 120)
+	}
+	if o.Ports == 0 {
 		return
 	}
 	nodes := 0
-	for _, p := range v.c.Spec.NodePools {
+	for _, p := range v.c.countablePools() {
 		nodes += p.Count
 	}
-	most := min(portsPerIP, portsPerIP*o.ManagedIPs/nodes/8*8)
+	most := min(portsPerIP, portsPerIP*max(o.ManagedIPs, 1)/max(nodes, 1)/8*8)
 	if o.Ports < 0 || o.Ports%8 != 0 || o.Ports > most {
 		v.errs.add(path+".ports", fmt.Sprintf("write a multiple of 8 up to %d, or more managedIPs", most),
 			"%d is not possible with %d nodes and %d addresses of %d ports",

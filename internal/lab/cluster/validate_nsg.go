@@ -30,7 +30,7 @@ func (v *validator) securityGroups() {
 	}
 	check := func(path, name string) {
 		if name != "" && name != v.c.NodeSecurityGroup() && !slices.Contains(known, name) {
-			v.errs.add(path, suggest(name, known, "add it to spec.azure.networkSecurityGroups; there are: "), "no network security group %q", name)
+			v.errs.add(path, suggestName(name, known, "add it to spec.azure.networkSecurityGroups"), "no network security group %q", name)
 		}
 	}
 	for _, s := range v.c.subnets() {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 )
 
 // virtualNode checks that container groups have a subnet of their own, as Azure delegates one to them.
@@ -9,7 +10,10 @@ func (v *validator) virtualNode() {
 	s := v.c.Spec
 	const path = "spec.virtualNode.subnet"
 	if s.VirtualNode.Subnet != "" {
-		v.subnetRef(path, s.VirtualNode.Subnet)
+		v.subnetRef(path, s.VirtualNode.Subnet, func(at placedSubnet) bool {
+			return !slices.ContainsFunc(s.NodePools, func(p NodePool) bool { return p.VNetSubnet == at.ref() }) &&
+				!slices.ContainsFunc(s.Azure.VMs, func(vm VM) bool { return vm.Subnet == at.ref() })
+		})
 	}
 	if !s.VirtualNode.Enabled {
 		return

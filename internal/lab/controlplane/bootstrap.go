@@ -14,33 +14,17 @@ import (
 
 // Bootstrap is what the lab adds to upstream's default roles.
 //
-// One role for all lab kubelets: what upstream gives a node (bootstrappolicy's system:node) without the limits to the node's own objects,
-// which the Node authorizer sets and which need an identity a node. One for what a node agent reads beyond upstream's role for kube-proxy:
+// One role for what a node agent reads beyond upstream's role for kube-proxy:
 // the ip-masq-agent's ConfigMaps, by their names, which holds in every namespace and so makes only kube-system's of use, and Calico's
 // resources. And upstream's own role for a kubelet's clients, bound to the API server's kubelet certificate.
 func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
-	kubelet := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: KubeletGroup}, Rules: []rbac.PolicyRule{
-		rule("", []string{"nodes"}, "create", "get", "list", "watch", "update", "patch", "delete"),
-		rule("", []string{"nodes/status", "pods/status"}, "update", "patch"),
-		rule("", []string{"pods"}, "get", "list", "watch", "delete", "patch", "update"),
-		rule("", []string{"configmaps", "secrets", "services", "serviceaccounts", "namespaces", "persistentvolumeclaims"}, "get", "list",
-			"watch"),
-		rule("", []string{"persistentvolumes"}, "get"),
-		rule("", []string{"serviceaccounts/token"}, "create"),
-		rule("", []string{"events"}, "create", "update", "patch"),
-		rule("events.k8s.io", []string{"events"}, "create", "update", "patch"),
-		rule("coordination.k8s.io", []string{"leases"}, "create", "get", "list", "watch", "update", "patch", "delete"),
-		rule("authentication.k8s.io", []string{"tokenreviews"}, "create"),
-		rule("authorization.k8s.io", []string{"subjectaccessreviews", "localsubjectaccessreviews"}, "create"),
-	}}
 	maps := rule("", []string{"configmaps"}, "get", "list", "watch")
 	maps.ResourceNames = []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
 	agent := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: "packetwalk:node-agent"}, Rules: []rbac.PolicyRule{
 		maps, rule("crd.projectcalico.org", []string{"ippools", "felixconfigurations"}, "get", "list", "watch"),
 	}}
-	return []rbac.ClusterRole{kubelet, agent}, []rbac.ClusterRoleBinding{
+	return []rbac.ClusterRole{agent}, []rbac.ClusterRoleBinding{
 		binding(agent.Name, agent.Name, rbac.UserKind, NodeAgentUser.Common),
-		binding(KubeletGroup, KubeletGroup, rbac.GroupKind, KubeletGroup),
 		binding("packetwalk:kube-apiserver-to-kubelet", "system:kubelet-api-admin", rbac.UserKind, KubeletClientUser.Common),
 	}
 }

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,7 @@ const (
 // Config says what control plane to run.
 type Config struct {
 	Dir         string       // the lab's folder, absolute; sockets lie in it, so short (a unix socket's path has at most 107 bytes)
+	LogDir      string       // of the components' logs; empty: logs in Dir
 	Binary      string       // the multi-call program
 	ClusterName string       // the name in kubeconfigs
 	Address     netip.Addr   // the API server's public address, which it binds; TCP port 443
@@ -82,8 +84,10 @@ func (c Config) KubeconfigPath(user User) string {
 
 // LogFile is where a component's output goes.
 func (c Config) LogFile(component string) string {
-	return filepath.Join(c.Dir, "logs", component+".log")
+	return filepath.Join(c.logDir(), component+".log")
 }
+
+func (c Config) logDir() string { return cmp.Or(c.LogDir, filepath.Join(c.Dir, "logs")) }
 
 func (c Config) etcdDir() string        { return filepath.Join(c.Dir, "etcd") }
 func (c Config) etcdSocket() string     { return filepath.Join(c.Dir, "etcd.sock") }

@@ -121,7 +121,7 @@ func TestPrepare(t *testing.T) {
 	if !bytes.Equal(authority.Certificate, again.Certificate) {
 		t.Error("the second Prepare made another authority")
 	}
-	for _, user := range []User{Admin, ControllerManagerUser, SchedulerUser, NodeAgentUser, KubeletUser} {
+	for _, user := range []User{Admin, ControllerManagerUser, SchedulerUser, NodeAgentUser} {
 		checkKubeconfig(t, authority, config, user)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	"packetwalk.dev/internal/base/atomicfile"
@@ -30,15 +29,13 @@ type User struct {
 	Groups []string // Kubernetes groups
 }
 
-// The identities of a lab. Those named system: have their roles from upstream's RBAC bootstrap; the kubelets' roles are Bootstrap's.
+// The identities of a lab. Those named system: have their roles from upstream's RBAC bootstrap.
 var (
 	Admin                 = User{Name: "admin", Common: "kubernetes-admin", Groups: []string{"system:masters"}}
 	ControllerManagerUser = User{Name: ControllerManager, Common: "system:kube-controller-manager"}
 	SchedulerUser         = User{Name: Scheduler, Common: "system:kube-scheduler"}
 	// NodeAgentUser is what a node agent runs as: like kube-proxy it reads nodes, Services and EndpointSlices.
 	NodeAgentUser = User{Name: "kube-proxy", Common: "system:kube-proxy"}
-	// KubeletUser is all kubelets of light nodes in one: they run in one process, so one identity for all nodes and no Node authorizer.
-	KubeletUser = User{Name: "kubelet", Common: "packetwalk-kubelet", Groups: []string{KubeletGroup}}
 	// KubeletClientUser is the API server as a client of kubelets.
 	KubeletClientUser = User{Name: "kube-apiserver-kubelet-client", Common: "kube-apiserver-kubelet-client"}
 	// FrontProxyUser is the API server as a client of aggregated API servers.
@@ -50,9 +47,6 @@ var (
 func NodeUser(node string) User {
 	return User{Name: "kubelet", Common: "system:node:" + node, Groups: []string{"system:nodes"}}
 }
-
-// KubeletGroup is the Kubernetes group of the lab's kubelets.
-const KubeletGroup = "packetwalk:kubelets"
 
 // validity is how long certificates hold: longer than any lab lives, so that nothing rotates.
 const validity = 10 * 365 * 24 * time.Hour
@@ -237,7 +231,7 @@ func Prepare(config Config, now time.Time) (*Authority, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{config.Dir, config.PKIDir(), config.etcdDir(), filepath.Join(config.Dir, "logs")} {
+	for _, dir := range []string{config.Dir, config.PKIDir(), config.etcdDir(), config.logDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
@@ -323,7 +317,7 @@ func pkiFiles(config Config, authority *Authority, now time.Time) ([]file, error
 		{config.pki("kubelet-client.crt"), kubeletClient.Certificate}, {config.pki("kubelet-client.key"), kubeletClient.Key},
 		{config.pki("sa.key"), private}, {config.pki("sa.pub"), public},
 	}
-	for _, user := range []User{Admin, ControllerManagerUser, SchedulerUser, NodeAgentUser, KubeletUser} {
+	for _, user := range []User{Admin, ControllerManagerUser, SchedulerUser, NodeAgentUser} {
 		text, err := authority.Kubeconfig(config.ClusterName, config.Server(), user, now)
 		if err != nil {
 			return nil, err

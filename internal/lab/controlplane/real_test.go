@@ -177,7 +177,7 @@ func TestControlPlane(t *testing.T) {
 	}
 	c.testRoles(ctx)
 
-	if output, err := c.kubectl(ctx, KubeletUser, node, "create", "-f", "-"); err != nil {
+	if output, err := c.kubectl(ctx, Admin, node, "create", "-f", "-"); err != nil {
 		t.Fatalf("register a node: %v: %s", err, output)
 	}
 	c.mustKubectl(ctx, deployment, "create", "-f", "-")
@@ -226,13 +226,6 @@ func (c *cluster) testRoles(ctx context.Context) {
 		verb, resource string
 		allowed        bool
 	}{
-		{KubeletUser, "patch", "nodes/status", true},
-		{KubeletUser, "patch", "pods/status", true},
-		{KubeletUser, "create", "leases.coordination.k8s.io", true},
-		{KubeletUser, "create", "serviceaccounts/token", true},
-		{KubeletUser, "create", "pods", false},
-		{KubeletUser, "create", "pods/exec", false},
-		{KubeletUser, "create", "clusterroles", false},
 		{NodeAgentUser, "watch", "endpointslices.discovery.k8s.io", true},
 		{NodeAgentUser, "get", "secrets", false},
 		{Admin, "delete", "clusterroles", true},

@@ -27,6 +27,8 @@ var apiPaths = map[string]string{
 	"networking.k8s.io/v1/IngressClass":                "/apis/networking.k8s.io/v1/ingressclasses%.0s",
 	"rbac.authorization.k8s.io/v1/ClusterRole":         "/apis/rbac.authorization.k8s.io/v1/clusterroles%.0s",
 	"rbac.authorization.k8s.io/v1/ClusterRoleBinding":  "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings%.0s",
+	"rbac.authorization.k8s.io/v1/RoleBinding":         "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/rolebindings",
+	"apiregistration.k8s.io/v1/APIService":             "/apis/apiregistration.k8s.io/v1/apiservices%.0s",
 	"apiextensions.k8s.io/v1/CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions%.0s",
 	"crd.projectcalico.org/v1/IPPool":                  "/apis/crd.projectcalico.org/v1/ippools%.0s",
 }

@@ -43,6 +43,14 @@ func DNS(c *cluster.Cluster) ([]string, error) {
 	})
 }
 
+// metricsServerVersion is that of controlplane/metrics/go.mod.
+const metricsServerVersion = "v0.8.0"
+
+// MetricsServer are the objects of upstream's metrics-server.
+func MetricsServer() ([]string, error) {
+	return objects("metrics-server.yaml", map[string]any{"Version": metricsServerVersion})
+}
+
 // HTTPRouting are the objects of the addon for HTTP application routing; its zone is changed with the secret of a TSIG key of that name.
 func HTTPRouting(c *cluster.Cluster, key, secret string) ([]string, error) {
 	return objects("http_application_routing.yaml", map[string]any{
@@ -118,7 +126,11 @@ func Images(c *cluster.Cluster) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	docs := slices.Concat(dns, routing, connector)
+	metrics, err := MetricsServer()
+	if err != nil {
+		return nil, err
+	}
+	docs := slices.Concat(dns, routing, connector, metrics)
 	if c.Spec.Network.IPMasqAgent != cluster.IPMasqNone {
 		_, agent, err := IPMasqAgent(c)
 		if err != nil {

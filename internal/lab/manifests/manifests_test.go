@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -44,6 +45,27 @@ func TestDNSObjects(t *testing.T) {
 	}
 }
 
+// TestMetricsServerObjects: the objects have no field that Kubernetes does not know, and an image that exists.
+func TestMetricsServerObjects(t *testing.T) {
+	docs, err := MetricsServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(docs) - 1 // an APIService, whose type is no dependency
+	if o, err := parse(docs[last]); err != nil || o.path != "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io" {
+		t.Errorf("%v, %v", o, err)
+	}
+	deployment := strictObjects(t, docs[:last])["apps/v1/Deployment metrics-server"].(*appsv1.Deployment)
+	image := deployment.Spec.Template.Spec.Containers[0].Image
+	if a, err := app.Resolve(image); err != nil || a.Name != "metrics-server" || !strings.HasSuffix(image, ":"+metricsServerVersion) {
+		t.Errorf("image %s: %v", image, err)
+	}
+	module, err := os.ReadFile("../../../controlplane/metrics/go.mod")
+	if err != nil || !strings.Contains(string(module), "\tsigs.k8s.io/metrics-server "+metricsServerVersion+" ") {
+		t.Errorf("another version is built: %v", err)
+	}
+}
+
 // strictObjects reads documents, none of which has a field that Kubernetes does not know or a kind that is not applied, by kind and name.
 func strictObjects(t *testing.T, docs []string) map[string]any {
 	t.Helper()
@@ -62,6 +84,7 @@ func strictObjects(t *testing.T, docs []string) map[string]any {
 			"v1/ServiceAccount": &corev1.ServiceAccount{}, "v1/ConfigMap": &corev1.ConfigMap{},
 			"rbac.authorization.k8s.io/v1/ClusterRole":        &rbacv1.ClusterRole{},
 			"rbac.authorization.k8s.io/v1/ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
+			"rbac.authorization.k8s.io/v1/RoleBinding":        &rbacv1.RoleBinding{},
 			"networking.k8s.io/v1/IngressClass":               &networkingv1.IngressClass{},
 			"apps/v1/DaemonSet":                               &appsv1.DaemonSet{},
 		}[kind]
@@ -122,7 +145,7 @@ func onVirtualMachines(t *testing.T, pod corev1.PodSpec) {
 	want := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
 			{Key: "kubernetes.azure.com/cluster", Operator: corev1.NodeSelectorOpExists},
-			{Key: "type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"virtual-kubelet"}},
+			{Key: "type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"virtual-kubelet", "simulated"}},
 		}}},
 	}}}
 	if d := cmp.Diff(want, pod.Affinity); d != "" {

@@ -32,28 +32,31 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	if n.Zone != "" {
 		zone = azure.Location + "-" + n.Zone
 	}
+	labels := map[string]string{
+		"agentpool":                        n.Pool,
+		"kubernetes.azure.com/agentpool":   n.Pool,
+		"kubernetes.azure.com/cluster":     group,
+		"kubernetes.azure.com/mode":        strings.ToLower(string(n.Mode)),
+		"kubernetes.azure.com/role":        "agent",
+		"kubernetes.io/role":               "agent",
+		"node-role.kubernetes.io/agent":    "",
+		"kubernetes.io/hostname":           n.Name,
+		"kubernetes.io/os":                 "linux",
+		"kubernetes.io/arch":               "amd64",
+		"node.kubernetes.io/instance-type": n.VMSize,
+		"topology.kubernetes.io/region":    azure.Location,
+		"topology.kubernetes.io/zone":      zone,
+	}
+	maps.Copy(labels, n.Labels)
+	if n.Runtime == cluster.RuntimeSimulated {
+		labels["type"] = "simulated" // AKS's own pods keep away from it, as from virtual-kubelet's
+	}
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: n.Name,
-			Labels: map[string]string{
-				"agentpool":                        n.Pool,
-				"kubernetes.azure.com/agentpool":   n.Pool,
-				"kubernetes.azure.com/cluster":     group,
-				"kubernetes.azure.com/mode":        "system",
-				"kubernetes.azure.com/role":        "agent",
-				"kubernetes.io/role":               "agent",
-				"node-role.kubernetes.io/agent":    "",
-				"kubernetes.io/hostname":           n.Name,
-				"kubernetes.io/os":                 "linux",
-				"kubernetes.io/arch":               "amd64",
-				"node.kubernetes.io/instance-type": n.VMSize,
-				"topology.kubernetes.io/region":    azure.Location,
-				"topology.kubernetes.io/zone":      zone,
-			},
-		},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: labels},
 		Spec: corev1.NodeSpec{
 			ProviderID: fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", azure.Subscription,
 				group, n.Name),
+			Taints: Taints(n.Taints),
 		},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{
@@ -64,6 +67,16 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v" + KubernetesVersion},
 		},
 	}
+}
+
+// Taints are those of a pool as a node's object has them.
+func Taints(taints []string) []corev1.Taint {
+	var all []corev1.Taint
+	for _, t := range taints {
+		key, value, effect := cluster.SplitTaint(t)
+		all = append(all, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)})
+	}
+	return all
 }
 
 // adminLabels are those that a kubelet may not give its own node (NodeRestriction; upstream's kubelet refuses them as flags).
@@ -128,7 +141,16 @@ func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
 	if c.Spec.Network.Policy == cluster.PolicyCalico {
 		flags = append(flags, "--calico-pools")
 	}
-	return flags
+	return append(flags, nodeImageFlags(c)...)
+}
+
+// nodeImageFlags are packetwalk-node's flags for the rules that AKS's node image sets up. Today's image has containerd and keeps pods from
+// the wire server. The older rule sets are those of nodes with Docker, which did not.
+func nodeImageFlags(c *cluster.Cluster) []string {
+	if c.Spec.ServiceProxy.Rules != cluster.RulesCurrent {
+		return nil
+	}
+	return []string{"--docker-bridge-cidr=none", "--block-wire-server"}
 }
 
 // crowded tells of a cluster with so many nodes that its agents, which all follow each change on one machine, would take half of its

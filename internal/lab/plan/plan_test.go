@@ -73,9 +73,17 @@ func TestAgentFlags(t *testing.T) {
 			"--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
 	} {
 		got := strings.Join(AgentFlags(parsed(t, "spec: "+c.spec), "n", "/k"), " ")
-		if want := always + c.proxy + " " + c.want; got != want {
+		if want := always + c.proxy + " " + c.want + " --docker-bridge-cidr=none --block-wire-server"; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", c.spec, got, want)
 		}
+	}
+}
+
+// TestAgentFlagsOfOldNodes: nodes of the articles' time have Docker, and no rule about the wire server.
+func TestAgentFlagsOfOldNodes(t *testing.T) {
+	got := AgentFlags(parsed(t, `spec: {serviceProxy: {rules: "1.19"}}`), "n", "/k")
+	if i := slices.IndexFunc(got, func(f string) bool { return strings.Contains(f, "docker") || strings.Contains(f, "wire") }); i >= 0 {
+		t.Errorf("flag %s", got[i])
 	}
 }
 

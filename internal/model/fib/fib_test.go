@@ -19,7 +19,8 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // TestPortSpan: a source port that the kernel has yet to pick, in and out of a rule's range.
 func TestPortSpan(t *testing.T) {
-	rule := Rule{Priority: 100, SourcePorts: [2]uint16{1000, 40000}, Action: "unreachable", SuppressPrefixLength: -1, SuppressGroup: -1}
+	rule := Rule{Priority: 100, SourcePorts: RulePorts{First: 1000, Last: 40000}, Action: "unreachable", SuppressPrefixLength: -1,
+		SuppressGroup: -1}
 	s := &State{Rules: []Rule{rule, usualRules[0][1]},
 		Routes: []Route{{Table: TableMain, Type: "unicast", Destination: prefix("0.0.0.0/0"), Link: "eth0"}}}
 	s.Index()

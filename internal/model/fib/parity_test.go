@@ -194,9 +194,12 @@ func compareWorld(t *testing.T, seed uint64) (compared int) {
 			n.sysctl(t, "net/ipv6/conf/"+l+"/ignore_routes_with_linkdown", "1")
 		}
 	}
+	_, errs := n.run(t, "rule add sport 1/1 dscp 1/1\nrule del sport 1/1 dscp 1/1", "ip", "-batch", "-")
+	masks := len(errs) == 0
+	t.Logf("seed %d: rules with masks of ports and DSCPs: %t", seed, masks)
 	var families []*world
 	for _, ipv6 := range []bool{false, true} {
-		w := &world{Rand: r, ipv6: ipv6, links: links}
+		w := &world{Rand: r, ipv6: ipv6, links: links, masks: masks}
 		w.fill(seed%3 != 0)
 		_, errs := n.run(t, strings.Join(w.lines, "\n"), "ip", w.flag(), "-force", "-batch", "-")
 		if bytes.Contains(errs, []byte("expected")) || bytes.Contains(errs, []byte("wrong")) { // ip reads no further then

@@ -15,6 +15,7 @@ type world struct {
 	*rand.Rand
 	ipv6  bool
 	links []string
+	masks bool     // the kernel and iproute2 know masks of ports and DSCPs
 	own   []string // addresses of the machine
 	lines []string
 }
@@ -113,9 +114,13 @@ func (w *world) rule(priority int) {
 	optional(15, "oif "+pick(w, w.links...))
 	optional(20, "fwmark "+pick(w, "1", "2/3", "0x10/0xf0"))
 	optional(10, "tos "+pick(w, "0x10", "0x08"))
-	optional(15, "ipproto "+pick(w, "tcp", "udp"))
+	optional(15, "ipproto "+pick(w, "6", "17"))
 	optional(10, "sport "+pick(w, "1000-2000", "53"))
 	optional(10, "dport "+pick(w, "80", "1-1023"))
+	if w.masks {
+		optional(10, pick(w, "sport 0x20/0xf0", "sport 0x400/0xc00"))
+		optional(10, "dscp "+pick(w, "4", "0", "0x8/0x38", "9"))
+	}
 	optional(10, "uidrange 0-99")
 	switch {
 	case w.chance(12):
@@ -200,7 +205,7 @@ func (w *world) query() (fib.Query, string) {
 	if w.chance(40) {
 		q.Protocol = pick(w, packet.TCP, packet.UDP)
 		q.SourcePort, q.DestinationPort = packet.Exactly(pick[uint16](w, 53, 1500, 3000)), packet.Exactly(pick[uint16](w, 80, 1023, 8080))
-		text += fmt.Sprintf(" ipproto %s sport %s dport %s", q.Protocol, q.SourcePort, q.DestinationPort)
+		text += fmt.Sprintf(" ipproto %d sport %s dport %s", q.Protocol, q.SourcePort, q.DestinationPort)
 	}
 	return q, text
 }

@@ -221,6 +221,8 @@ func (l *search) differs(r *Rule) string {
 		return "the source is another"
 	case r.TOS != 0 && r.TOS != l.ruleTOS():
 		return "the TOS is another"
+	case (r.DSCP^q.TOS>>2)&r.DSCPMask != 0:
+		return "the DSCP is another"
 	case r.Protocol != 0 && r.Protocol != q.Protocol:
 		return "the protocol is another"
 	case !l.portIn(q.SourcePort, r.SourcePorts, r):
@@ -249,20 +251,26 @@ func (l *search) ruleTOS() uint8 {
 	return l.q.TOS &^ 3
 }
 
-func (l *search) portIn(p packet.Port, span [2]uint16, r *Rule) bool {
-	if span == [2]uint16{} {
+func (l *search) portIn(p packet.Port, want RulePorts, r *Rule) bool {
+	if want == (RulePorts{}) {
 		return true
 	}
 	if !l.q.Protocol.HasPorts() {
 		return false
 	}
 	low, high := p.Span()
-	in := p.Number >= span[0] && p.Number <= span[1]
-	if within := low >= span[0] && high <= span[1]; !within && high >= span[0] && low <= span[1] {
-		if l.q.PortIn != nil {
-			return l.q.PortIn(PortTest{p, span[0], span[1]})
+	if want.Mask != 0 {
+		if low != high {
+			l.unknown(fmt.Sprintf("policy rule %d matches ports %#x/%#x: the packet's is one out of %s", r.Priority, want.First, want.Mask, p))
 		}
-		l.unknown(fmt.Sprintf("policy rule %d asks for ports %d-%d: the packet's is one out of %s", r.Priority, span[0], span[1], p))
+		return (p.Number^want.First)&want.Mask == 0
+	}
+	in := p.Number >= want.First && p.Number <= want.Last
+	if within := low >= want.First && high <= want.Last; !within && high >= want.First && low <= want.Last {
+		if l.q.PortIn != nil {
+			return l.q.PortIn(PortTest{p, want.First, want.Last})
+		}
+		l.unknown(fmt.Sprintf("policy rule %d asks for ports %d-%d: the packet's is one out of %s", r.Priority, want.First, want.Last, p))
 	}
 	return in
 }
@@ -271,6 +279,6 @@ func (l *search) portIn(p packet.Port, span [2]uint16, r *Rule) bool {
 // rule tests them (fib_rule_requires_fldissect, include/net/fib_rules.h); otherwise it takes them for 0.
 func (s *State) Dissects() bool {
 	return slices.ContainsFunc(s.Rules, func(r Rule) bool {
-		return !r.IPv6 && r.In != "lo" && (r.Protocol != 0 || r.SourcePorts != [2]uint16{} || r.DestinationPorts != [2]uint16{})
+		return !r.IPv6 && r.In != "lo" && (r.Protocol != 0 || r.SourcePorts != RulePorts{} || r.DestinationPorts != RulePorts{})
 	})
 }

@@ -146,11 +146,12 @@ type Rule struct {
 	Not                           bool
 	From, To                      netip.Prefix // zero for any
 	In, Out                       string
-	Mark, Mask                    uint32 // Mask 0: not looked at
-	TOS                           uint8
+	Mark, Mask                    uint32          // Mask 0: not looked at
+	TOS                           uint8           // 0 for any
+	DSCP, DSCPMask                uint8           // DSCPMask 0: not looked at
 	Protocol                      packet.Protocol // 0 for any
-	SourcePorts, DestinationPorts [2]uint16       // zero for any
-	UIDs                          [2]uint32       // HasUIDs
+	SourcePorts, DestinationPorts RulePorts
+	UIDs                          [2]uint32 // HasUIDs
 	HasUIDs                       bool
 	Action                        string // "lookup", "goto", "nop", "blackhole", "unreachable", "prohibit"
 	Table                         int
@@ -163,6 +164,12 @@ type Rule struct {
 	Unknown   bool
 	L3MDev    bool   // matches packets of a VRF's links only, and looks in its table
 	TableName string // as in Route
+}
+
+// RulePorts are the ports that a policy rule selects: a range, or with a Mask those that have First's bits. The zero value selects all.
+type RulePorts struct {
+	First, Last uint16
+	Mask        uint16 // 0 for a range
 }
 
 // Neighbour is an entry of the ARP or neighbour discovery table (ip -j neigh), or a proxy entry.

@@ -44,6 +44,8 @@ type Host struct {
 	IPsec  []IPsecPolicy
 	Peers  []Peer
 	Beyond []Beyond // only where no routes are known
+	// Forwarders are machines outside the snapshot that forward packets for others, by the links that lead to them.
+	Forwarders map[string]Forwarder
 	// Missing tells what is not known of the host, and why.
 	Missing map[Part]string
 	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").
@@ -85,6 +87,14 @@ var Parts = []Part{
 type Beyond struct {
 	Prefix netip.Prefix
 	Link   string
+}
+
+// Forwarder is a firewall or a gateway. It may translate what it forwards, so that the destination sees another source than the forwarder.
+type Forwarder struct {
+	Name      string       // "appliance 10.13.200.4"
+	Addresses []netip.Addr // packets for these end there
+	// Stateful says that it drops an answer to a request that did not pass it.
+	Stateful bool
 }
 
 // Behind finds the interface behind which an address is, by the rules: "" where they do not tell. others are then interfaces that it is not
@@ -252,6 +262,17 @@ func (h *Host) Sysctl(elements ...string) (string, bool) {
 	v, ok := h.Sysctls[SysctlKey(elements...)]
 	return v, ok
 }
+
+// UnreadError is a Source's error for a host that exists and whose state is not read. A walk that comes to it ends there, undecided.
+type UnreadError struct {
+	Host string
+	Err  error // why
+}
+
+func (e *UnreadError) Error() string { return e.Host + " is not read: " + e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *UnreadError) Unwrap() error { return e.Err }
 
 // NotFound is a Source's error for a host that there is none of; it is fs.ErrNotExist.
 func NotFound(name string, there []string) error {

@@ -177,13 +177,16 @@ func (m *machine) leadsAway(l *fib.Link, depth int) bool {
 		return m.leadsOut(l)
 	}
 	far, end := m.across(l.Name)
+	if far == nil {
+		return true // it is not read
+	}
 	if end == nil || end.Master == "" {
 		return false
 	}
 	return slices.ContainsFunc(far.FIB.Ports(end.Master), func(p *fib.Link) bool { return p.Name != end.Name && far.leadsAway(p, depth-1) })
 }
 
-// across is the machine at the other end of a link, and that end; nil where it is not in the snapshot.
+// across is the machine at the other end of a link, and that end; nil where it is not in the snapshot, or not read.
 func (m *machine) across(link string) (*machine, *fib.Link) {
 	peer, ok := m.peer(link)
 	if !ok {

@@ -23,13 +23,14 @@ func (h *host) policy(rules ...fib.Rule) {
 // TestReversePathPorts: policy rules see the look-up of the way back with the ports of an answer, if one of them is not for local output
 // only.
 func TestReversePathPorts(t *testing.T) {
+	request, reply := fib.RulePorts{First: 80, Last: 80}, fib.RulePorts{First: 4000, Last: 4000}
 	for name, c := range map[string]struct {
 		rule   fib.Rule
 		passes bool
 	}{
-		"destination port of the answer": {fib.Rule{Protocol: packet.TCP, DestinationPorts: [2]uint16{4000, 4000}}, true},
-		"destination port of the packet": {fib.Rule{Protocol: packet.TCP, DestinationPorts: [2]uint16{80, 80}}, false},
-		"for local output":               {fib.Rule{In: "lo", Protocol: packet.TCP, DestinationPorts: [2]uint16{4000, 4000}}, false},
+		"destination port of the answer": {fib.Rule{Protocol: packet.TCP, DestinationPorts: reply}, true},
+		"destination port of the packet": {fib.Rule{Protocol: packet.TCP, DestinationPorts: request}, false},
+		"for local output":               {fib.Rule{In: "lo", Protocol: packet.TCP, DestinationPorts: reply}, false},
 	} {
 		n, _, router, _ := chain(t)
 		router.Sysctls["net.ipv4.conf.all.rp_filter"] = "1"
@@ -50,7 +51,7 @@ func TestReversePathPorts(t *testing.T) {
 func TestPolicyRuleOfPortByChance(t *testing.T) {
 	n, _, router, server := chain(t)
 	router.iptables(nat("-A POSTROUTING -p tcp -j MASQUERADE --random"))
-	server.policy(fib.Rule{Priority: 100, Table: 100, Protocol: packet.TCP, DestinationPorts: [2]uint16{8080, 8080}})
+	server.policy(fib.Rule{Priority: 100, Table: 100, Protocol: packet.TCP, DestinationPorts: fib.RulePorts{First: 8080, Last: 8080}})
 	server.FIB.Routes = append(server.FIB.Routes, fib.Route{Table: 100, Type: "blackhole", Destination: netip.MustParsePrefix("0.0.0.0/0")})
 	outcomes := n.tcp("client", "10.2.0.2:80").Outcomes
 	if len(outcomes) != 2 || outcomes[0].BackEnd.Kind != Dropped || outcomes[1].BackEnd.Kind != Delivered {

@@ -1,8 +1,10 @@
 package walk
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -71,6 +73,10 @@ func (t transit) receive() passage {
 	p.Frame.Type, p.Cast = p.EtherType(), packet.Unicast
 	if l.Type == "ether" {
 		p.Cast = p.Frame.CastFor(l.MAC)
+	}
+	if p.Cast == packet.OtherHost && l.MAC.IsZero() { // no such interface is up: the snapshot does not have its address
+		m.assume("the MAC address of " + l.Name + " is not known: frames are taken to be for it")
+		p.Cast = packet.Unicast
 	}
 	if end := t.deviceHook(l.Name, netfilter.Ingress); end != nil {
 		return t.over(end)
@@ -167,8 +173,24 @@ func (t transit) transmit() passage {
 	if p, ok := t.onward(l); ok {
 		return p
 	}
-	end := t.end(Left, fmt.Sprintf("by %s, whose other end is not in the snapshot", l.Name))
-	end.Link = l.Name
+	return t.leave(l.Name)
+}
+
+// leave ends the packet's way at the edge of the snapshot.
+func (t transit) leave(link string) passage {
+	end := t.end(Left, fmt.Sprintf("by %s, whose other end is not in the snapshot", link))
+	f, ok := t.m.Forwarders[link]
+	if ok && !slices.Contains(f.Addresses, t.p.Destination) {
+		end.Forwarder = f.Name
+		passed := t.run.forwarder == link || t.req.Arrives == link && t.req.Host == t.m.Name
+		switch {
+		case t.asked == nil:
+			t.run.forwarder = link
+		case f.Stateful && !passed:
+			end.Kind, end.Why = Dropped, "asymmetric routing: the request took another way, and a stateful firewall drops a reply without its request"
+		}
+	}
+	end.Link = link
 	return t.over(end)
 }
 
@@ -176,6 +198,9 @@ func (t transit) transmit() passage {
 // does not where both ends are in one namespace.
 func (t transit) cross(peer snapshot.Peer) passage {
 	far, err := t.enter(peer.Host, t.p)
+	if end := t.unread(err); end != nil {
+		return t.over(end)
+	}
 	if err != nil {
 		return passage{err: err}
 	}
@@ -185,4 +210,15 @@ func (t transit) cross(peer snapshot.Peer) passage {
 	}
 	far.asked, far.steps, far.before = t.asked, t.steps, t.before
 	return far.to(transit.receive)
+}
+
+// unread is the end of a packet that gets to a host whose state is not read; nil for another error.
+func (t *transit) unread(err error) *End {
+	unread, ok := errors.AsType[*snapshot.UnreadError](err)
+	if !ok {
+		return nil
+	}
+	end := t.end(Undecided, unread.Error())
+	end.Host, end.Unread = unread.Host, true
+	return end
 }

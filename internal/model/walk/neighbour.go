@@ -133,6 +133,11 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{}, false
 	}
 	far, end := m.across(l.Name)
+	if far == nil {
+		peer, _ := m.peer(l.Name)
+		q.hide("the state of " + peer.Host + " is not read")
+		return response{}, false
+	}
 	if end == nil || !end.Up || !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) ||
 		!q.passesAt(far, q.frame(), q.asker.m.Name, end, netfilter.Ingress) {
 		return response{}, false

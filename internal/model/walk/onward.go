@@ -25,19 +25,21 @@ func placesOf(objects *snapshot.Objects) *places {
 		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]*snapshot.Pod{},
 		prefixes: map[netip.Prefix]string{},
 	}
+	for i := range objects.Pods {
+		for _, a := range objects.Pods[i].IPs {
+			p.pods[a] = &objects.Pods[i]
+		}
+	}
 	for i := range objects.Nodes {
 		n := &objects.Nodes[i]
 		p.nodes["node/"+n.Name] = n
 		for _, a := range n.IPs {
-			p.own[a] = "node/" + n.Name
+			if pod := p.pods[a]; pod == nil || pod.HostNetwork || pod.Node == n.Name { // a virtual node has its connector's address
+				p.own[a] = "node/" + n.Name
+			}
 		}
 		for _, c := range n.PodCIDRs {
 			p.prefixes[c.Masked()] = "node/" + n.Name
-		}
-	}
-	for i := range objects.Pods {
-		for _, a := range objects.Pods[i].IPs {
-			p.pods[a] = &objects.Pods[i]
 		}
 	}
 	return p
@@ -83,6 +85,9 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 		return p, false
 	}
 	far, err := t.enter(name, t.p)
+	if end := t.unread(err); end != nil {
+		return t.over(end), true
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return p, false

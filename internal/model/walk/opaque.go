@@ -47,10 +47,14 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 
 // hides tells why a station that nobody knows may be behind a link; "" where none can be. depth bounds rings of bridges.
 func (m *machine) hides(l *fib.Link, depth int) string {
-	if _, ok := m.peer(l.Name); !ok {
+	peer, ok := m.peer(l.Name)
+	if !ok {
 		return m.notWalked(l)
 	}
 	far, end := m.across(l.Name)
+	if far == nil {
+		return "the state of " + peer.Host + " is not read"
+	}
 	if end == nil || !l.Up || !end.Up || depth == 0 {
 		return ""
 	}

@@ -48,6 +48,8 @@ type run struct {
 	answers  map[question][]remembered // to questions that are asked once
 	links    map[linkEnd]*linkFacts
 	machines map[string]*machine
+	// forwarder is the link that the request left by, where that leads to a forwarder.
+	forwarder string
 
 	context netfilter.Context // used anew for every chain
 	trail   []netfilter.Visit // of all chains so far; steps point into it

@@ -151,10 +151,14 @@ type End struct {
 	Unsent   bool // the program gets an error at once: no packet was made
 	// Link is the interface it left by (Left) or was delivered on.
 	Link string
+	// Forwarder is the machine outside the snapshot that gets the packet and forwards it (Left) or drops it.
+	Forwarder string
 	// Forgotten says that conntrack forgot the packet's connection here.
 	Forgotten bool
 	// Reject is what it was rejected with: "tcp-reset", "icmp-port-unreachable", …
 	Reject string
+	// Unread says that the packet gets to Host, whose state is not read (snapshot.UnreadError): Undecided.
+	Unread bool
 }
 
 // Stage is what kind of step it is.

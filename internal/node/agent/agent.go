@@ -3,10 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
-	"log"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,12 +15,12 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/incumbent"
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
-	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // objectSource is where the agent gets the API's objects from; *kube.Watcher is one.
@@ -30,6 +31,7 @@ type objectSource interface {
 	// Delta gives what has changed since it was asked for the last time, or all there is.
 	Delta(whole bool) kube.Delta
 	Event(ctx context.Context, e corev1.Event) error
+	SetPodCondition(ctx context.Context, namespace, name string, c corev1.PodCondition) error
 }
 
 // canaryPeriod is how often the agent looks whether all its rules were flushed.
@@ -43,20 +45,24 @@ const noticeQuiet = 100 * time.Millisecond
 
 type agent struct {
 	Options
-	source   objectSource
-	metrics  *metrics
-	health   *serviceproxy.Health
-	checks   *serviceproxy.HealthChecks
-	nft      *kernel.NFTables // for all families, as are its rules
-	rules    *servicemaps.Rules
-	families []programsOf
-	proxies  []*proxy        // none without the service proxy
-	unserved []*proxy        // of families that are not served and may have rules of another service proxy
-	own      []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
-	keepers  []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
-	faults   faults
-	turn     turn
-	logger   *log.Logger
+	source      objectSource
+	metrics     *metrics
+	health      *serviceproxy.Health
+	checks      *serviceproxy.HealthChecks
+	nft         *kernel.NFTables // for all families, as are its rules
+	rules       *servicemaps.Rules
+	families    []programsOf
+	proxies     []*proxy // none without the service proxy
+	unserved    []*proxy // of families that are not served and may have rules of another service proxy
+	allUnserved []*proxy // of families that are not served
+	own         noderules.Rules
+	keepers     []*keeper // of the ip-masq-agent's rules, and of Calico's pools
+	faults      faults
+	api         apiServer
+	waiting     waiting
+	acquired    atomic.Bool // all roles are this agent's
+	others      others
+	logger      *slog.Logger
 
 	node  *service.Node // as the service ports see it; nil before the first sync
 	whole bool          // all rules of a family were compared or written
@@ -79,7 +85,8 @@ type proxy struct {
 	ports  *service.Ports
 	syncer syncer
 	config serviceproxy.Config
-	other  syncer // of the other backend
+	other  syncer // of the other backend, whose rules are to be removed; nil: they are
+	idle   syncer // of the other backend
 	udp    bool   // UDP flows may be stale
 	failed int    // syncs in a row
 	told   bool   // of these, by an event
@@ -111,7 +118,7 @@ func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []serv
 
 // Run runs the agent until the context ends, and then returns nil with all rules left in place, but for CleanupOnDelete. It fails only at
 // the start: on options, on sysctls that it needs, and with BindHardFail on the addresses it listens on.
-func Run(ctx context.Context, o Options, logger *log.Logger) error {
+func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -127,7 +134,11 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	watcher, err := kube.NewWatcher(config, a.faults.note)
+	a.api.url = config.Host
+	if o.ServiceProxy && o.recognisesNoPods() {
+		a.warn("clusterCIDR is empty: traffic from outside the cluster to cluster IPs keeps its source address; write the range of the pods")
+	}
+	watcher, err := kube.NewWatcher(config, a.api.note)
 	if err == nil && o.ServiceProxy {
 		err = watcher.WatchServices(config, o.NodeName, m.change)
 	}
@@ -139,14 +150,14 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	}
 	a.source = watcher
 	if o.IPMasqAgent {
-		maps, err := kube.NewConfigMaps(config, a.faults.note, metav1.NamespaceSystem, o.MasqConfigMaps...)
+		maps, err := kube.NewConfigMaps(config, a.api.note, metav1.NamespaceSystem, o.MasqConfigMaps...)
 		if err != nil {
 			return err
 		}
 		a.addMasqAgent(maps)
 	}
 	if o.CalicoPools {
-		pools, err := kube.NewPools(config, a.faults.note)
+		pools, err := kube.NewPools(config, a.api.note)
 		if err != nil {
 			return err
 		}
@@ -159,7 +170,7 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 }
 
 // newAgent makes an agent that has no source yet.
-func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
+func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a := &agent{
 		Options: o, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
@@ -168,7 +179,11 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		notices:      make(chan struct{}, 1), nft: &kernel.NFTables{},
 	}
 	a.rules = servicemaps.NewRules(a.nft)
-	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
+	a.faults = faults{warn: a.warn, last: faultsLast, now: map[string]fault{}}
+	a.api = apiServer{faults: &a.faults, log: a.log, reachable: m.apiReachable}
+	a.waiting = newWaiting(m.waiting)
+	a.others = others{look: incumbent.ServiceProxies}
+	m.start(&o)
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
 		a.families = append(a.families, programsOf{f, newPrograms(f, o.IPTablesVariant)})
@@ -183,7 +198,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 func (a *agent) addProxies() error {
 	better, err := a.setSysctls()
 	if better != nil {
-		a.log("%v", better)
+		a.warn("%v", better)
 	}
 	if err != nil {
 		return err
@@ -192,7 +207,7 @@ func (a *agent) addProxies() error {
 	counters := false
 	if a.Backend == BackendIPTables && a.Rules == serviceproxy.RulesCurrent {
 		if err := ensureCounters(); err != nil {
-			a.log("rules will not count: %v", err)
+			a.warn("rules will not count: %v", err)
 		} else {
 			counters = true
 		}
@@ -217,6 +232,7 @@ func (a *agent) addProxies() error {
 		}
 		a.unserved = append(a.unserved, p)
 	}
+	a.allUnserved = slices.Clone(a.unserved)
 	return nil
 }
 
@@ -230,6 +246,7 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string, rules *servic
 	if backend == BackendNFTables {
 		p.syncer, p.other = p.other, p.syncer
 	}
+	p.idle = p.other
 	return p, nil
 }
 
@@ -239,11 +256,11 @@ func (a *agent) addMasqAgent(source configSource) {
 	for _, p := range a.families {
 		t := masqTarget{family: p.family, applier: p.programs}
 		if p.family == service.IPv4 {
-			t.ahead = a.own
+			t.ahead = a.own.Postrouting
 		}
 		targets = append(targets, t)
 	}
-	a.keepers = append(a.keepers, newMasqAgent(a.Options, source, targets, newMasqMetrics(&a.metrics.meters), a.log))
+	a.keepers = append(a.keepers, newMasqAgent(a.Options, source, targets, newMasqMetrics(&a.metrics.meters, a.Families), a.log, a.warn))
 }
 
 // addPools makes the agent keep the sets and chains of Calico's pools.
@@ -255,7 +272,13 @@ func (a *agent) addPools(source poolSource) {
 	a.keepers = append(a.keepers, newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(&a.metrics.meters), a.log))
 }
 
-func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args...) }
+// logf writes one line to a log.
+type logf func(format string, args ...any)
+
+func (a *agent) log(format string, args ...any) { a.logger.Info(fmt.Sprintf(format, args...)) }
+
+// warn logs what an operator should look at.
+func (a *agent) warn(format string, args ...any) { a.logger.Warn(fmt.Sprintf(format, args...)) }
 
 func (a *agent) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -269,23 +292,28 @@ func (a *agent) run(ctx context.Context) error {
 	defer a.checks.Close()
 
 	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
-	if !a.takeParts(ctx) {
+	if a.Pod != "" {
+		beside.Go(func() { a.keepCondition(ctx) })
+	}
+	if !a.acquireRoles(ctx) {
 		return nil
 	}
+	a.acquired.Store(true)
 	for _, k := range a.keepers {
 		k.prepare(ctx)
 	}
 	beside.Go(func() { a.source.Run(ctx) })
-	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
+	a.ensureNodeRules(ctx) // before the first sync: it needs nothing of the API
 	for _, k := range a.keepers {
 		beside.Go(func() { k.run(ctx) })
 	}
 	if !a.source.WaitForSync(ctx) {
 		return nil // told to stop before the API answered
 	}
-	if a.ServiceProxy && !a.awaitProxies(ctx) {
+	if a.ServiceProxy && !a.waitForProxies(ctx) {
 		return nil
 	}
+	a.waiting.start()
 	watch := func() { beside.Go(func() { a.watchKernel(ctx) }) }
 	if !a.WatchKernel {
 		watch = func() {}
@@ -336,6 +364,9 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 		case now := <-due.C:
 			a.sync(work, slices.DeleteFunc(slices.Clone(a.proxies), func(p *proxy) bool { return p.pace.until(now) > 0 })...)
 		case <-canary.C:
+			if len(a.others.found) > 0 {
+				a.lookForOthers(work)
+			}
 			a.lookForFlush(work)
 		case <-a.notices:
 			// At a pace, so that another program that fights for the same rules cannot make us spin.
@@ -358,13 +389,16 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 // lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.
 func (a *agent) lookForFlush(ctx context.Context) {
 	for _, p := range a.proxies {
-		if p.failed > 0 {
+		if p.failed > 0 || a.yields() {
 			continue
 		}
 		there, err := p.syncer.Canary(ctx)
 		a.faults.note(fmt.Sprintf("look for flushed %s rules", p.family), err)
 		if err == nil && !there {
-			a.log("the %s rules were flushed; writing all of them", p.family)
+			if a.lookForOthers(ctx); a.yields() {
+				return
+			}
+			a.warn("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
 			p.pace.asked = true
 			a.repairKept()
@@ -374,8 +408,11 @@ func (a *agent) lookForFlush(ctx context.Context) {
 
 // repair puts back what others have taken away or changed, and removes what could not be removed after a sync, stale flows too.
 func (a *agent) repair(ctx context.Context) {
-	a.ensureMasquerade(ctx)
+	a.ensureNodeRules(ctx)
 	defer a.repairKept()
+	if a.lookForOthers(ctx); a.yields() {
+		return
+	}
 	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
@@ -385,7 +422,7 @@ func (a *agent) repair(ctx context.Context) {
 		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
 		if len(names) > 0 {
 			a.metrics.repairs.of(p.family.String()).add(float64(len(names)))
-			a.log("put back %s rules that something else had changed: %s", p.family, shorten(names))
+			a.warn("put back %s rules that something else had changed: %s", p.family, shorten(names))
 		}
 	}
 	for _, p := range a.proxies {
@@ -409,23 +446,6 @@ func shorten(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
 	return strings.Join(names, ", ")
-}
-
-func (a *agent) ensureMasquerade(ctx context.Context) {
-	for _, p := range a.families {
-		if p.family != service.IPv4 || len(a.own) == 0 {
-			continue
-		}
-		dump, err := p.programs.Save(ctx, iptables.NAT)
-		edit := masquerade.Edit(dump, a.own)
-		if err == nil && !edit.IsZero() {
-			err = p.programs.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
-		}
-		a.faults.note("write the node's masquerade rules", err)
-		if n := len(edit.Append); n > 0 && err == nil {
-			a.log("appended %d masquerade rules of the node", n)
-		}
-	}
 }
 
 // ours tells whether it was we who made a change.

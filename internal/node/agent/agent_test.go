@@ -3,8 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -107,7 +106,7 @@ func (changing) Delta(bool) kube.Delta {
 func looping(t *testing.T, look slowLook, more ...*proxy) (a *agent, api changing, ended <-chan struct{}) {
 	o := Defaults()
 	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(io.Discard, "", 0))
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +258,7 @@ func TestKubenetRules(t *testing.T) {
 		o := Defaults()
 		o.NonMasquerade = netip.MustParsePrefix(cidr)
 		var got []string
-		for _, r := range o.nodeRules() {
+		for _, r := range o.nodeRules().Postrouting {
 			got = append(got, r.Spec())
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

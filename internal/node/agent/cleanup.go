@@ -30,7 +30,7 @@ func Cleanup(ctx context.Context, o Options) error {
 // runAndCleanUp runs the agent, and removes its rules when the end of it is the end of its DaemonSet.
 func (a *agent) runAndCleanUp(ctx context.Context, config *rest.Config) error {
 	namespace, name, _ := strings.Cut(a.CleanupOnDelete, "/")
-	owner, err := kube.NewOwner(config, a.faults.note, namespace, name)
+	owner, err := kube.NewOwner(config, a.api.note, namespace, name)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (a *agent) cleanUp(deleted func(context.Context) (bool, error), remove func
 	gone, err := deleted(ask)
 	if err != nil || !gone {
 		if err != nil {
-			a.log("rules stay: %v", err)
+			a.warn("rules stay: %v", err)
 		}
 		return nil
 	}

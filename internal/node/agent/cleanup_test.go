@@ -3,8 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
-	"io"
-	"log"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ func TestCleanUp(t *testing.T) {
 	} {
 		o := Defaults()
 		o.ServiceProxy = false
-		a, err := newAgent(o, newMetrics(o.Backend), log.New(io.Discard, "", 0))
+		a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

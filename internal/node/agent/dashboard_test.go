@@ -6,9 +6,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
-// TestDashboard: Grafana's dashboard in the chart asks for nothing but metrics that an agent has.
+// TestDashboard: the chart's dashboard and alerts ask for nothing but metrics that an agent has.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/chart/files/dashboard.json")
 	if err != nil {
@@ -24,10 +26,22 @@ func TestDashboard(t *testing.T) {
 	if err := json.Unmarshal(text, &dashboard); err != nil {
 		t.Fatal(err)
 	}
+	text, err = os.ReadFile("../../../deploy/chart/files/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alerts struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &alerts); err != nil {
+		t.Fatal(err)
+	}
 	kinds := map[string]string{}
 	for _, backend := range []string{BackendIPTables, BackendNFTables} {
 		m := newMetrics(backend)
-		newMasqMetrics(&m.meters)
+		newMasqMetrics(&m.meters, nil)
 		newPoolMetrics(&m.meters)
 		for _, one := range m.all {
 			kinds[one.name] = one.kind
@@ -58,7 +72,12 @@ func TestDashboard(t *testing.T) {
 	for _, v := range dashboard.Templating.List {
 		ask("a variable", v.Query)
 	}
-	if asked < len(dashboard.Panels) {
+	for _, g := range alerts.Groups {
+		for _, r := range g.Rules {
+			ask(r.Alert, r.Expr)
+		}
+	}
+	if len(alerts.Groups) == 0 || asked < len(dashboard.Panels) {
 		t.Errorf("%d metrics of %d panels", asked, len(dashboard.Panels))
 	}
 }

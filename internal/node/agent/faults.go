@@ -18,7 +18,7 @@ const faultsLast = 10 * time.Second
 
 // faults are what did not succeed when it was tried last, by what it was for. They are safe for concurrent use.
 type faults struct {
-	log  func(format string, args ...any)
+	warn logf
 	last time.Duration // faultsLast
 	mu   sync.Mutex
 	now  map[string]fault
@@ -34,21 +34,37 @@ func (f *faults) note(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
+	text := ""
+	if err != nil {
+		text = what + ": " + err.Error()
+	}
+	f.set(what, text)
+}
+
+// set makes text the fault; empty ends it.
+func (f *faults) set(what, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before, failed := f.now[what]
-	if err == nil {
+	if text == "" {
 		delete(f.now, what)
 		return
 	}
-	now := fault{what + ": " + err.Error(), time.Now()}
+	now := fault{text, time.Now()}
 	if failed {
 		now.since = before.since
 	}
 	if now.text != before.text {
-		f.log("%s", now.text)
+		f.warn("%s", now.text)
 	}
 	f.now[what] = now
+}
+
+// of is the fault of something, empty where there is none.
+func (f *faults) of(what string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now[what].text
 }
 
 func (f *faults) serve(mux *http.ServeMux) {

@@ -24,6 +24,8 @@ type part interface {
 	period() time.Duration
 	// unready is why what the part keeps is not in force, none where it is.
 	unready() []string
+	// misconfigured is why the part does not apply what the API has for it, none where it does.
+	misconfigured() []string
 	// serve adds the part's paths.
 	serve(mux *http.ServeMux)
 }
@@ -165,7 +167,7 @@ func (o *outcome) unhealthy(waiting string) []string {
 // warner makes events of what is wrong with objects, once for each version of one.
 type warner struct {
 	sent map[string]bool
-	log  func(format string, args ...any)
+	log  logf
 }
 
 // send makes the events, by keys of object, version and message, that were not made the last time.
@@ -181,7 +183,7 @@ func (w *warner) send(ctx context.Context, events map[string]func(context.Contex
 }
 
 // sendEvent sends an event, beside everything else.
-func sendEvent(ctx context.Context, log func(format string, args ...any), send func(context.Context) error) {
+func sendEvent(ctx context.Context, log logf, send func(context.Context) error) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 		defer cancel()

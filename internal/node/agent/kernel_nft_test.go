@@ -163,6 +163,7 @@ func sameLines(a, b string, anew bool) bool {
 	count := map[string]int{}
 	for i, text := range []string{a, b} {
 		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == ',' || r == '{' || r == '}' }) {
+			word, _, _ = strings.Cut(word, "\t# count ") // of clients that are remembered, in nft 1.1.7
 			word = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(word), "elements ="))
 			if word != "" && !strings.Contains(word, "expires") {
 				if m := slot.FindStringSubmatch(word); m != nil && anew {

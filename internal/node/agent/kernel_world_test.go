@@ -7,11 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,6 +20,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/node/incumbent"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -39,6 +38,15 @@ func TestMain(m *testing.M) {
 		if err := Cleanup(context.Background(), (&fileSource{path: os.Args[1]}).read().Options); err != nil {
 			log.Fatal(err)
 		}
+	case "remove":
+		o := Defaults()
+		o.IPTablesVariant = VariantNFT
+		if err := RemoveRules(context.Background(), o, log.Printf); err != nil {
+			log.Fatal(err)
+		}
+	case "role":
+		fmt.Println(incumbent.Take("ip-masq-agent"))
+		time.Sleep(time.Hour)
 	case "init":
 		if err := playInit(); err != nil {
 			log.Fatal(err)
@@ -117,88 +125,9 @@ func (s *fileSource) Event(_ context.Context, e corev1.Event) error {
 	return nil
 }
 
-func playAgent(path string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
-	a, err := newAgent(source.read().Options, newMetrics(source.read().Options.Backend), log.New(os.Stderr, "", 0))
-	if err == nil {
-		a.source = source
-	}
-	if err == nil && a.CalicoPools {
-		a.addPools(&filePools{fileSource{path: path, changed: make(chan struct{}, 1)}})
-	}
-	if err == nil {
-		if a.IPMasqAgent {
-			a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})
-		}
-		err = a.run(ctx)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// playEndpoint answers each line on TCP port 80 and each packet on UDP port 53 with its name and the caller's address.
-func playEndpoint(name string) {
-	udp, err := net.ListenPacket("udp", ":53")
-	if err != nil {
-		log.Fatal(err)
-	}
-	go func() {
-		buffer := make([]byte, 2048)
-		for {
-			_, from, err := udp.ReadFrom(buffer)
-			if err != nil {
-				log.Fatal(err)
-			}
-			host, _, _ := net.SplitHostPort(from.String())
-			_, _ = udp.WriteTo([]byte(name+" "+host), from)
-		}
-	}()
-	tcp, err := net.Listen("tcp", ":80")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("ready")
-	for {
-		c, err := tcp.Accept()
-		if err != nil {
-			log.Fatal(err)
-		}
-		go func() {
-			defer func() { _ = c.Close() }()
-			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-			for lines := bufio.NewScanner(c); lines.Scan(); {
-				_, _ = fmt.Fprintln(c, name, host)
-			}
-		}()
-	}
-}
-
-// playClient sends a line for each of its standard input over one connection and prints the answers or the error.
-func playClient(network, address string) {
-	c, err := net.DialTimeout(network, address, 4*time.Second)
-	if err != nil {
-		fmt.Println("error:", err)
-		return
-	}
-	buffer := make([]byte, 2048)
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-		if _, err := fmt.Fprintln(c, "hello"); err != nil {
-			fmt.Println("error:", err)
-			return
-		}
-		n, err := c.Read(buffer)
-		if err != nil {
-			fmt.Println("error:", err)
-			return
-		}
-		fmt.Println(strings.TrimSpace(string(buffer[:n])))
-	}
+func (s *fileSource) SetPodCondition(_ context.Context, namespace, name string, c corev1.PodCondition) error {
+	fmt.Fprintf(os.Stderr, "CONDITION of %s/%s: %s=%s\n", namespace, name, c.Type, c.Status)
+	return nil
 }
 
 // world is a node with two local endpoints, an endpoint that counts as another node's, and a client beyond a router's worth of nothing.
@@ -441,7 +370,7 @@ func (w *world) launch() (p *agentProcess, started <-chan bool) {
 		lines := bufio.NewScanner(pipe)
 		for lines.Scan() {
 			p.log.WriteString(lines.Text() + "\n")
-			if strings.HasPrefix(lines.Text(), "synced") {
+			if strings.Contains(lines.Text(), `msg="synced `) {
 				select {
 				case wrote <- true:
 				default: // once more, of whom nobody waits for

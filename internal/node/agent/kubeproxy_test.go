@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -111,7 +111,7 @@ func TestFirstSyncIsQueued(t *testing.T) {
 	m := newMetrics(BackendNFTables)
 	o := Options{ServiceProxy: true, Backend: BackendNFTables, Rules: serviceproxy.RulesCurrent,
 		Families: []service.Family{service.IPv4, service.IPv6}}
-	if _, err := newAgent(o, m, log.New(io.Discard, "", 0)); err != nil {
+	if _, err := newAgent(o, m, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range o.Families {
@@ -156,7 +156,7 @@ func TestInit(t *testing.T) {
 
 func playInit() error {
 	if err := Init(Options{ServiceProxy: true, Backend: BackendIPTables, LocalhostPorts: true, CloseWait: 77 * time.Second},
-		log.Default()); err != nil {
+		slog.Default()); err != nil {
 		return err
 	}
 	localnet, err := readSysctl(routeLocalnet)
@@ -182,7 +182,7 @@ func TestServes(t *testing.T) {
 	configuration.APIVersion, configuration.Kind = proxyconfig.APIVersion, proxyconfig.Kind
 	a := &agent{Options: Options{ServiceProxy: true, Backend: BackendNFTables, MetricsAddress: address, HealthzAddress: taken.Addr().String(),
 		Configz: configuration}, metrics: newMetrics(BackendNFTables), health: serviceproxy.NewHealth(time.Minute, time.Now)}
-	a.faults = faults{log: t.Logf, now: map[string]fault{}}
+	a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var beside sync.WaitGroup
 	defer func() { cancel(); beside.Wait() }()

@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"packetwalk.dev/internal/node/incumbent"
 )
 
-// livezSocket is the address of /livez that is one pod's alone, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address
+// livezSocket is one pod's own address of /livez and /readyz, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address
 // may be the service proxy that this one waits for.
 func livezSocket(podUID string) string { return "@packetwalk-node/livez/" + podUID }
 
@@ -19,14 +21,19 @@ const (
 )
 
 // Livez asks the agent that runs in a pod of this network namespace whether it is alive.
-func Livez(ctx context.Context, podUID string) error {
+func Livez(ctx context.Context, podUID string) error { return probe(ctx, podUID, "/livez") }
+
+// Readyz asks the agent that runs in a pod of this network namespace whether it is ready.
+func Readyz(ctx context.Context, podUID string) error { return probe(ctx, podUID, incumbent.ReadyPath) }
+
+func probe(ctx context.Context, podUID, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, livezTime)
 	defer cancel()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", livezSocket(podUID))
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/livez", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, http.NoBody)
 	if err != nil {
 		return err
 	}

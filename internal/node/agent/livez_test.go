@@ -3,11 +3,9 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,8 +15,8 @@ import (
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
-// TestLivez: an agent that waits for another service proxy is alive, though that one has its ports and knows no /livez; one that does not
-// get its rules written is not.
+// TestLivez: an agent that waits for another service proxy is alive and ready, though that one has its ports and knows neither /livez nor
+// /readyz. One that does not get its rules written is not alive.
 func TestLivez(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -30,7 +28,7 @@ func TestLivez(t *testing.T) {
 	}
 	for _, o.ServiceProxy = range []bool{false, true} {
 		a := &agent{Options: o, metrics: newMetrics(o.Backend), health: serviceproxy.NewHealth(2*o.SyncPeriod, time.Now)}
-		a.faults = faults{log: log.New(os.Stderr, "", 0).Printf, now: map[string]fault{}}
+		a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
 		if err := a.serve(ctx, &beside); err != nil {
@@ -38,6 +36,15 @@ func TestLivez(t *testing.T) {
 		}
 		if err := Livez(ctx, o.PodUID); err != nil {
 			t.Errorf("service proxy %v: while it waits: %v", o.ServiceProxy, err)
+		}
+		if o.ServiceProxy {
+			if err := Readyz(ctx, o.PodUID); err == nil || !strings.Contains(err.Error(), "503") {
+				t.Errorf("ready before its first sync: %v", err)
+			}
+		}
+		a.waiting.others = []string{"kube-proxy (pid 141)"}
+		if err := Readyz(ctx, o.PodUID); err != nil {
+			t.Errorf("service proxy %v: not ready while it waits: %v", o.ServiceProxy, err)
 		}
 		a.health.SetNodeEligible(false) // about load balancers, not about us
 		if err := Livez(ctx, o.PodUID); err != nil {

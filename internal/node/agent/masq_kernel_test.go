@@ -129,7 +129,7 @@ func (w *world) expectMasq(save, want string) {
 func (w *world) metric(line string) string {
 	w.Helper()
 	for l := range strings.Lines(w.sh("ip netns exec %s curl -s -m 2 http://127.0.0.1:10249/metrics", w.node)) {
-		if value, ok := strings.CutPrefix(l, line+" "); ok {
+		if value, ok := strings.CutPrefix(strings.Replace(l, `,node="node0"}`, "}", 1), line+" "); ok {
 			return strings.TrimSpace(value)
 		}
 	}

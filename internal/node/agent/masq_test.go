@@ -166,7 +166,7 @@ func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *
 		o := Defaults()
 		o.NodeName, o.Rules, o.MasqForm, o.MasqConfigMaps = "node0", "1.19", ipmasq.FormV1, []string{"mine"}
 		source, nat := &someConfigs{changed: make(chan struct{}, 1)}, &tableNAT{}
-		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(&meters{}), t.Logf)
+		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(&meters{}, nil), t.Logf, t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { k.run(ctx) })
@@ -326,7 +326,7 @@ func TestMasqAgentReportsEachVersionOnce(t *testing.T) {
 func TestMasqAgentTellsItsState(t *testing.T) {
 	o := Defaults()
 	o.NodeName, o.MasqForm = "node0", ipmasq.FormV2
-	s := newMasqState(o, t.Logf)
+	s := newMasqState(o, t.Logf, t.Logf)
 	s.first = 1
 	mux := http.NewServeMux()
 	s.serve(mux)

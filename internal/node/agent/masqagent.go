@@ -55,20 +55,22 @@ type masqAgent struct {
 	warner   warner
 }
 
-func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log func(string, ...any)) *keeper {
+func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log, warn logf) *keeper {
 	a := &masqAgent{
 		age: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
 		keep: o.MasqKeep, names: o.MasqConfigMaps,
 		options: ipmasq.Options{Form: o.MasqForm, IPv6: slices.Contains(o.Families, service.IPv6)},
-		state:   newMasqState(o, log),
+		state:   newMasqState(o, log, warn),
 	}
-	a.warner.log = a.state.log
+	a.warner.log = a.state.warn
 	return &keeper{part: a, source: source, repairs: make(chan struct{}, 1)}
 }
 
 func (m *masqAgent) prepare(context.Context) {}
 
-func (m *masqAgent) unready() []string { return m.state.now().Unhealthy }
+func (m *masqAgent) unready() []string { return m.state.unready() }
+
+func (m *masqAgent) misconfigured() []string { return m.state.refusals() }
 
 func (m *masqAgent) serve(mux *http.ServeMux) { m.state.serve(mux) }
 
@@ -99,7 +101,7 @@ func (m *masqAgent) reread(ctx context.Context) {
 	maps, err := m.source.Read(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.state.log("%v; the last configuration stays", err)
+			m.state.warn("%v; the last configuration stays", err)
 		}
 		return
 	}
@@ -120,12 +122,12 @@ func (m *masqAgent) take(ctx context.Context, maps []*corev1.ConfigMap) {
 	m.report(ctx, maps, problems)
 	if news {
 		for _, p := range problems {
-			m.state.log("%s: ConfigMap %s, %s", p.Severity, p.ConfigMap, p)
+			m.state.warn("%s: ConfigMap %s, %s", p.Severity, p.ConfigMap, p)
 		}
 	}
 	if config == nil {
 		if news {
-			m.state.log("the configuration is not applied; %s", m.holding())
+			m.state.warn("the configuration is not applied; %s", m.holding())
 		}
 		m.state.refuse(problems)
 		return
@@ -217,7 +219,7 @@ func (m *masqAgent) apply(ctx context.Context) error {
 		if err := m.applyTo(ctx, t); err != nil {
 			failed = fmt.Errorf("the %s rules could not be written: %w", t.family, err)
 			m.metrics.failures.of(t.family.String()).add(1)
-			m.state.log("%v", failed)
+			m.state.warn("%v", failed)
 		}
 	}
 	m.state.note(failed)

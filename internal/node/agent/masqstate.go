@@ -32,9 +32,10 @@ type masqMetrics struct {
 	refused                                                 *series
 }
 
-func newMasqMetrics(m *meters) *masqMetrics {
+// newMasqMetrics makes them, with counters that start at 0.
+func newMasqMetrics(m *meters, families []service.Family) *masqMetrics {
 	const prefix, family = "packetwalk_ip_masq_", "ip_family"
-	return &masqMetrics{
+	made := &masqMetrics{
 		problems: m.add("gauge", prefix+"config_problems",
 			"Problems of the present configuration: an error keeps it from being applied.", "severity"),
 		refused:  m.add("counter", prefix+"config_errors_total", "Configurations read that were not applied.", "").of(),
@@ -45,6 +46,14 @@ func newMasqMetrics(m *meters) *masqMetrics {
 		lastSuccess: m.add("gauge", prefix+"last_success_timestamp_seconds",
 			"When the rules were last found or made to be the configuration's.", family),
 	}
+	for _, by := range []trigger{byWatch, byInterval, byRepair} {
+		made.resyncs.of(string(by))
+	}
+	for _, f := range families {
+		made.writes.of(f.String())
+		made.failures.of(f.String())
+	}
+	return made
 }
 
 // noted counts one reading of the configuration.
@@ -83,7 +92,7 @@ type masqReportedRules struct {
 // masqState is what the agent lets others see; it is safe for concurrent use.
 type masqState struct {
 	outcome
-	logger func(string, ...any)
+	logTo, warnTo logf
 
 	mu      sync.Mutex
 	report  masqReport
@@ -93,16 +102,21 @@ type masqState struct {
 	more    chan struct{} // closed when a line is added
 }
 
-func newMasqState(o Options, log func(string, ...any)) *masqState {
+func newMasqState(o Options, log, warn logf) *masqState {
 	return &masqState{
-		outcome: outcome{stale: 3 * o.MasqResync}, logger: log, more: make(chan struct{}),
+		outcome: outcome{stale: 3 * o.MasqResync}, logTo: log, warnTo: warn, more: make(chan struct{}),
 		first:  int(time.Now().UnixMilli()), // so that a reader's last line of an agent before this one comes before all of these
 		report: masqReport{Node: o.NodeName, Age: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
 	}
 }
 
-func (s *masqState) log(format string, args ...any) {
-	s.logger("ip-masq-agent: "+format, args...)
+func (s *masqState) log(format string, args ...any) { s.write(s.logTo, format, args) }
+
+func (s *masqState) warn(format string, args ...any) { s.write(s.warnTo, format, args) }
+
+// write adds a line to the agent's log, and to what masqLogPath has.
+func (s *masqState) write(to logf, format string, args []any) {
+	to("ip-masq-agent: "+format, args...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, time.Now().UTC().Format("2006/01/02 15:04:05.000000 ")+fmt.Sprintf(format, args...))
@@ -147,18 +161,42 @@ func (s *masqState) now() masqReport {
 	defer s.mu.Unlock()
 	r := s.report
 	r.Rules = maps.Clone(s.report.Rules)
-	waiting := "no configuration has been read yet"
-	if s.refused {
-		waiting = ""
-		for _, p := range r.Problems {
-			if p.Severity == ipmasq.Error {
-				r.Unhealthy = append(r.Unhealthy, "ConfigMap "+p.ConfigMap+", "+p.String())
-			}
-		}
-	}
-	r.Unhealthy = append(r.Unhealthy, s.unhealthy(waiting)...)
+	r.Unhealthy = append(s.refusalsLocked(), s.unreadyLocked()...)
 	r.Healthy = len(r.Unhealthy) == 0
 	return r
+}
+
+// refusals are why the configuration read last is not applied, none where it is.
+func (s *masqState) refusals() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusalsLocked()
+}
+
+func (s *masqState) refusalsLocked() (reasons []string) {
+	if !s.refused {
+		return nil
+	}
+	for _, p := range s.report.Problems {
+		if p.Severity == ipmasq.Error {
+			reasons = append(reasons, "ConfigMap "+p.ConfigMap+", "+p.String())
+		}
+	}
+	return reasons
+}
+
+// unready is why the configuration that was accepted last is not in force, none where it is.
+func (s *masqState) unready() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unreadyLocked()
+}
+
+func (s *masqState) unreadyLocked() []string {
+	if s.refused {
+		return s.unhealthy("")
+	}
+	return s.unhealthy("no configuration has been read yet")
 }
 
 // serve adds the agent's paths.

@@ -15,8 +15,9 @@ import (
 // meters are an agent's metrics, which it shows in Prometheus's text format 0.0.4. Prometheus's own library would make the program, of
 // which every node has one in memory, an eighth larger.
 type meters struct {
-	mu  sync.Mutex
-	all []*meter
+	mu     sync.Mutex
+	all    []*meter
+	common string // label that every series has, as label="value"; empty: none
 }
 
 // meter is one metric: a series for each combination of its labels' values.
@@ -126,6 +127,12 @@ func (m *meters) text() (b []byte) {
 
 func (s *series) append(b []byte, m *meter, key string) []byte {
 	line := func(suffix, key, value string) {
+		switch common := m.in.common; {
+		case common != "" && key != "":
+			key += "," + common
+		case common != "":
+			key = common
+		}
 		if key != "" {
 			key = "{" + key + "}"
 		}

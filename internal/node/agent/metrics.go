@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"runtime"
 	"strconv"
 	"time"
 
@@ -23,7 +24,9 @@ type metrics struct {
 	rulesTotal, rulesLast, noLocal           *meter
 	healthz, livez                           *meter
 	conntrack, conntrackDeleted              *meter
-	repairs                                  *meter
+	repairs, build                           *meter
+	apiReachable                             *meter
+	waiting, others                          *series
 }
 
 type changeMeters struct{ pending, total *series }
@@ -82,7 +85,22 @@ func newMetrics(backend string) *metrics {
 	}
 	m.addProcess()
 	m.repairs = m.add("counter", "packetwalk_proxy_repaired_chains_total", "Chains put back after something else changed them.", family)
+	m.build = m.add("gauge", "packetwalk_build_info", "Always 1; the labels are the program's versions.", "version,go_version")
+	m.apiReachable = m.add("gauge", "packetwalk_api_server_reachable", "1 if the API server answered the last request.", "")
+	m.waiting = m.add("gauge", "packetwalk_waiting", "1 while this waits for another service proxy to end.", "").of()
+	m.others = m.add("gauge", "packetwalk_proxy_other_service_proxies", "Other service proxies that run beside this one.", "").of()
 	return m
+}
+
+// start has counters of ours start at 0, and every series say of which node it is.
+func (m *metrics) start(o *Options) {
+	if o.NodeName != "" {
+		m.common = `node="` + escape.Replace(o.NodeName) + `"`
+	}
+	m.build.of(o.Version, runtime.Version()).set(1)
+	for _, f := range o.Families {
+		m.repairs.of(f.String())
+	}
 }
 
 // change counts an object's change.

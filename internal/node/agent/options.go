@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/node/ipmasq"
-	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -54,6 +54,7 @@ type Options struct {
 
 	HealthzAddress string                     // empty: none
 	MetricsAddress string                     // empty: none
+	Pod            string                     // NAMESPACE/NAME of the pod that it runs in, whose condition it sets; empty: it sets none
 	PodUID         string                     // of the pod that it runs in, which Livez asks by it; empty: it answers nobody there
 	BindHardFail   bool                       // end when one of these cannot be listened on, instead of trying again
 	Configz        *proxyconfig.Configuration // what /configz says; nil: nothing
@@ -61,13 +62,15 @@ type Options struct {
 	NodeMasquerade []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
 	NonMasquerade  netip.Prefix   // instead of NodeMasquerade: what kubenet's masquerade rule leaves alone; 0.0.0.0/0: no such rule
 	DockerBridge   netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
-	IPMasqAgent    bool           // keep the ip-masq-agent's rules
-	MasqForm       ipmasq.Form    // of its configuration; empty: that of the age of the rules
-	MasqConfigMaps []string       // of kube-system, that hold it
-	MasqKeep       bool           // where it is not there the last one holds, or the rules as they were found, in place of the defaults
-	MasqResync     time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
-	CalicoPools    bool           // keep the IP sets and nat chains of Calico's IPPools
-	WatchKernel    bool           // repair at once on the kernel's notice of a deleted rule
+	// BlockWireServer drops pods' packets to the wire server, as AKS's nodes do.
+	BlockWireServer bool
+	IPMasqAgent     bool          // keep the ip-masq-agent's rules
+	MasqForm        ipmasq.Form   // of its configuration; empty: that of the age of the rules
+	MasqConfigMaps  []string      // of kube-system, that hold it
+	MasqKeep        bool          // where it is not there the last one holds, or the rules as they were found, in place of the defaults
+	MasqResync      time.Duration // how often it is read and compared with the kernel; form v1 has it in the configuration
+	CalicoPools     bool          // keep the IP sets and nat chains of Calico's IPPools
+	WatchKernel     bool          // repair at once on the kernel's notice of a deleted rule
 
 	// IPTablesVariant is which of iptables' programs are run: those of a node's own distribution by default.
 	IPTablesVariant string
@@ -164,9 +167,10 @@ func (o *Options) Validate() error {
 	if !slices.Contains([]string{VariantInstalled, VariantNFT, VariantLegacy, VariantDetect}, o.IPTablesVariant) {
 		bad("--iptables-variant: no variant %q; there are nft, legacy and detect", o.IPTablesVariant)
 	}
-	if namespace, name, _ := strings.Cut(o.CleanupOnDelete, "/"); o.CleanupOnDelete != "" &&
-		(namespace == "" || name == "" || strings.Contains(name, "/")) {
-		bad("--cleanup-on-delete: %q is no NAMESPACE/NAME", o.CleanupOnDelete)
+	for flag, value := range map[string]string{"--cleanup-on-delete": o.CleanupOnDelete, "--pod": o.Pod} {
+		if namespace, name, _ := strings.Cut(value, "/"); value != "" && (namespace == "" || name == "" || strings.Contains(name, "/")) {
+			bad("%s: %q is not NAMESPACE/NAME", flag, value)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -189,14 +193,22 @@ func (o *Options) validateMasq(bad func(format string, args ...any)) {
 	}
 }
 
-// nodeRules are the node's own rules at the end of POSTROUTING, which a node with the ip-masq-agent has of docker0 only.
-func (o *Options) nodeRules() []iptables.Rule {
-	rules := masquerade.Rules(o.NodeMasquerade, o.DockerBridge)
-	if len(rules) == 0 && (o.IPMasqAgent || o.NonMasquerade.IsValid()) && o.DockerBridge.IsValid() {
-		rules = []iptables.Rule{masquerade.Docker(o.DockerBridge)}
+// recognisesNoPods reports whether traffic of local pods cannot be told from other traffic, which is masqueraded on its way to cluster IPs.
+func (o *Options) recognisesNoPods() bool {
+	return len(o.ClusterCIDRs) == 0 && o.PodInterface == "" && !o.PodsOfNode && !o.MasqueradeAll
+}
+
+// nodeRules are the node's own rules. With the ip-masq-agent a node has docker0's rule only in POSTROUTING.
+func (o *Options) nodeRules() noderules.Rules {
+	rules := noderules.Rules{Postrouting: noderules.Masquerade(o.NodeMasquerade, o.DockerBridge)}
+	if len(rules.Postrouting) == 0 && (o.IPMasqAgent || o.NonMasquerade.IsValid()) && o.DockerBridge.IsValid() {
+		rules.Postrouting = []iptables.Rule{noderules.Docker(o.DockerBridge)}
 	}
 	if o.NonMasquerade.IsValid() && o.NonMasquerade.Bits() > 0 {
-		rules = append(rules, masquerade.Kubenet(o.NonMasquerade))
+		rules.Postrouting = append(rules.Postrouting, noderules.Kubenet(o.NonMasquerade))
+	}
+	if o.BlockWireServer {
+		rules.Forward = noderules.WireServer()
 	}
 	return rules
 }

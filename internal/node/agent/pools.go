@@ -72,6 +72,8 @@ func newPoolAgent(o Options, source poolSource, sets ipSets, targets []*poolTarg
 
 func (a *poolAgent) period() time.Duration { return a.sync }
 
+func (a *poolAgent) misconfigured() []string { return nil }
+
 func (a *poolAgent) unready() []string { return a.state.now().Unhealthy }
 
 func (a *poolAgent) serve(mux *http.ServeMux) { a.state.serve(mux) }

@@ -76,28 +76,53 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 
 // serveProxyMode tells what the rules of services are made of; who is not the service proxy, or not yet, has no mode.
 func (a *agent) serveProxyMode(w http.ResponseWriter, r *http.Request) {
-	if !a.ServiceProxy || len(a.turn.waitsFor()) > 0 {
+	if !a.ServiceProxy || a.waits() {
 		http.NotFound(w, r)
 		return
 	}
 	_, _ = w.Write([]byte(a.Backend))
 }
 
-// serveReady answers 200 where all that the agent is to keep is in force, else 503, with the reasons.
+// waits reports whether another process keeps what the agent is to keep.
+func (a *agent) waits() bool {
+	others, _ := a.waiting.state()
+	return len(others) > 0
+}
+
+// serveReady answers 200 where all that the agent is to keep is in force or another process keeps it, else 503 with the reasons. The
+// service proxy is ready whatever is wrong with the configuration of what is kept beside it.
 func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
-	ready := incumbent.Ready{Waiting: a.turn.waitsFor()}
-	if a.ServiceProxy {
+	others, unknown := a.waiting.state()
+	ready := incumbent.Ready{Waiting: others}
+	if unknown != nil {
+		ready.Unready = append(ready.Unready, lookFault+": "+unknown.Error())
+	}
+	if a.ServiceProxy && !a.waits() {
 		for _, f := range a.Families {
 			if why := a.health.Unready(f); why != "" {
 				ready.Unready = append(ready.Unready, why)
 			}
 		}
 	}
+	if why := a.faults.of(nodeRulesFault); why != "" {
+		ready.Unready = append(ready.Unready, why)
+	}
+	problems := &ready.Unready
+	if a.ServiceProxy {
+		problems = &ready.Problems
+	}
 	for _, k := range a.keepers {
+		if !a.acquired.Load() && a.waits() {
+			break
+		}
 		ready.Unready = append(ready.Unready, k.unready()...)
+		*problems = append(*problems, k.misconfigured()...)
+	}
+	if why := a.faults.of(apiServerFault); why != "" {
+		ready.Problems = append(ready.Problems, why)
 	}
 	status := http.StatusOK
-	if ready.Ready = len(ready.Waiting)+len(ready.Unready) == 0; !ready.Ready {
+	if ready.Ready = len(ready.Unready) == 0; !ready.Ready {
 		status = http.StatusServiceUnavailable
 	}
 	writeJSON(w, status, ready)
@@ -114,7 +139,7 @@ func (a *agent) keepServing(ctx context.Context, what string, listen func() (net
 			l, err = listen()
 			a.faults.note(what, err)
 		}
-		server := serve.New(handler, nil)
+		server := serve.New(handler, nil).WithoutKeepAlive()
 		closed := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
 			defer close(closed)

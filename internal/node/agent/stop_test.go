@@ -100,7 +100,7 @@ func stopsWhileItWrites(t *testing.T, programs int, pools bool) {
 // TestServerComesBack: a server that ends by itself is a fault until it answers again.
 func TestServerComesBack(t *testing.T) {
 	a := &agent{}
-	a.faults = faults{log: t.Logf, now: map[string]fault{}}
+	a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,11 @@ func (a *agent) sync(ctx context.Context, proxies ...*proxy) {
 	delta := a.take()
 	for _, p := range proxies {
 		start := time.Now()
+		if a.yields() {
+			p.pace.after(start, start, true)
+			a.health.Updated(p.family) // the other service proxy writes what changes
+			continue
+		}
 		err := a.syncFamily(ctx, p, delta)
 		p.pace.after(start, time.Now(), err == nil || ctx.Err() != nil)
 		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
@@ -116,7 +121,7 @@ func (a *agent) tellFailure(ctx context.Context, p *proxy, node *corev1.Node, er
 // event makes an event.
 func (a *agent) event(ctx context.Context, e corev1.Event) {
 	e.Source = corev1.EventSource{Component: "kube-proxy", Host: a.NodeName}
-	sendEvent(ctx, a.log, func(ctx context.Context) error { return a.source.Event(ctx, e) })
+	sendEvent(ctx, a.warn, func(ctx context.Context) error { return a.source.Event(ctx, e) })
 }
 
 func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) error {
@@ -128,13 +133,13 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) erro
 	result, err := p.syncer.Sync(ctx, p.ports, slices.Collect(maps.Keys(p.pending)))
 	a.metrics.synced(p.family, result, time.Since(start), err)
 	if result.PartialErr != nil {
-		a.log("sync %s: %v; comparing all rules with the kernel's", p.family, result.PartialErr)
+		a.warn("sync %s: %v; comparing all rules with the kernel's", p.family, result.PartialErr)
 	}
 	if err != nil {
 		return err
 	}
 	if result.CleanupErr != nil {
-		a.log("sync %s: %v", p.family, result.CleanupErr)
+		a.warn("sync %s: %v", p.family, result.CleanupErr)
 	}
 	if result.Full {
 		what := [2]string{iptables.NAT, "nat rules"}
@@ -157,6 +162,9 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) erro
 // removeOthers removes what the other backend left behind, and kube-proxy with nftables, once there are rules, and all of the family that
 // is not served: kube-proxy always serves both.
 func (a *agent) removeOthers(ctx context.Context, p *proxy) {
+	if len(a.others.found) > 0 {
+		return // they are in use
+	}
 	if p.other != nil && a.remove(ctx, p.family, p.other) == nil {
 		p.other = nil
 	}
@@ -169,7 +177,7 @@ func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer)
 	for _, s := range syncers {
 		failed := s.Remove(ctx)
 		if errors.Is(failed, exec.ErrNotFound) { // not known is whether there are rules of iptables-legacy
-			failed = a.withoutIPTables(ctx, f)
+			failed = withoutIPTables(ctx, a.rules, f)
 		}
 		err = errors.Join(err, failed)
 	}
@@ -178,8 +186,8 @@ func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer)
 }
 
 // withoutIPTables is an error where there are rules of a service proxy with iptables-nft, and no programs to remove them.
-func (a *agent) withoutIPTables(ctx context.Context, f service.Family) error {
-	there, err := servicemaps.HasIPTables(ctx, a.rules, f)
+func withoutIPTables(ctx context.Context, rules *servicemaps.Rules, f service.Family) error {
+	there, err := servicemaps.HasIPTables(ctx, rules, f)
 	if there {
 		return errors.New("a service proxy with iptables left rules, which go on translating, and iptables is not installed here: install it")
 	}

@@ -3,12 +3,14 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/ti-mo/conntrack"
 
 	"packetwalk.dev/internal/node/service"
 )
@@ -47,13 +49,36 @@ func ensureSysctl(name string, value int) error {
 	return nil
 }
 
-// Init sets the sysctls that Run would, for which writing rules is not right enough; after it Run finds them as they are to be.
-func Init(o Options, logger *log.Logger) error {
+// Init sets the sysctls that Run would, which takes more rights than rules do; Run then finds them set. As for kube-proxy, limits and
+// timeouts of connection tracking that the kernel refuses are logged and are no error.
+func Init(o Options, logger *slog.Logger) error {
 	if !o.ServiceProxy {
 		return nil
 	}
-	better, err := (&agent{Options: o, logger: logger}).setSysctls()
-	return errors.Join(better, err)
+	a := &agent{Options: o, logger: logger}
+	if err := loadConntrack(); err != nil {
+		a.warn("load connection tracking: %v", err)
+	}
+	better, err := a.setSysctls()
+	if better != nil {
+		a.warn("%v", better)
+	}
+	return err
+}
+
+// loadConntrack has the kernel load the module of connection tracking, without which its sysctls do not exist yet: the first question about
+// it does so.
+func loadConntrack() error {
+	if _, err := os.Stat(filepath.Join("/proc/sys", ctMax)); err == nil {
+		return nil
+	}
+	c, err := conntrack.Dial(nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.StatsGlobal()
+	return err
 }
 
 // setSysctls sets what kube-proxy sets. Those of conntrack are for the better, not needed; route_localnet is needed for what the rules
@@ -118,6 +143,6 @@ func (a *agent) adjustOOMScore() {
 		return
 	}
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(*a.OOMScore))), 0); err != nil {
-		a.log("set oom_score_adj to %d: %v", *a.OOMScore, err)
+		a.warn("set oom_score_adj to %d: %v", *a.OOMScore, err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -81,7 +81,7 @@ func (n oneNode) Event(_ context.Context, e corev1.Event) error { n.events <- e;
 func TestRefused(t *testing.T) {
 	o := Defaults()
 	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("faults %s", w.Body)
 	}
 	text := string(a.metrics.text())
-	if want := `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 5`; !strings.Contains(text, want) {
+	if want := `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4",node="node0"} 5`; !strings.Contains(text, want) {
 		t.Errorf("no %s in\n%s", want, text)
 	}
 }
@@ -123,7 +123,7 @@ func TestWithoutServiceProxy(t *testing.T) {
 	o := Defaults()
 	o.ServiceProxy, o.Families, o.MetricsAddress = false, []service.Family{service.IPv4, service.IPv6}, ""
 	o.HealthzAddress = "in use"
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestAsksForNothing(t *testing.T) {
 	o.Server, o.NodeName, o.ServiceProxy, o.WatchKernel, o.MetricsAddress, o.PodUID = server.URL, "node0", false, false, "", rand.Text()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Run(ctx, o, log.New(os.Stderr, "", 0)) }()
+	go func() { done <- Run(ctx, o, slog.New(slog.NewTextHandler(os.Stderr, nil))) }()
 	select {
 	case path := <-asked:
 		t.Errorf("it asks for %s", path)
@@ -220,7 +220,7 @@ func (oneNode) Changed() <-chan struct{} { return nil }
 func TestListensWhileAFamilyFails(t *testing.T) {
 	o := Defaults()
 	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func agentIn(t *testing.T) (*kernel.Namespace, *agent) {
 	})
 	o := Defaults()
 	o.NodeName, o.ServiceProxy, o.Backend, o.DockerBridge = "node0", false, BackendNFTables, netip.Prefix{}
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

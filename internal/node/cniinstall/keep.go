@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"time"
@@ -60,11 +61,11 @@ func replace(v any, with string, found func()) any {
 	return v
 }
 
-// Keep installs, and looks again and again whether all is there, by options that may be others each time, until ctx ends. Then it asks
-// whether that is the end of all who install here, and takes everything away; if it is not, or is not known, everything stays: pods go on
-// to begin and end while another takes this one's place.
+// Keep installs, and looks again and again whether all is there, by options that may change each time, until ctx ends. Then everything
+// stays, since pods start and end while another pod takes this one's place. With deleted it asks whether the DaemonSet has been deleted,
+// and if so, for certain, removes everything.
 func Keep(ctx context.Context, options func(context.Context) (Options, error), deleted func(context.Context) (bool, error),
-	log func(format string, args ...any)) error {
+	logger *slog.Logger) error {
 	var last string
 	var o Options
 	for again := true; again; again = pause.For(ctx, lookTime) {
@@ -74,30 +75,34 @@ func Keep(ctx context.Context, options func(context.Context) (Options, error), d
 			o = now
 			notes, err = Install(o)
 		}
-		said := "installed " + o.Name
+		said, level := "installed "+o.Name, slog.LevelInfo
 		if err != nil {
-			said = "not installed: " + err.Error()
+			said, level = "not installed: "+err.Error(), slog.LevelWarn
 		}
 		if said = strings.Join(append([]string{said}, notes...), "; "); said != last && ctx.Err() == nil {
-			log("%s", said)
+			logger.Log(ctx, level, said)
 			last = said
 		}
 	}
 	if o.Name == "" {
 		return nil // never installed anything
 	}
+	if deleted == nil {
+		logger.Info("stopped; plugin and configuration stay on the node")
+		return nil
+	}
 	ask, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), deleteTime, errors.New("no answer"))
 	defer cancel()
 	gone, err := deleted(ask)
 	if err != nil {
-		log("everything stays: %v", err)
+		logger.Warn("plugin and configuration stay on the node: " + err.Error())
 		return nil
 	}
 	if !gone {
-		log("everything stays, for who comes next")
+		logger.Info("stopped; plugin and configuration stay on the node")
 		return nil
 	}
 	notes, err := Remove(o.Dirs, o.Owner)
-	log("%s", strings.Join(append([]string{"removed what was installed"}, notes...), "; "))
+	logger.Info(strings.Join(append([]string{"the DaemonSet has been deleted: removed what was installed"}, notes...), "; "))
 	return err
 }

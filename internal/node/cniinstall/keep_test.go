@@ -3,9 +3,8 @@ package cniinstall
 import (
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,31 +36,36 @@ func TestKeep(t *testing.T) {
 	for name, c := range map[string]struct {
 		gone   bool
 		err    error
+		asks   bool
 		owner  string // who installs last
 		stays  bool
 		logged string
 	}{
-		"replaced":    {stays: true, logged: "everything stays, for who comes next"},
-		"deleted":     {gone: true, logged: "removed what was installed"},
-		"not known":   {err: errors.New("no rights"), stays: true, logged: "everything stays: no rights"},
-		"in between":  {gone: true, owner: "another", stays: true, logged: "another has installed since"},
-		"no API left": {err: context.DeadlineExceeded, stays: true, logged: "everything stays"},
+		"not asked":   {stays: true, logged: "plugin and configuration stay on the node"},
+		"replaced":    {asks: true, stays: true, logged: "plugin and configuration stay on the node"},
+		"deleted":     {asks: true, gone: true, logged: "removed what was installed"},
+		"not known":   {asks: true, err: errors.New("no rights"), stays: true, logged: "stay on the node: no rights"},
+		"in between":  {asks: true, gone: true, owner: "another", stays: true, logged: "another has installed since"},
+		"no API left": {asks: true, err: context.DeadlineExceeded, stays: true, logged: "stay on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, _ := newNode(t)
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				var lines []string
+				var lines strings.Builder
 				done := make(chan error)
 				failed := true
+				var deleted func(context.Context) (bool, error)
+				if c.asks {
+					deleted = func(ctx context.Context) (bool, error) { return c.gone, errors.Join(c.err, ctx.Err()) }
+				}
 				go func() {
 					done <- Keep(ctx, func(context.Context) (Options, error) {
 						if failed {
 							return Options{}, errors.New("no range yet")
 						}
 						return n.options(0), nil
-					}, func(ctx context.Context) (bool, error) { return c.gone, errors.Join(c.err, ctx.Err()) },
-						func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) })
+					}, deleted, slog.New(slog.NewTextHandler(&lines, nil)))
 				}()
 				synctest.Wait()
 				failed = false
@@ -92,8 +96,9 @@ func TestKeep(t *testing.T) {
 				if stays := Check(n.dirs, "") == nil; stays != c.stays {
 					t.Errorf("it is there: %v", stays)
 				}
-				if !slices.Contains(lines, "not installed: no range yet") || !strings.Contains(lines[len(lines)-1], c.logged) {
-					t.Errorf("said %q", lines)
+				all := strings.Split(strings.TrimSpace(lines.String()), "\n")
+				if !strings.Contains(all[0], `level=WARN msg="not installed: no range yet"`) || !strings.Contains(all[len(all)-1], c.logged) {
+					t.Errorf("said %q", all)
 				}
 			})
 		})

@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -24,6 +26,8 @@ const (
 	role      = "PACKETWALK_TEST_ROLE"
 	roleSleep = "sleep" // a process that does nothing
 	roleTake  = "take"  // one that has a part, and says so
+	roleBind  = "bind"  // one that has the record's first name
+	roleFlick = "flick" // one that has it now and then
 	roleWorld = "world" // the test itself, in a network namespace of its own
 )
 
@@ -34,6 +38,22 @@ func TestMain(m *testing.M) {
 	case roleTake:
 		fmt.Println(Take("service-proxy"))
 		time.Sleep(time.Hour)
+	}
+	if os.Getenv(role) == roleBind {
+		if os.Args[1] == "listen" {
+			_, err := net.Listen("unix", recordName+"service-proxy")
+			fmt.Println(err)
+		} else {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+			fmt.Println(errors.Join(err, unix.Bind(fd, &unix.SockaddrUnix{Name: recordName + "service-proxy"})))
+		}
+		time.Sleep(time.Hour)
+	}
+	for os.Getenv(role) == roleFlick {
+		if l, err := net.Listen("unix", recordName+"service-proxy"); err == nil {
+			time.Sleep(50 * time.Microsecond)
+			_ = l.Close()
+		}
 	}
 	os.Exit(m.Run())
 }
@@ -253,6 +273,93 @@ func TestTake(t *testing.T) {
 	_ = first.Wait()
 	if err := Take("service-proxy"); err != nil {
 		t.Errorf("after the first was killed: %v", err)
+	}
+}
+
+// TestImpostor: a user other than root that takes the record's name does not keep root from a part, whether it answers or not. Only
+// one of two of root's processes gets it.
+func TestImpostor(t *testing.T) {
+	if !inWorld(t) {
+		return
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil { //nolint:gosec // for another user
+		t.Fatal(err)
+	}
+	program := copyOf(t, dir, "impostor")
+	for _, how := range []string{"listen", "bind"} {
+		cmd := exec.Command(program, how)
+		cmd.Env = append(os.Environ(), role+"="+roleBind)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.StdoutPipe()
+		if err := errors.Join(err, cmd.Start()); err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, 100)
+		n, _ := out.Read(line)
+		if said := string(line[:n]); said != "<nil>\n" {
+			t.Fatalf("the impostor cannot %s: %s", how, said)
+		}
+		holder := exec.Command(os.Args[0])
+		holder.Env, holder.SysProcAttr = append(os.Environ(), role+"="+roleTake), &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		out, err = holder.StdoutPipe()
+		if err := errors.Join(err, holder.Start()); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ = out.Read(line); string(line[:n]) != "<nil>\n" {
+			t.Errorf("%s: root does not get the part: %s", how, line[:n])
+		}
+		if err := Take("service-proxy"); !errors.Is(err, ErrTaken) {
+			t.Errorf("%s: a second of root's: %v", how, err)
+		}
+		for _, c := range []*exec.Cmd{cmd, holder} {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+			if c == holder {
+				break
+			}
+			if err := Take("service-proxy"); !errors.Is(err, ErrTaken) {
+				t.Errorf("%s: a second of root's, with the impostor gone: %v", how, err)
+			}
+		}
+	}
+}
+
+// TestTakeAtOnce: of several that try at once one at most gets the part, also while another user takes the first name and gives it back.
+func TestTakeAtOnce(t *testing.T) {
+	if !inWorld(t) {
+		return
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil { //nolint:gosec // for another user
+		t.Fatal(err)
+	}
+	start(t, roleFlick, syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}, copyOf(t, dir, "impostor"))
+	const tries = 4
+	rounds, taken := 0, 0
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); rounds++ {
+		var all sync.WaitGroup
+		var got [tries]net.Listener
+		var errs [tries]error
+		for i := range tries {
+			all.Go(func() { got[i], errs[i] = take("service-proxy") })
+		}
+		all.Wait()
+		have := 0
+		for i, l := range got {
+			if errs[i] == nil {
+				have++
+				_ = l.Close()
+			} else if !errors.Is(errs[i], ErrTaken) {
+				t.Fatal(errs[i])
+			}
+		}
+		if taken += have; have > 1 {
+			t.Fatalf("round %d: %d have it", rounds, have)
+		}
+	}
+	if taken == 0 {
+		t.Errorf("no process got it in %d rounds", rounds)
 	}
 }
 

@@ -40,9 +40,10 @@ const ReadyPath = "/readyz"
 // Ready is the answer of ReadyPath, as JSON.
 type Ready struct {
 	Ready bool `json:"ready"`
-	// Waiting is for what packetwalk-node waits before it begins; Unready is what is not done since.
-	Waiting []string `json:"waiting,omitempty"`
-	Unready []string `json:"unready,omitempty"`
+	// Waiting are the processes that packetwalk-node waits for; Unready is what it has not done. Problems do not make it unready.
+	Waiting  []string `json:"waiting,omitempty"`
+	Unready  []string `json:"unready,omitempty"`
+	Problems []string `json:"problems,omitempty"`
 }
 
 // listener is a TCP socket that listens.
@@ -172,7 +173,10 @@ func ask(ctx context.Context, at netip.AddrPort, path string) (status int, body 
 // ServiceProxies are the service proxies of others that are alive in this network namespace, each in words, none where there is none.
 // Processes of another pid namespace are found by their ports alone.
 func ServiceProxies(ctx context.Context) ([]string, error) {
-	byName, err := processes("/proc")
+	byName, err := processes("/proc", "kube-proxy", isKubeProxy)
 	byPort, err2 := ports(ctx, "/proc/self")
 	return slices.Concat(byName, byPort), errors.Join(err, err2)
 }
+
+// MasqAgents are the ip-masq-agents of others that run in this network namespace.
+func MasqAgents() ([]string, error) { return processes("/proc", "ip-masq-agent", isMasqAgent) }

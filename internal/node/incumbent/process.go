@@ -17,10 +17,9 @@ import (
 // maxText is how much of a process's files is read, in bytes: a command line may have megabytes of arguments.
 const maxText = 64 << 10
 
-// processes are the service proxies of others among the processes below proc (/proc) that are in this network namespace: kube-proxy, also
-// as a part of hyperkube. Only root's count: nobody else can be a service proxy, but anybody can have a process of that name. Another pid
-// namespace's are not seen, nor what the machine's policy hides (SELinux).
-func processes(proc string) (found []string, err error) {
+// processes are those below proc (/proc) that run in this network namespace and by is takes, which gets the directory of one. Processes of
+// another pid namespace are not seen, nor those that the machine's policy hides (SELinux).
+func processes(proc, name string, is func(dir string) (bool, error)) (found []string, err error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -31,16 +30,16 @@ func processes(proc string) (found []string, err error) {
 			continue
 		}
 		dir := filepath.Join(proc, e.Name())
-		proxy, err := isKubeProxy(dir)
-		if err == nil && proxy {
-			proxy, err = sameNetwork(dir, filepath.Join(proc, "self"))
+		matches, err := is(dir)
+		if err == nil && matches {
+			matches, err = sameNetwork(dir, filepath.Join(proc, "self"))
 		}
 		switch {
 		case unseen(err):
 		case err != nil:
 			return nil, fmt.Errorf("look at process %d: %w", pid, err)
-		case proxy:
-			found = append(found, fmt.Sprintf("kube-proxy (pid %d)", pid))
+		case matches:
+			found = append(found, fmt.Sprintf("%s (pid %d)", name, pid))
 		}
 	}
 	return found, nil
@@ -70,6 +69,20 @@ func isKubeProxy(dir string) (bool, error) {
 	default:
 		return false, nil
 	}
+	return isRoots(dir)
+}
+
+// isMasqAgent reports whether a process, by its directory in /proc, is an ip-masq-agent of any version. A name has at most 15 bytes.
+func isMasqAgent(dir string) (bool, error) {
+	name, err := head(filepath.Join(dir, "comm"))
+	if err != nil || !strings.HasPrefix(string(name), "ip-masq-agent") {
+		return false, err
+	}
+	return isRoots(dir)
+}
+
+// isRoots reports whether a process runs and is root's: only root can write rules, but anybody can have a process of any name.
+func isRoots(dir string) (bool, error) {
 	text, err := head(filepath.Join(dir, "status"))
 	if err != nil {
 		return false, err

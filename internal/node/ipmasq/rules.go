@@ -145,6 +145,26 @@ func (s *RuleSet) Edit(nat *iptables.Table, ahead []iptables.Rule) iptables.Edit
 	return edit
 }
 
+// Remove removes the chain and every jump to it from table nat. It is zero where there is neither. nat may be nil.
+func Remove(nat *iptables.Table) iptables.Edit {
+	edit := iptables.Edit{Table: iptables.NAT}
+	if nat == nil {
+		return edit
+	}
+	for _, c := range nat.Chains {
+		for _, r := range c.Rules {
+			if r.Target.Name == Chain {
+				r.Counters = nil
+				edit.Remove = append(edit.Remove, iptables.Placed{Chain: c.Name, Rule: r})
+			}
+		}
+	}
+	if nat.Chain(Chain) != nil {
+		edit.Delete = []string{Chain}
+	}
+	return edit
+}
+
 func (s *RuleSet) holds(chain *iptables.Chain) bool {
 	return chain != nil && slices.EqualFunc(chain.Rules, s.Chain, func(a iptables.Rule, b Rule) bool { return a.Spec() == b.Spec() })
 }

@@ -9,6 +9,7 @@ package kube
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -242,6 +244,17 @@ func (w *Watcher) Delta(whole bool) Delta {
 func (w *Watcher) Event(ctx context.Context, e corev1.Event) error {
 	e.Type = corev1.EventTypeWarning
 	return PostEvent(ctx, w.core, e)
+}
+
+// SetPodCondition sets one condition of a pod.
+func (w *Watcher) SetPodCondition(ctx context.Context, namespace, name string, c corev1.PodCondition) error {
+	c.LastTransitionTime = metav1.Now()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{c}}})
+	if err != nil {
+		return err
+	}
+	return w.core.Patch(types.StrategicMergePatchType).Namespace(namespace).Resource("pods").Name(name).SubResource("status").
+		Body(patch).Do(ctx).Error()
 }
 
 // same tells whether two versions of an object differ in nothing that is read. A node's status changes every few seconds.

@@ -245,7 +245,7 @@ func (h *HealthChecks) start(c *healthCheck) error {
 			c.close()
 			return err
 		}
-		s := serve.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, key) }), nil)
+		s := serve.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, key) }), nil).WithoutKeepAlive()
 		c.servers = append(c.servers, s)
 		go func() {
 			if err := s.Serve(context.Background(), l); err != nil {

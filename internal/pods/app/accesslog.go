@@ -18,7 +18,7 @@ func combined(r *request, resp *response, now time.Time) string {
 		size = 0
 	}
 	return fmt.Sprintf(`%s - - [%s] "%s %s %s" %d %d "%s" "%s"`, r.remote.Addr(), now.UTC().Format("02/Jan/2006:15:04:05 +0000"),
-		logged(r.method), logged(r.target), r.proto, status, size, orDash(r.header.get("Referer")), orDash(r.header.get("User-Agent")))
+		logged(r.method), logged(r.target), r.proto, status, size, orDash(r.header.Get("Referer")), orDash(r.header.Get("User-Agent")))
 }
 
 func orDash(s string) string {

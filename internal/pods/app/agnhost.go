@@ -95,11 +95,11 @@ func answerNetexec(ctx context.Context, r *request) response {
 	case "/healthz":
 		return text(200, "")
 	case "/header":
-		return text(200, r.header.get(q.Get("key")))
+		return text(200, r.header.Get(q.Get("key")))
 	case "/echo":
 		return text(atoiOr(q.Get("code"), 200), q.Get("msg"))
 	case "/redirect":
-		return response{status: atoiOr(q.Get("code"), 302), header: header{{"Location", q.Get("location")}}}
+		return response{status: atoiOr(q.Get("code"), 302), header: map[string]string{"Location": q.Get("location")}}
 	case "/shell":
 		return shell(ctx, q.Get("shellCommand")+q.Get("cmd"))
 	}

@@ -105,11 +105,14 @@ func Images() []string {
 	return images
 }
 
-// Names lists the applications by their own names, sorted; a VM's or an internet host's application is one of them.
-func Names() []string {
+// Servers lists the applications that a VM or an internet host can have, by their own names, sorted: those with a program of ours, which
+// needs no image.
+func Servers() []string {
 	var names []string
 	for i := range catalog {
-		names = append(names, catalog[i].Name)
+		if len(catalog[i].Programs) > 0 && len(catalog[i].Ports) > 0 {
+			names = append(names, catalog[i].Name)
+		}
 	}
 	slices.Sort(names)
 	return names

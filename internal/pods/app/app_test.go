@@ -65,7 +65,7 @@ func TestCatalogIsUnique(t *testing.T) {
 	if len(nginxWelcome) != 612 {
 		t.Errorf("nginx's page has %d bytes", len(nginxWelcome))
 	}
-	if !slices.IsSorted(Images()) || !slices.IsSorted(Names()) {
+	if !slices.IsSorted(Images()) || !slices.IsSorted(Servers()) {
 		t.Error("not sorted")
 	}
 }
@@ -284,7 +284,7 @@ func TestWebServer(t *testing.T) {
 			resp.body, _ = io.ReadAll(resp.file)
 			resp.file.Close()
 		}
-		if resp.status != tt.status || resp.header.get("Content-Type") != tt.kind || !strings.Contains(string(resp.body), tt.body) {
+		if resp.status != tt.status || resp.header["Content-Type"] != tt.kind || !strings.Contains(string(resp.body), tt.body) {
 			t.Errorf("%s %s: %d %v %s", tt.method, tt.target, resp.status, resp.header, resp.body)
 		}
 	}

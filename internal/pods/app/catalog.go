@@ -28,7 +28,7 @@ var catalog = []App{
 	},
 	{Name: "jessie-dnsutils", Images: []string{"registry.k8s.io/e2e-test-images/jessie-dnsutils"}, Cmd: []string{"bash"}},
 	{
-		Name: "pause", Bare: true, Images: []string{"registry.k8s.io/pause", "k8s.gcr.io/pause", "mcr.microsoft.com/oss/kubernetes/pause"},
+		Name: "pause", Bare: true, Images: []string{"packetwalk/pause", "registry.k8s.io/pause", "k8s.gcr.io/pause", "mcr.microsoft.com/oss/kubernetes/pause"},
 		Entrypoint: []string{"/pause"}, Programs: []Program{{"/pause", pause}},
 	},
 	{
@@ -54,6 +54,11 @@ var catalog = []App{
 		Name: "coredns", Bare: true, Images: []string{"registry.k8s.io/coredns/coredns", "mcr.microsoft.com/oss/kubernetes/coredns",
 			"mcr.microsoft.com/oss/v2/kubernetes/coredns", "coredns/coredns"},
 		Entrypoint: []string{"/coredns"}, Brought: []string{"/coredns"},
+	},
+	{
+		Name: "metrics-server", Bare: true, Images: []string{"mcr.microsoft.com/oss/v2/kubernetes/metrics-server",
+			"mcr.microsoft.com/oss/kubernetes/metrics-server", "registry.k8s.io/metrics-server/metrics-server"},
+		Entrypoint: []string{"/metrics-server"}, Brought: []string{"/metrics-server"},
 	},
 	{
 		Name: "ingress-nginx", Images: []string{"mcr.microsoft.com/oss/kubernetes/ingress/nginx-ingress-controller",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -37,7 +38,7 @@ type userAgent struct {
 // caller's port, which shows outbound port blocks.
 func answerIfconfig(r *request) response {
 	address := r.remote.Addr()
-	wantsJSON := r.path == "/" && strings.HasPrefix(r.header.get("Accept"), "application/json")
+	wantsJSON := r.path == "/" && strings.HasPrefix(r.header.Get("Accept"), "application/json")
 	switch {
 	case r.path == "/json" || wantsJSON:
 		return ifconfigJSON(r)
@@ -55,7 +56,7 @@ func answerIfconfig(r *request) response {
 
 func ifconfigJSON(r *request) response {
 	answer := ifconfigAnswer{IP: r.remote.Addr().String(), IPDecimal: json.Number(decimal(r.remote.Addr())), Port: r.remote.Port()}
-	if raw := r.header.get("User-Agent"); raw != "" {
+	if raw := r.header.Get("User-Agent"); raw != "" {
 		first, _, _ := strings.Cut(raw, " ")
 		product, version, _ := strings.Cut(first, "/")
 		answer.UserAgent = &userAgent{product, version, raw}
@@ -125,6 +126,9 @@ func echo(ctx context.Context, p *Process) int {
 	}))
 }
 
+// maxConnections is how many echo has at once; more wait in the kernel's queue. Tests have fewer.
+var maxConnections = 8192
+
 // echoIdle is how long a connection may say nothing: longer than anything on the way keeps an idle flow.
 const echoIdle = 3 * time.Hour
 
@@ -132,12 +136,12 @@ func echoTCP(ln net.Listener) {
 	ln = netutil.LimitListener(ln, maxConnections)
 	for {
 		conn, err := ln.Accept()
-		if err != nil && temporary(err) {
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no descriptors are left, as a rule
 			time.Sleep(10 * time.Millisecond)
 			continue
-		}
-		if err != nil {
-			return
 		}
 		go func() {
 			defer conn.Close()
@@ -145,7 +149,7 @@ func echoTCP(ln net.Listener) {
 			for n, err := 0, error(nil); err == nil; {
 				_ = conn.SetDeadline(time.Now().Add(echoIdle))
 				if n, err = conn.Read(buf); err == nil {
-					_ = conn.SetDeadline(time.Now().Add(writeTimeout))
+					_ = conn.SetDeadline(time.Now().Add(time.Minute))
 					_, err = conn.Write(buf[:n])
 				}
 			}

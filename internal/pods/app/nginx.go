@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -80,7 +81,7 @@ func httpd(ctx context.Context, p *Process) int {
 func (s *webServer) run(ctx context.Context, p *Process, port int) int {
 	return listenHTTP(ctx, p, port, func(r *request) response {
 		resp := s.answer(r)
-		resp.header = append(header{{"Server", s.server}}, resp.header...)
+		resp.header["Server"] = s.server
 		s.log(p.Stdout, r, &resp, time.Now())
 		return resp
 	})
@@ -100,13 +101,16 @@ func (s *webServer) answer(r *request) response {
 	}
 	failure := s.failure(resp.status)
 	if resp.status == 301 {
-		failure.header = append(failure.header, field{"Location", "http://" + r.host + (&url.URL{Path: r.path}).EscapedPath() + "/"})
+		failure.header["Location"] = "http://" + r.host + (&url.URL{Path: r.path}).EscapedPath() + "/"
 	}
 	return failure
 }
 
 func (s *webServer) failure(status int) response {
-	title := fmt.Sprintf("%d %s", status, reasons[status])
+	title := fmt.Sprintf("%d %s", status, http.StatusText(status))
+	if status == http.StatusMethodNotAllowed {
+		title = "405 Not Allowed"
+	}
 	resp := content("text/html", fmt.Appendf(nil,
 		"<html>\r\n<head><title>%s</title></head>\r\n<body>\r\n<center><h1>%s</h1></center>\r\n<hr><center>%s</center>\r\n</body>\r\n</html>\r\n",
 		title, title, s.server))
@@ -126,8 +130,8 @@ func serveFile(root, name string) response {
 		file.Close()
 		return response{status: 301}
 	}
-	return response{file: file, size: info.Size(), header: header{
-		{"Content-Type", mediaType(path.Ext(name))}, {"Last-Modified", info.ModTime().UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT")},
+	return response{file: file, size: info.Size(), header: map[string]string{
+		"Content-Type": mediaType(path.Ext(name)), "Last-Modified": info.ModTime().UTC().Format(http.TimeFormat),
 	}}
 }
 

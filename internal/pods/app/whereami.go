@@ -33,19 +33,13 @@ func answerWhereami(r *request) response {
 	return jsonResponse(whereamiAnswer{
 		Hostname: hostname, MyAddress: r.local.Addr().String(), MyPort: r.local.Port(), YourAddress: r.remote.Addr().String(),
 		YourPort: r.remote.Port(),
-		Host:     r.host, ForwardedFor: r.forwardedFor(), Method: r.method, Path: r.target, Browser: r.header.get("User-Agent"),
+		Host:     r.host, ForwardedFor: r.forwardedFor(), Method: r.method, Path: r.target, Browser: r.header.Get("User-Agent"),
 	})
 }
 
 // forwardedFor joins the fields in order, as RFC 9110 (5.3) lets a recipient do.
 func (r *request) forwardedFor() string {
-	var values []string
-	for _, f := range r.header {
-		if strings.EqualFold(f.name, "X-Forwarded-For") {
-			values = append(values, f.value)
-		}
-	}
-	return strings.Join(values, ", ")
+	return strings.Join(r.header.Values("X-Forwarded-For"), ", ")
 }
 
 func jsonResponse(v any) response {

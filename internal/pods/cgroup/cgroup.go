@@ -1,9 +1,8 @@
 package cgroup
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +15,7 @@ import (
 // A Hierarchy is one of the machine's trees of control groups: of cgroup v1 one for each set of controllers (cgroups(7)), of v2 the only
 // one.
 type Hierarchy struct {
-	Point string // where the machine has it mounted
+	Point string // where the machine has it mounted, or a path that is valid while this process runs
 	// Controllers are those of cgroup v1 that it has, as mount(8) takes them: "cpu,cpuacct", "name=systemd". Empty for v2.
 	Controllers string
 }
@@ -32,7 +31,7 @@ func (h Hierarchy) Dir() string {
 	return strings.TrimPrefix(h.Controllers, "name=")
 }
 
-// Hierarchies are those that are mounted on this machine.
+// Hierarchies are those of this machine. Containers and chroots often have none of them mounted, or not cgroup v2's.
 func Hierarchies() ([]Hierarchy, error) {
 	mounted, err := mounts.Own()
 	if err != nil {
@@ -42,17 +41,22 @@ func Hierarchies() ([]Hierarchy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseHierarchies(mounted, string(own)), nil
+	all := parseHierarchies(mounted, string(own))
+	for _, h := range unmounted(all, string(own)) {
+		if h.Point, err = openHierarchy(h.Controllers); err != nil {
+			return nil, err
+		}
+		all = append(all, h)
+	}
+	return all, nil
 }
 
 // parseHierarchies finds where hierarchies are mounted; proc_pid_cgroup(5), own, has which words of the mounts' options are controllers.
 func parseHierarchies(mounted []mounts.Mount, own string) (all []Hierarchy) {
 	known := map[string]string{} // each controller's hierarchy
-	for line := range strings.Lines(own) {
-		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && fields[1] != "" {
-			for controller := range strings.SplitSeq(fields[1], ",") {
-				known[controller] = fields[1]
-			}
+	for controllers := range ownHierarchies(own) {
+		for controller := range strings.SplitSeq(controllers, ",") {
+			known[controller] = controllers
 		}
 	}
 	for _, m := range mounted {
@@ -61,7 +65,7 @@ func parseHierarchies(mounted []mounts.Mount, own string) (all []Hierarchy) {
 		case "cgroup2":
 		case "cgroup":
 			options := strings.Split(m.Options, ",")
-			i := slices.IndexFunc(options, func(o string) bool { return known[o] != "" })
+			i := slices.IndexFunc(options, func(o string) bool { return o != "" && known[o] != "" })
 			if i < 0 {
 				continue
 			}
@@ -69,11 +73,37 @@ func parseHierarchies(mounted []mounts.Mount, own string) (all []Hierarchy) {
 		default:
 			continue
 		}
-		if !slices.ContainsFunc(all, func(o Hierarchy) bool { return o.Controllers == h.Controllers }) {
+		if !has(all, h) {
 			all = append(all, h)
 		}
 	}
 	return all
+}
+
+// ownHierarchies are the controllers of each line of proc_pid_cgroup(5); cgroup v2 has none there.
+func ownHierarchies(own string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(own) {
+			if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && !yield(fields[1]) {
+				return
+			}
+		}
+	}
+}
+
+// unmounted are the hierarchies that own names and mounted lacks. The kernel has cgroup v2's even where own does not name it, because it
+// was never mounted.
+func unmounted(mounted []Hierarchy, own string) (all []Hierarchy) {
+	for controllers := range ownHierarchies(own + "\n0::/\n") {
+		if h := (Hierarchy{Controllers: controllers}); !has(mounted, h) && !has(all, h) {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+func has(all []Hierarchy, h Hierarchy) bool {
+	return slices.ContainsFunc(all, func(o Hierarchy) bool { return o.Controllers == h.Controllers })
 }
 
 // Of is the group of a process, in all hierarchies that are mounted.
@@ -123,6 +153,11 @@ func Remove(name string) error {
 				break // another's is in it
 			}
 		}
+		if h.V2() {
+			if err := restoreRoot(h.Point); err != nil {
+				return fmt.Errorf("restore the root control group: %w", err)
+			}
+		}
 	}
 	return nil
 }
@@ -137,24 +172,4 @@ func removeSoon(dir string) (err error) {
 			return fmt.Errorf("remove control group: %w", err)
 		}
 	}
-}
-
-// removeGroups removes a group's directory after those below it; the files in them go with them.
-func removeGroups(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			err = errors.Join(err, removeGroups(filepath.Join(dir, e.Name())))
-		}
-	}
-	if gone := os.Remove(dir); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-		err = errors.Join(err, gone)
-	}
-	return err
 }

@@ -73,9 +73,11 @@ func (l Limits) settings(controller string, v2 bool) (all []setting) {
 	return all
 }
 
+// A controller bounds a part of Limits.
+type controller struct{ name, bounds string }
+
 // controllers are those that bound what Limits has, with what is not bound without them.
-var controllers = []struct{ name, bounds string }{{"memory", "memory is"}, {"pids", "numbers of processes are"},
-	{"cpu", "use of processors is"}}
+var controllers = []controller{{"memory", "memory is"}, {"pids", "numbers of processes are"}, {"cpu", "use of processors is"}}
 
 // A Tree is where groups are made: one group in the hierarchy of each controller. The zero value has none, and its groups none.
 type Tree struct{ places []place }
@@ -93,6 +95,8 @@ func Grow(name, inner string, l Limits) (t Tree, missing []string) {
 	if err != nil {
 		return t, []string{fmt.Sprintf("nothing is bounded: %v", err)}
 	}
+	// Other processes join these groups, by their paths.
+	all = slices.DeleteFunc(all, func(h Hierarchy) bool { return h.private() })
 	return grow(all, name, inner, l)
 }
 

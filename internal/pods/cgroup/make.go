@@ -34,6 +34,21 @@ func Make(h Hierarchy, name string) (err error) {
 	return fmt.Errorf("%w (tried %d times)", err, makeTries)
 }
 
+// MakeAll makes a group in all hierarchies. A process in a new PID namespace cannot make the first group of a container, because it does
+// not see the processes that have to make way.
+func MakeAll(name string) error {
+	all, err := Hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		if err := Make(h, name); err != nil {
+			return fmt.Errorf("make control group %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 func makeAll(h Hierarchy, name string) error {
 	dir := h.Point
 	for part := range strings.SplitSeq(name, "/") {
@@ -44,6 +59,8 @@ func makeAll(h Hierarchy, name string) error {
 		}
 		var err error
 		switch {
+		case h.V2() && above == h.Point:
+			err = passRootControllers(above)
 		case h.V2():
 			err = passControllers(above)
 		case slices.Contains(strings.Split(h.Controllers, ","), "cpuset"):
@@ -57,16 +74,66 @@ func makeAll(h Hierarchy, name string) error {
 }
 
 // passControllers has the groups below one of cgroup v2 have all its controllers.
-func passControllers(dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+func passControllers(dir string) error { return setControllers(dir, "cgroup.controllers", "+") }
+
+// setControllers enables ("+") or disables ("-") the controllers that a file of a group lists for the groups below it.
+func setControllers(dir, list, sign string) error {
+	text, err := os.ReadFile(filepath.Join(dir, list))
 	if err != nil {
 		return err
 	}
 	var all []string
 	for controller := range strings.FieldsSeq(string(text)) {
-		all = append(all, "+"+controller)
+		all = append(all, sign+controller)
 	}
 	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(strings.Join(all, " ")), 0o644)
+}
+
+// rootProcesses is the group of the processes that were in the root group of a container's cgroup namespace. Unlike the machine's root
+// group, that one cannot have processes and pass controllers on (cgroups(7), "no internal processes").
+const rootProcesses = "packetwalk.init"
+
+// passRootControllers is passControllers for the root group. It moves processes out of the way where it must: where cgroup v1 has the
+// controllers that limits need, it leaves them, since some container engines cannot start others in a group that passes controllers on.
+func passRootControllers(root string) error {
+	err := passControllers(root)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	all := []Hierarchy{{Point: root}}
+	if !slices.ContainsFunc(controllers, func(c controller) bool { _, has := having(all, c.name); return has }) {
+		return nil
+	}
+	if err := os.Mkdir(filepath.Join(root, rootProcesses), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	moveProcesses(root, filepath.Join(root, rootProcesses))
+	return passControllers(root)
+}
+
+// restoreRoot undoes what passRootControllers did, as soon as no other group needs the root's controllers. It is no error that another
+// process makes such a group at the same time: its end restores the root.
+func restoreRoot(root string) error {
+	groups, err := filepath.Glob(filepath.Join(root, "*", "cgroup.procs"))
+	own := filepath.Join(root, rootProcesses)
+	if err != nil || len(groups) != 1 || filepath.Dir(groups[0]) != own {
+		return err
+	}
+	if err = setControllers(root, "cgroup.subtree_control", "-"); err == nil {
+		moveProcesses(own, root)
+		err = os.Remove(own)
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	return err
+}
+
+// moveProcesses moves the processes of a group to another. Processes that end meanwhile, or that another PID namespace has, stay.
+func moveProcesses(from, to string) {
+	for _, pid := range (Member{Dir: from}).processes() {
+		_ = Group{{Dir: to}}.Add(pid)
+	}
 }
 
 // inherit sets a file of a new group to what the group above it has; without cpuset.cpus and .mems no process can be in one.

@@ -223,7 +223,7 @@ func (c *Container) Remove() error {
 }
 
 func (s *Spec) removeFiles() error {
-	err := os.RemoveAll(s.Dir)
+	err := tree.Remove(s.Dir)
 	if s.Upper != "" {
 		err = errors.Join(err, tree.Remove(s.Upper))
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -147,12 +148,25 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// enter takes the calling thread into namespaces of a process at once (setns(2), with a pidfd): there is no moment at which the pid could
-// be somebody else's. For the mount namespace the thread must have a working directory of its own.
-func enter(pidfd, namespaces int) error {
-	err := unix.Unshare(unix.CLONE_FS)
+// Enter takes the calling thread into namespaces of a process at once (setns(2), with a pidfd): there is no moment at which the pid could
+// be somebody else's. For the mount namespace the thread must have a working directory of its own, and it gets the root of the process:
+// that of the namespace is another one where the process was made in a chroot.
+func Enter(pidfd, namespaces int) error {
+	root := -1
+	var err error
+	if namespaces&unix.CLONE_NEWNS != 0 {
+		if root, err = rootOf(pidfd); err == nil {
+			defer unix.Close(root)
+		}
+	}
+	if err == nil {
+		err = unix.Unshare(unix.CLONE_FS)
+	}
 	if err == nil {
 		err = unix.Setns(pidfd, namespaces)
+	}
+	if err == nil && root >= 0 {
+		err = errors.Join(unix.Fchdir(root), unix.Chroot("."))
 	}
 	if err != nil {
 		return fmt.Errorf("enter the namespaces of process: %w", err)
@@ -160,11 +174,32 @@ func enter(pidfd, namespaces int) error {
 	return nil
 }
 
+// rootOf opens the root directory of a pidfd's process.
+func rootOf(pidfd int) (int, error) {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
+	if err != nil {
+		return -1, err
+	}
+	var pid int
+	_, after, _ := strings.Cut(string(info), "\nPid:")
+	if _, err := fmt.Sscan(after, &pid); err != nil || pid <= 0 {
+		return -1, unix.ESRCH // it has ended (proc_pid_fdinfo(5))
+	}
+	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		if err = unix.PidfdSendSignal(pidfd, 0, nil, 0); err == nil { // the pid is still the process's
+			return root, nil
+		}
+		unix.Close(root)
+	}
+	return -1, err
+}
+
 // terminal makes a terminal of the container's, from a thread that has entered its file system and ends then.
 func (x *execution) terminal(pidfd *os.File, uid int) (theirs [3]*os.File, err error) {
 	OnThread(func() (clean bool) {
 		var terminal *os.File
-		if err = onFd(pidfd, func(fd int) error { return enter(fd, unix.CLONE_NEWNS) }); err == nil {
+		if err = onFd(pidfd, func(fd int) error { return Enter(fd, unix.CLONE_NEWNS) }); err == nil {
 			x.in, terminal, err = OpenTerminal(uid)
 		}
 		x.out, theirs = x.in, [3]*os.File{terminal, terminal, terminal}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/testing/containertest"
 )
 
 // layers makes an image of two layers: the program, accounts, a file that the second replaces and one that it takes away.
@@ -46,10 +46,8 @@ func (m *machine) layers() []string {
 // build makes a program that needs no library.
 func (m *machine) build(to, from string) {
 	m.Helper()
-	cmd := exec.CommandContext(m.Context(), "go", "build", "-o", to, from)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		m.Fatalf("%v: %s", err, out)
+	if err := containertest.GoBuild(to, from); err != nil {
+		m.Fatal(err)
 	}
 }
 

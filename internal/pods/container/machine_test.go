@@ -13,6 +13,7 @@ import (
 
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/containertest"
@@ -22,8 +23,13 @@ import (
 // binary is packetwalk-app, built once for all tests.
 var binary string
 
-// builtIn makes the images of containers, in a store of the tests' own.
-var builtIn = &source.BuiltIn{Select: source.Machine(func([]string) {}), Brought: map[string]string{}}
+// builtIn makes the images of containers, in a store of the tests' own. All have the whole distribution: containers here look at what is
+// around them.
+var builtIn = &source.BuiltIn{Brought: map[string]string{}, Select: whole}
+
+func whole(ctx context.Context, _ distribution.Part) (source.Distribution, error) {
+	return source.Machine(func([]string) {})(ctx, distribution.Whole)
+}
 
 func newRuntime(binary string) *container.Runtime { return &container.Runtime{Binary: binary} }
 

@@ -26,8 +26,8 @@ func LimitMachine() error {
 	return setFilter(machineFilter(), 0)
 }
 
-// machineNamespaces are those of a host that is a machine of its own.
-const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
+// MachineNamespaces are those of a host that is a machine of its own.
+const MachineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
 
 // runOnMachine is RunIn for a host that is a machine of its own: the command is one of its processes, in its control groups and without
@@ -98,5 +98,5 @@ func (e Exec) spawnOn(ctx context.Context, binary string, pid int) (*execution, 
 	if err != nil {
 		return nil, err
 	}
-	return e.spawn(ctx, order{Enter: machineNamespaces, Group: group, Env: octets(lastOfEach(e.Env)), Dir: e.Dir}, binary, pidfd)
+	return e.spawn(ctx, order{Enter: MachineNamespaces, Group: group, Env: octets(lastOfEach(e.Env)), Dir: e.Dir}, binary, pidfd)
 }

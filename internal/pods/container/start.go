@@ -188,7 +188,7 @@ func (o *order) startHere(files int) (pid, copied int, err error) {
 	}
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: o.TTY, Credential: o.User.credential(),
 		Cloneflags: o.Cloneflags | unix.CLONE_PARENT}
-	if err = enter(files+1, o.Enter); err != nil {
+	if err = Enter(files+1, o.Enter); err != nil {
 		return 0, 0, err
 	}
 	p := Process{Args: texts(o.Args), Env: texts(o.Env), Dir: o.Dir}

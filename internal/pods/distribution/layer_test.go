@@ -1,8 +1,11 @@
 package distribution
 
 import (
+	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -179,14 +182,14 @@ func TestRequired(t *testing.T) {
 		t.Errorf("missing: %v", missing)
 	}
 	m.write("/var/lib/dpkg/status", strings.Replace(m.status.String(), "Package: bash\n", "Package: zsh\n", 1))
-	_, err := Select(t.Context(), m.root)
+	_, err := Select(t.Context(), m.root, Whole)
 	if err == nil || !strings.Contains(err.Error(), "the package bash is not installed: apt-get install bash") {
 		t.Error(err)
 	}
 	for _, name := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/bin/bash"} {
 		m := newMachine(t, false)
 		m.replace(name, "another")
-		s, err := Select(t.Context(), m.root)
+		s, err := Select(t.Context(), m.root, Whole)
 		m.check(err)
 		if _, err := s.Assemble(t.Context(), t.TempDir()+"/layer"); err == nil || !strings.Contains(err.Error(), "is not as its package brought it") {
 			t.Errorf("%s: %v", name, err)
@@ -194,25 +197,52 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// TestThisMachine: what containers run runs in the layer of the machine itself, where only the layer's libraries are.
+// TestThisMachine: what containers run runs in the layers of the machine itself, where only the layer's libraries are.
 func TestThisMachine(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	s, err := Select(t.Context(), "/")
+	const script = `for c in %s; do $c >/out 2>&1 || { echo "$c: $?"; /usr/bin/cat /out; }; done; ` +
+		`[ $(printf '\303\274' | LC_ALL=C.UTF-8 wc -m) = 1 ] || echo no UTF-8`
+	const small = `"ip -V" "ss -V" "curl -V" "tcpdump --version" "wget -V" "ping -V" "env true" "grep -V" "sed --version" "find --version" ` +
+		`"getent services http" "hostname"`
+	const more = ` "iptables -V" "nft -v" "awk BEGIN{}" "openssl version" "findmnt -V" "conntrack -V" "tar --version" "gzip -V"`
+	sizes := map[string]int64{}
+	for part, commands := range map[*Part]string{&Small: small, &Whole: small + more} {
+		s, err := Select(t.Context(), "/", *part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		root := t.TempDir() + "/root"
+		missing, err := s.Assemble(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: missing: %s", part, missing)
+		out, err := program.Command{Path: "/bin/bash", Args: []string{"-c", fmt.Sprintf(script, commands)},
+			Env: []string{"PATH=/usr/sbin:/usr/bin"}, Root: root}.Output(t.Context())
+		if err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", part, err, out)
+		}
+		sizes[part.String()] = sizeOf(t, root)
+	}
+	if sizes["small"]*2 > sizes["whole"] {
+		t.Errorf("in octets: %v", sizes)
+	}
+}
+
+// sizeOf is how many octets the regular files below a directory have.
+func sizeOf(t *testing.T, dir string) (size int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			var info fs.FileInfo
+			if info, err = e.Info(); err == nil {
+				size += info.Size()
+			}
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := t.TempDir() + "/root"
-	missing, err := s.Assemble(t.Context(), root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log("missing:", missing)
-	script := `for c in "ip -V" "ss -V" "iptables -V" "nft -v" "curl -V" "tcpdump --version" "awk BEGIN{}" "wget -V" "openssl version" "findmnt -V" ` +
-		`"ping -V" "conntrack -V" "env true" "grep -V" "sed --version" "find --version" "tar --version" "gzip -V" "getent services http"; do ` +
-		`$c >/out 2>&1 || { echo "$c: $?"; /usr/bin/cat /out; }; done; [ $(printf '\303\274' | LC_ALL=C.UTF-8 wc -m) = 1 ] || echo no UTF-8`
-	out, err := program.Command{Path: "/bin/bash", Args: []string{"-c", script}, Env: []string{"PATH=/usr/sbin:/usr/bin"},
-		Root: root}.Output(t.Context())
-	if err != nil || len(out) > 0 {
-		t.Errorf("%v\n%s", err, out)
-	}
+	return size
 }

@@ -5,16 +5,33 @@ import (
 	"strings"
 )
 
-// wanted are the packages whose programs containers have, by purpose, and the library that runc needs on nodes; what they depend on comes
-// with them, and what dpkg calls essential.
-var wanted = strings.Fields(`
+// A Part is some of the distribution's packages, with those that they depend on.
+type Part struct {
+	name      string
+	wanted    []string
+	without   []string // packages that only dpkg needs, or what is left out anyway
+	essential bool     // what dpkg calls so comes too
+}
+
+// Small is for images that are there for one program: a shell and what a request, a ping and a look at the network take. Each node unpacks
+// it before its first pod runs.
+var Small = Part{name: "small", wanted: strings.Fields(`
+	base-files base-passwd bash ca-certificates coreutils curl dash findutils grep hostname iproute2 iputils-ping libc6 libc-bin ncurses-base
+	netbase netcat-openbsd procps sed tcpdump wget
+`), without: strings.Fields(`adduser debconf dpkg perl-base tar`)}
+
+// Whole is for images that stand for a distribution, and for nodes: the programs of a network's engineer, by purpose, and the library that
+// runc needs.
+var Whole = Part{name: "whole", essential: true, wanted: strings.Fields(`
 	base-files base-passwd bash coreutils dash libc6 libc-bin
 	debianutils diffutils file findutils gawk grep gzip jq less login mawk ncurses-base ncurses-bin passwd sed tar tzdata util-linux xz-utils
 	hostname lsof mount procps psmisc strace
 	arping bind9-dnsutils bind9-host bridge-utils ca-certificates conntrack curl ebtables ethtool iperf3 iproute2 ipset iptables
 	iputils-arping iputils-ping iputils-tracepath mtr-tiny net-tools netbase netcat-openbsd nftables openssl socat tcpdump traceroute wget
 	libseccomp2
-`)
+`)}
+
+func (part Part) String() string { return part.name }
 
 // required are those without which no command runs.
 var required = []string{"base-files", "bash", "coreutils", "dash", "libc6", "libc-bin"}

@@ -125,7 +125,7 @@ func (m *machine) alternatives(name, link, chosen, choices string) {
 // layer assembles the machine's, and lists what is in it: text of a file, target of a link, and what of mode and owner is not usual.
 func (m *machine) layer() (tree map[string]string, missing []string) {
 	m.t.Helper()
-	s, err := Select(m.t.Context(), m.root)
+	s, err := Select(m.t.Context(), m.root, Whole)
 	m.check(err)
 	dir := m.t.TempDir() + "/layer"
 	missing, err = s.Assemble(m.t.Context(), dir)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// closure chooses the packages of a list, the essential ones, and all that these need. What is not installed is missing.
-func closure(all []debian, wanted []string) (chosen []debian, missing []string) {
+// closure chooses the packages of a part and all that these need. What is not installed is missing.
+func (part Part) closure(all []debian) (chosen []debian, missing []string) {
 	byName, providers := map[string]debian{}, map[string][]string{}
 	var queue []string
 	for _, p := range all {
@@ -18,11 +18,11 @@ func closure(all []debian, wanted []string) (chosen []debian, missing []string) 
 		for _, name := range p.provides {
 			providers[name] = append(providers[name], p.name)
 		}
-		if p.essential {
+		if p.essential && part.essential {
 			queue = append(queue, p.name)
 		}
 	}
-	for _, name := range wanted {
+	for _, name := range part.wanted {
 		if _, ok := byName[name]; ok {
 			queue = append(queue, name)
 		} else {
@@ -32,7 +32,7 @@ func closure(all []debian, wanted []string) (chosen []debian, missing []string) 
 	taken := map[string]bool{}
 	for ; len(queue) > 0; queue = queue[1:] {
 		p := byName[queue[0]]
-		if taken[p.name] {
+		if taken[p.name] || slices.Contains(part.without, p.name) {
 			continue
 		}
 		taken[p.name] = true
@@ -61,7 +61,7 @@ func firstInstalled(alternatives []string, byName map[string]debian, providers m
 }
 
 // version is of how a layer is made; a change of this package that changes the layers changes it.
-const version = 1
+const version = 2
 
 // key names the layer that packages make.
 func key(chosen []debian) string {
@@ -108,8 +108,8 @@ func InLayer(name string) string {
 }
 
 func isOmitted(name string) bool {
-	if strings.HasPrefix(name, "/usr/lib/locale/") && !strings.HasPrefix(name, "/usr/lib/locale/C.") {
-		return true
+	if strings.HasPrefix(name, "/usr/lib/locale/") && !strings.HasPrefix(name, "/usr/lib/locale/C.") || strings.Contains(name, "/gconv/") {
+		return true // languages, and other ways to write them than UTF-8
 	}
 	return slices.ContainsFunc(omitted, func(o string) bool { return name == o || strings.HasPrefix(name, o+"/") })
 }

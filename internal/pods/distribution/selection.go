@@ -16,14 +16,14 @@ type Selection struct {
 	chosen  []debian
 }
 
-// Select chooses the packages of the machine with a root directory. An error is that of a machine without dpkg or bash.
-func Select(ctx context.Context, machine string) (Selection, error) {
+// Select chooses the packages of a part on the machine with a root directory. An error is that of a machine without dpkg or bash.
+func Select(ctx context.Context, machine string, part Part) (Selection, error) {
 	all, err := installed(ctx, machine)
 	if err != nil {
 		return Selection{}, err
 	}
 	s := Selection{machine: machine}
-	s.chosen, s.Missing = closure(all, wanted)
+	s.chosen, s.Missing = part.closure(all)
 	for _, name := range required {
 		if slices.Contains(s.Missing, name) {
 			return Selection{}, fmt.Errorf("the package %s is not installed: apt-get install %s", name, name)

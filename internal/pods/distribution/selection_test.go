@@ -15,7 +15,7 @@ func TestKey(t *testing.T) {
 	m := newMachine(t, false)
 	keyNow := func() string {
 		t.Helper()
-		s, err := Select(t.Context(), m.root)
+		s, err := Select(t.Context(), m.root, Whole)
 		m.check(err)
 		return s.Key()
 	}
@@ -38,7 +38,7 @@ func TestGivenUp(t *testing.T) {
 		files[fmt.Sprintf("/usr/share/less/%d", n)] = strings.Repeat(fmt.Sprint(n), 20000)
 	}
 	m.pack("less", files, "")
-	s, err := Select(t.Context(), m.root)
+	s, err := Select(t.Context(), m.root, Whole)
 	m.check(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -73,7 +73,7 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 	}
 	out, err := os.MkdirTemp("", "packetwalk-build-")
 	if err != nil {
-		return nil, "", err
+		return nil, "", fmt.Errorf("make a directory for the program: %w; set TMPDIR to a directory with room", err)
 	}
 	defer os.RemoveAll(out)
 	root, err := os.OpenRoot(out)

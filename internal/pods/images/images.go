@@ -29,6 +29,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/mounts"
 )
 
@@ -106,11 +107,11 @@ func (t *tally) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Dir is where the images of the machine are, for all labs: packetwalk/images in the user's cache.
+// Dir is where the images of the machine are, for all labs: packetwalk/images in root's cache.
 func Dir() (string, error) {
-	cache, err := os.UserCacheDir()
+	cache, err := invoker.CacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
+		return "", err
 	}
 	return filepath.Join(cache, "packetwalk", "images"), nil
 }

@@ -45,7 +45,7 @@ const (
 )
 
 // longestLock is how long the lock of the store is waited for.
-const longestLock = time.Minute
+const longestLock = 5 * time.Minute
 
 const stageRetry = 50 * time.Millisecond
 
@@ -288,7 +288,7 @@ func (s *Store) pinned(ctx context.Context, ids []string) (free, pinned []string
 
 // locked runs f while no other process changes the store.
 func (s *Store) locked(ctx context.Context, f func() error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, longestLock, errors.New("another process holds its lock for a minute; look at what runs"))
+	ctx, cancel := context.WithTimeoutCause(ctx, longestLock, fmt.Errorf("another process has held its lock for %v", longestLock))
 	defer cancel()
 	file, err := s.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // machine is what containers of a lab have of this machine's packages, read into memory.
 func machine(ctx context.Context) (Tree, error) {
-	s, err := distribution.Select(ctx, "/")
+	s, err := distribution.Select(ctx, "/", distribution.Whole)
 	if err != nil {
 		return nil, err
 	}

@@ -142,28 +142,3 @@ func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *b
 	}
 	return files, nil
 }
-
-// Uses tells whether a pod uses an object, in a volume or in a variable.
-func Uses(pod *corev1.Pod, o Object) bool {
-	for i := range pod.Spec.Volumes {
-		parts, _, _ := Parts(&pod.Spec.Volumes[i])
-		for _, p := range parts {
-			if p.ConfigMap != nil && o == (Object{ConfigMap, p.ConfigMap.Name}) || p.Secret != nil && o == (Object{Secret, p.Secret.Name}) {
-				return true
-			}
-		}
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool {
-			return e.ConfigMapRef != nil && o == (Object{ConfigMap, e.ConfigMapRef.Name}) ||
-				e.SecretRef != nil && o == (Object{Secret, e.SecretRef.Name})
-		}) || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-			f := e.ValueFrom
-			return f != nil && (f.ConfigMapKeyRef != nil && o == (Object{ConfigMap, f.ConfigMapKeyRef.Name}) ||
-				f.SecretKeyRef != nil && o == (Object{Secret, f.SecretKeyRef.Name}))
-		}) {
-			return true
-		}
-	}
-	return false
-}

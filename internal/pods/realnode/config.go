@@ -9,8 +9,16 @@ import (
 	"strings"
 )
 
-// SandboxImage is what holds a pod's namespaces.
-const SandboxImage = "registry.k8s.io/pause:3.10.1"
+// Taint is a taint of a node, as KubeletConfiguration has it.
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"`
+}
+
+// SandboxImage is what holds a pod's namespaces. The name is packetwalk's own: an image that somebody has loaded as registry.k8s.io/pause,
+// whatever its size, is not what each pod starts with.
+const SandboxImage = "docker.io/packetwalk/pause:3.10.1"
 
 // containerdConfig is containerd's configuration, version 3 (github.com/containerd/containerd, docs/cri/config.md). AppArmor's profiles are
 // the machine's to load; oom_score_adj may not be lowered where the machine gives nobody the right to.
@@ -59,6 +67,7 @@ type KubeletConfig struct {
 	Address    netip.Addr
 	ProviderID string
 	Labels     map[string]string // without those that only an administrator may set (NodeRestriction)
+	Taints     []Taint           // that the node registers with
 	MaxPods    int
 	// PodProcesses are the most that a pod's containers may have, and threads, together.
 	PodProcesses int64
@@ -91,6 +100,7 @@ func (k KubeletConfig) file() ([]byte, error) {
 		"clusterDNS": []netip.Addr{k.ClusterDNS}, "clusterDomain": "cluster.local", "resolvConf": "/etc/resolv.conf",
 		"maxPods": k.MaxPods, "podPidsLimit": k.PodProcesses, "providerID": k.ProviderID, "serializeImagePulls": false,
 		"kubeAPIQPS": 50, "kubeAPIBurst": 100,
+		"registerWithTaints": k.Taints,
 	}, "", "  ")
 }
 

@@ -29,6 +29,21 @@ const (
 // Programs are what runs on each node, and containerd's command.
 var Programs = []string{"containerd", "containerd-shim-runc-v2", "ctr", "kubelet"}
 
+// NodeAgent is packetwalk-node, and NodeAgentKubeconfig its kubeconfig.
+const (
+	NodeAgent           = ProgramsDir + "/packetwalk-node"
+	NodeAgentKubeconfig = KubernetesDir + "/packetwalk-node.conf"
+)
+
+// RunStage is packetwalk-app's first argument for RunArgs.
+const RunStage = "node-run"
+
+// RunArgs are packetwalk-app's arguments to run a program of a node on it, which a pid file of its first process names: as soon as it runs,
+// and until the program, or who started it, ends.
+func RunArgs(pidFile, program string, args []string) []string {
+	return append([]string{RunStage, pidFile, program}, args...)
+}
+
 // Plugins are the CNI plugins of others that each node has beside portmap.
 var Plugins = []string{"loopback", "bandwidth"}
 

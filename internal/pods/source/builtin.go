@@ -29,12 +29,17 @@ type BuiltIn struct {
 	Program string            // packetwalk-app
 	Brought map[string]string // the machine's files of programs that are not in it (app.App.Brought), by their base names
 	Open    func() (*images.Store, error)
-	// Select chooses what the distribution is made of, once; Machine does.
-	Select func(context.Context) (Distribution, error)
+	// Select chooses what a part of the distribution is made of, once; Machine does.
+	Select func(context.Context, distribution.Part) (Distribution, error)
 
 	mu           sync.Mutex
-	distribution Distribution
-	root         string // the distribution's directory
+	small, whole base
+}
+
+// A base is a part of the distribution as an image of the store.
+type base struct {
+	Distribution
+	root string // its directory; "" before it was made
 }
 
 // A Distribution is what images have beside their own.
@@ -44,9 +49,9 @@ type Distribution struct {
 }
 
 // Machine is the distribution of this machine's packages. What it lacks, packages and files that are not as they should be, is told.
-func Machine(lacks func(missing []string)) func(context.Context) (Distribution, error) {
-	return func(ctx context.Context) (Distribution, error) {
-		s, err := distribution.Select(ctx, "/")
+func Machine(lacks func(missing []string)) func(context.Context, distribution.Part) (Distribution, error) {
+	return func(ctx context.Context, part distribution.Part) (Distribution, error) {
+		s, err := distribution.Select(ctx, "/", part)
 		if err != nil {
 			return Distribution{}, err
 		}
@@ -62,8 +67,8 @@ func Machine(lacks func(missing []string)) func(context.Context) (Distribution, 
 // programPath is where an image of a built-in application has its program.
 const programPath = "/.packetwalk/program"
 
-// patience is how long making an image may take.
-const patience = 3 * time.Minute
+// longestBuild bounds the making of an image, which takes seconds, and some minutes on an emulated processor.
+const longestBuild = 15 * time.Minute
 
 // Image gives the image of a built-in application by its name, as one that is meant.
 func (b *BuiltIn) Image(ctx context.Context, name string) (Image, error) {
@@ -78,37 +83,37 @@ func (b *BuiltIn) Image(ctx context.Context, name string) (Image, error) {
 	return i, nil
 }
 
-// Root gives the directory with the distribution's files, absolute; nobody changes it.
+// Root gives the directory with the whole distribution's files, absolute; nobody changes it.
 func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, err = b.base(ctx)
-	return b.root, err
+	_, err = b.base(ctx, &b.whole, distribution.Whole)
+	return b.whole.root, err
 }
 
-// base has the distribution's image in the store, unpacked, and gives its name.
-func (b *BuiltIn) base(ctx context.Context) (ref string, err error) {
+// base has a part of the distribution in the store, unpacked, and gives its image's name.
+func (b *BuiltIn) base(ctx context.Context, is *base, part distribution.Part) (ref string, err error) {
 	store, err := b.Open()
 	if err != nil {
 		return "", err
 	}
-	if b.distribution.Key == "" {
-		if b.distribution, err = b.Select(ctx); err != nil {
+	if is.Key == "" {
+		if is.Distribution, err = b.Select(ctx, part); err != nil {
 			return "", err
 		}
 	}
-	ref = images.Own + "distribution:" + b.distribution.Key
-	if err := assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Make: b.distribution.Assemble}}}); err != nil {
+	ref = fmt.Sprintf("%sdistribution-%s:%s", images.Own, part, is.Key)
+	if err := assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Make: is.Assemble}}}); err != nil {
 		return "", err
 	}
-	if _, err := os.Lstat(b.root); err == nil {
+	if _, err := os.Lstat(is.root); err == nil {
 		return ref, nil
 	}
 	i, err := store.Image(ctx, ref)
 	if err != nil {
 		return "", err
 	}
-	b.root = i.Layers[0]
+	is.root = i.Layers[0]
 	return ref, nil
 }
 
@@ -116,7 +121,7 @@ func (b *BuiltIn) base(ctx context.Context) (ref string, err error) {
 func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, longestBuild, fmt.Errorf("not done within %v", longestBuild))
 	defer cancel()
 	if f.Store, err = b.Open(); err != nil {
 		return f, err
@@ -124,11 +129,15 @@ func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
 	what := images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
 	programs := a.Programs
 	if !a.Bare {
-		if what.From, err = b.base(ctx); err != nil {
+		is, part := &b.small, distribution.Small
+		if len(a.Programs)+len(a.Brought) == 0 {
+			is, part = &b.whole, distribution.Whole
+		}
+		if what.From, err = b.base(ctx, is, part); err != nil {
 			return f, err
 		}
 		for _, p := range app.Tools {
-			if _, err := os.Lstat(filepath.Join(b.root, p.Path)); errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(is.root, p.Path)); errors.Is(err, fs.ErrNotExist) {
 				programs = append(programs[:len(programs):len(programs)], p)
 			}
 		}
@@ -140,7 +149,10 @@ func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
 		return f, err
 	}
 	f.Ref, f.App = what.Name, a.Name
-	return f, assemble(ctx, f.Store, what)
+	if err = assemble(ctx, f.Store, what); err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return f, err
 }
 
 // layers are an application's own.

@@ -1,6 +1,6 @@
-// Package source finds what containers are made from: an image of the machine's store, which may be pulled first, or where that cannot be
-// had the image of a built-in application that stands for it, which is made first if it must be. It must not import Kubernetes, or anything
-// that runs pods.
+// Package source finds what containers are made from, in one order: an image of the machine's store, then the image of a built-in
+// application by its name, which is made first if it must be, then what the image's registry has, which is pulled into the store. It must
+// not import Kubernetes, or anything that runs pods.
 package source
 
 import (
@@ -28,8 +28,6 @@ type Image struct {
 	App    string        // the built-in application that it is of; "" for an image of others
 	// Pulled tells that it came for this container.
 	Pulled bool
-	// LookAlike says that it stands for an image of others, why, and what to do for that; "" where it does not.
-	LookAlike string
 }
 
 // A Request is for a container's image.
@@ -45,22 +43,34 @@ type Finder struct {
 	// Ensure has a store with the image, if it can: pulled tells that it came now. The error is why it cannot; the store, nil where that
 	// cannot be opened, may have an older one.
 	Ensure func(ctx context.Context, r Request) (store *images.Store, pulled bool, err error)
-	// Own tells whether an image is one of our own programs: then the built-in application is what is meant.
-	Own     func(ref string) bool
+	// Own reports whether an image is one of packetwalk's programs, which no registry has.
+	Own func(ref string) bool
+	// BuiltIn makes the images of built-in applications. NoNames has the names of others mean what their registries have.
 	BuiltIn *BuiltIn
+	NoNames bool
 }
 
 // A Found image is one of a store's, by the name that it has there.
 type Found struct {
-	Store          *images.Store
-	Ref            string
-	App, LookAlike string // as an Image's
-	Pulled         bool
+	Store  *images.Store
+	Ref    string
+	App    string // as an Image's
+	Pulled bool
 }
 
-// Find finds an image, or what stands for it. None stands for a digest, which names the image's very octets. [images.ErrNotFound] is in the
-// error's chain where there is none.
+// Find finds an image. A digest never means a built-in application: it names an image's very octets. [images.ErrNotFound] is in the error's
+// chain where there is none.
 func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
+	a, err := app.Resolve(r.Ref)
+	if named := err == nil && !strings.Contains(r.Ref, "@") && (!f.NoNames || f.Own(r.Ref)); named {
+		store, err := f.BuiltIn.Open()
+		if err != nil {
+			return Found{}, err
+		}
+		if _, err := store.Manifest(r.Ref); errors.Is(err, images.ErrNotFound) {
+			return f.BuiltIn.find(ctx, &a)
+		}
+	}
 	store, pulled, missing := f.Ensure(ctx, r)
 	switch {
 	case ctx.Err() != nil:
@@ -68,22 +78,11 @@ func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
 	case store == nil:
 		return Found{}, missing
 	}
-	if _, err := store.Manifest(r.Ref); !errors.Is(err, images.ErrNotFound) {
-		return Found{Store: store, Ref: r.Ref, Pulled: pulled}, err
+	_, err = store.Manifest(r.Ref)
+	if errors.Is(err, images.ErrNotFound) {
+		err = pull.Why(r.Ref, missing)
 	}
-	missing = pull.Why(r.Ref, missing)
-	a, err := app.Resolve(r.Ref)
-	if err != nil || strings.Contains(r.Ref, "@") {
-		return Found{}, missing
-	}
-	found, err := f.BuiltIn.find(ctx, &a)
-	if err != nil {
-		return Found{}, fmt.Errorf("%w; the built-in %s, which stands for it, cannot be made: %w", missing, a.Name, err)
-	}
-	if !f.Own(r.Ref) {
-		found.LookAlike = fmt.Sprintf("%v. Until then the built-in %s stands for it", missing, a.Name)
-	}
-	return found, nil
+	return Found{Store: store, Ref: r.Ref, Pulled: pulled}, err
 }
 
 // Image is Find for who runs the image here.
@@ -102,7 +101,7 @@ func unpacked(ctx context.Context, find func() (Found, error)) (i Image, err err
 			return i, err
 		}
 		of, err := found.Store.Image(ctx, found.Ref)
-		i = Image{ID: of.Digest, Layers: of.Layers, Config: of.Config, App: found.App, Pulled: found.Pulled, LookAlike: found.LookAlike}
+		i = Image{ID: of.Digest, Layers: of.Layers, Config: of.Config, App: found.App, Pulled: found.Pulled}
 		if !errors.Is(err, images.ErrNotFound) {
 			return i, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -68,36 +69,69 @@ func newFinder(t *testing.T, missing *error) *Finder {
 		Ensure: func(context.Context, Request) (*images.Store, bool, error) { return store, false, *missing },
 		Own:    func(ref string) bool { return strings.HasPrefix(ref, "packetwalk/") },
 		BuiltIn: &BuiltIn{Program: program, Open: func() (*images.Store, error) { return store, nil },
-			Select: func(context.Context) (Distribution, error) {
-				return Distribution{"d", func(_ context.Context, dir string) error { return os.MkdirAll(filepath.Join(dir, "etc"), 0o755) }}, nil
+			Select: func(_ context.Context, part distribution.Part) (Distribution, error) {
+				return Distribution{"d", func(_ context.Context, dir string) error {
+					return os.MkdirAll(filepath.Join(dir, part.String()), 0o755)
+				}}, nil
 			}},
 	}
 }
 
-// TestLookAlike: an image that the library has comes before what stands for it, and nothing stands for a digest. What stands for another
-// says why, and what to do; so does the error where nothing does.
-func TestLookAlike(t *testing.T) {
+// TestBase: an image that is there for its program has the small part of the distribution below it, one that is a distribution the whole.
+func TestBase(t *testing.T) {
 	var missing error
 	f := newFinder(t, &missing)
-	for _, why := range []error{nil, errors.New("no network")} {
-		missing = why
-		got, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"})
-		if err != nil || got.App != "nginx" || !strings.Contains(got.LookAlike, "docker save") || len(got.Layers) != 3 ||
-			strings.Contains(got.LookAlike, "cannot be pulled: no network") != (why != nil) {
-			t.Errorf("%+v, %v", got, err)
+	for ref, part := range map[string]string{"nginx": "small", "ubuntu": "whole", "registry.k8s.io/pause": ""} {
+		i, err := f.Image(t.Context(), Request{Ref: ref})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if got, err = f.Image(t.Context(), Request{Ref: "packetwalk/hello"}); err != nil || got.App != "hello" || got.LookAlike != "" {
-			t.Errorf("%+v, %v", got, err)
-		}
-		for _, ref := range []string{"nginx@sha256:" + strings.Repeat("1", 64), "example.org/shop"} {
-			got, err = f.Image(t.Context(), Request{Ref: ref})
-			if !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "packetwalk image load "+ref) ||
-				why != nil && !strings.Contains(err.Error(), why.Error()) {
-				t.Errorf("%s: %+v, %v", ref, got, err)
+		var has []string
+		for _, dir := range i.Layers {
+			for _, name := range []string{"small", "whole"} {
+				if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+					has = append(has, name)
+				}
 			}
 		}
+		if strings.Join(has, " ") != part {
+			t.Errorf("%s has %q, want %q", ref, has, part)
+		}
 	}
-	missing = nil
+}
+
+// TestFindOrder: loaded images come first, then the names of built-in applications, then the registry, which is not asked before. A
+// digest means what it says.
+func TestFindOrder(t *testing.T) {
+	missing := errors.New("no network")
+	f := newFinder(t, &missing)
+	asked := 0
+	ensure := f.Ensure
+	f.Ensure = func(ctx context.Context, r Request) (*images.Store, bool, error) { asked++; return ensure(ctx, r) }
+	for _, ref := range []string{"nginx:1.27", "docker.io/library/nginx", "packetwalk/hello"} {
+		got, err := f.Image(t.Context(), Request{Ref: ref})
+		if err != nil || got.App == "" || len(got.Layers) != 3 || asked != 0 {
+			t.Errorf("%s: %+v, %v, asked %d times", ref, got, err, asked)
+		}
+	}
+	for _, ref := range []string{"nginx@sha256:" + strings.Repeat("1", 64), "example.org/shop"} {
+		got, err := f.Image(t.Context(), Request{Ref: ref})
+		if !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "packetwalk image load "+ref) ||
+			!strings.Contains(err.Error(), "cannot be pulled: no network") {
+			t.Errorf("%s: %+v, %v", ref, got, err)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("asked %d times, not 2", asked)
+	}
+	f.NoNames = true
+	if _, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"}); !errors.Is(err, images.ErrNotFound) {
+		t.Errorf("with names that mean what registries have: %v", err)
+	}
+	if got, err := f.Image(t.Context(), Request{Ref: "packetwalk/hello"}); err != nil || got.App != "hello" {
+		t.Errorf("one of our own: %+v, %v", got, err)
+	}
+	f.NoNames, missing = false, nil
 	if _, err := f.Image(t.Context(), Request{Ref: "NGINX"}); err == nil || errors.Is(err, images.ErrNotFound) {
 		t.Errorf("a reference that is none: %v", err)
 	}
@@ -108,8 +142,7 @@ func TestLookAlike(t *testing.T) {
 	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "nginx:1.27", Layers: []images.Layer{{Dir: t.TempDir()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"}); err != nil || got.App != "" || got.LookAlike != "" ||
-		len(got.Layers) != 1 {
+	if got, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"}); err != nil || got.App != "" || len(got.Layers) != 1 {
 		t.Errorf("of one that is loaded: %+v, %v", got, err)
 	}
 }
@@ -131,8 +164,8 @@ func TestBuiltIn(t *testing.T) {
 	if again := image("nginx"); again.ID != nginx.ID {
 		t.Errorf("%s, and again %s", nginx.ID, again.ID)
 	}
-	if d := cmp.Diff(nginx.Layers[:2], kuard.Layers[:2]); d != "" || nginx.Layers[0] != ubuntu.Layers[0] {
-		t.Errorf("they share no layers: %s", d)
+	if d := cmp.Diff(nginx.Layers[:2], kuard.Layers[:2]); d != "" || nginx.Layers[0] == ubuntu.Layers[0] {
+		t.Errorf("they share other layers than an application and a distribution do: %s", d)
 	}
 	want := images.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, Env: []string{"PATH=" + program.Path, "NGINX_VERSION=1.27.5"},
 		Ports: []string{"80/tcp"}}

@@ -130,6 +130,66 @@ func TestParseRoutes(t *testing.T) {
 	}
 }
 
+// TestRuleMasks: rules as iproute2 6.15 and 7.3 print them. They print masks that select all bits; others are compared.
+func TestRuleMasks(t *testing.T) {
+	tcp, udp := packet.TCP, packet.UDP
+	for _, c := range []struct {
+		name, json string
+		ipv6       bool
+		q          fib.Query
+		want       string
+	}{
+		{"ports", `"sport":80,"sport_mask":"0xffff","dport":443,"dport_mask":"0xffff"`, false,
+			fib.Query{Protocol: tcp, SourcePort: packet.Exactly(80), DestinationPort: packet.Exactly(443)}, "match"},
+		{"other port", `"dport":53,"dport_mask":"0xffff"`, true, fib.Query{Protocol: udp, DestinationPort: packet.Exactly(54)}, "differ"},
+		{"no protocols file", `"ipproto":"ipproto-6"`, false, fib.Query{Protocol: tcp}, "match"},
+		{"no protocols file, other protocol", `"ipproto":"ipproto-6"`, false, fib.Query{Protocol: udp}, "differ"},
+		{"port mask", `"dport":256,"dport_mask":"0xff00"`, false, fib.Query{Protocol: tcp, DestinationPort: packet.Exactly(0x1ff)}, "match"},
+		{"port outside mask", `"dport":256,"dport_mask":"0xff00"`, false, fib.Query{Protocol: tcp, DestinationPort: packet.Exactly(0x201)}, "differ"},
+		{"port mask, port not chosen yet", `"sport":256,"sport_mask":"0xff00"`, false,
+			fib.Query{Protocol: tcp, SourcePort: packet.OneOf(256, 1000, 300)}, "unknown"},
+		{"port mask, no ports", `"dport":256,"dport_mask":"0xff00"`, false, fib.Query{Protocol: packet.ICMP}, "differ"},
+		{"invalid port mask", `"dport":256,"dport_mask":"0xff001"`, false, fib.Query{Protocol: tcp}, "unknown"},
+		{"mark", `"fwmark":"0x10"`, false, fib.Query{Mark: 0x110}, "differ"},
+		{"mark and mask", `"fwmark":"0x10","fwmask":"0xf0"`, false, fib.Query{Mark: 0x110}, "match"},
+		{"invalid mark", `"fwmark":"blue"`, false, fib.Query{}, "unknown"},
+		{"DSCP", `"dscp":"4","dscp_mask":"0x3f"`, false, fib.Query{TOS: 0x11}, "match"},
+		{"DSCP, upper bits differ", `"dscp":"4","dscp_mask":"0x3f"`, false, fib.Query{TOS: 0x30}, "differ"},
+		{"DSCP without a mask", `"dscp":"AF11"`, false, fib.Query{TOS: 0x28}, "match"},
+		{"DSCP and mask", `"dscp":"CS1","dscp_mask":"0x38"`, false, fib.Query{TOS: 0x3c}, "match"},
+		{"DSCP zero", `"dscp":"0","dscp_mask":"0x3f"`, true, fib.Query{TOS: 0x04}, "differ"},
+		{"DSCP of the machine's own name", `"dscp":"voice","dscp_mask":"0x3f"`, false, fib.Query{}, "unknown"},
+		{"TOS", `"tos":"0x10"`, false, fib.Query{TOS: 0x30}, "match"},
+		{"TOS of the machine's own name", `"tos":"voice"`, false, fib.Query{}, "unknown"},
+		{"flow label", `"flowlabel":"0x5","flowlabel_mask":"0xfffff"`, true, fib.Query{}, "unknown"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rules, err := ParseRules([]byte(`[{"priority":100,"src":"all","action":"prohibit",`+c.json+`},{"priority":32766,"src":"all","table":"main"}]`),
+				c.ipv6)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.q.In, c.q.Source, c.q.Destination = "eth1", addr("10.0.0.1"), addr("10.9.0.1")
+			if c.ipv6 {
+				c.q.Source, c.q.Destination = addr("fd00::1"), addr("fd09::1")
+			}
+			s := &fib.State{Rules: rules}
+			s.Index()
+			a := s.Lookup(c.q)
+			got := "differ"
+			switch {
+			case a.Unknown != "":
+				got = "unknown"
+			case a.Type == "prohibit":
+				got = "match"
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s: %+v", got, c.want, a)
+			}
+		})
+	}
+}
+
 // TestUnknownRule: a rule with a field that is not understood is kept and said aloud, where the rest of it fits the packet.
 func TestUnknownRule(t *testing.T) {
 	rules, err := ParseRules([]byte(`[{"priority":0,"src":"all","table":"local"},
@@ -193,6 +253,10 @@ func TestRulesText(t *testing.T) {
 		"from all lookup [l3mdev-table]":                 `{"priority":7,"src":"all","l3mdev":null}`,
 		"from all goto 9 [unresolved]":                   `{"priority":7,"src":"all","goto":9}`,
 		"from all nop":                                   `{"priority":7,"src":"all","nop":null}`,
+		"from all dport 0x100/0xff00 lookup 100":         `{"priority":7,"src":"all","dport":256,"dport_mask":"0xff00","table":"100"}`,
+		"from all lookup 100 dscp 4":                     `{"priority":7,"src":"all","table":"100","dscp":"4","dscp_mask":"0x3f"}`,
+		"from all lookup 100 dscp 0x8/0x38":              `{"priority":7,"src":"all","table":"100","dscp":"CS1","dscp_mask":"0x38"}`,
+		"from all ipproto ipproto-6 dport 53 lookup 100": `{"priority":7,"src":"all","ipproto":"tcp","dport":53,"dport_mask":"0xffff","table":"100"}`,
 	} {
 		got, err := ParseRulesText("7:	"+text+"\n", false)
 		want, err2 := ParseRules([]byte("["+json+"]"), false)
@@ -201,7 +265,7 @@ func TestRulesText(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"from 10.0.0.0/8/9 lookup 5", "from nowhere lookup 5", "from all fwmark x lookup 5",
-		"from all strange 5 lookup 6",
+		"from all strange 5 lookup 6", "from all lookup 100 flowlabel 0x5/0xff", "from all dport 0x100/0xff000 lookup 5",
 		"from all uidrange 1-99999999999 lookup 5"} {
 		got, err := ParseRulesText("7:	"+text, false)
 		if err != nil || len(got) != 1 || !got[0].Unknown || got[0].Text != text || got[0].Priority != 7 {

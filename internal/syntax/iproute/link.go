@@ -73,12 +73,12 @@ type portJSON struct {
 	Suppression flag `json:"neigh_suppress"`
 }
 
-// flag is a truth value that iproute2 prints as true, 1 or "on", by version.
+// flag is a truth value that iproute2 prints as true, 1, "on" or null, by version. One that is false is false, 0, "off" or missing.
 type flag bool
 
 func (f *flag) UnmarshalJSON(b []byte) error {
 	s := strings.Trim(string(b), `"`)
-	*f = flag(s == "true" || s == "on" || s == "1")
+	*f = flag(s == "true" || s == "on" || s == "1" || s == "null")
 	return nil
 }
 

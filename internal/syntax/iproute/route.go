@@ -55,14 +55,18 @@ func ParseRoutes(data []byte) ([]fib.Route, error) {
 func (j *routeJSON) route() (fib.Route, error) {
 	r := fib.Route{
 		Type: routeType(j.Type), Link: j.Dev, Metric: int(j.Metric), Protocol: j.Protocol, Scope: scopeName(j.Scope), Preference: j.Pref,
-		TOS: tosNumber(string(j.TOS)),
 	}
 	r.Table, r.TableName = tableNumber(string(j.Table))
 	if j.Encap != "" {
 		r.Unknown = "encap " + string(j.Encap)
 	}
-	setFlags(&r, j.Flags)
 	var err error
+	if j.TOS != "" {
+		if r.TOS, err = tosNumber(string(j.TOS)); err != nil {
+			r.Unknown = "tos " + string(j.TOS)
+		}
+	}
+	setFlags(&r, j.Flags)
 	if r.Gateway, err = gateway(j.Gateway, j.Via); err != nil {
 		return r, err
 	}
@@ -215,9 +219,18 @@ var tosNames = map[string]uint8{
 	"CS6": 0xc0, "CS7": 0xe0, "EF": 0xb8,
 }
 
-func tosNumber(s string) uint8 {
+// tosNumber reads a TOS as ip prints it. A name that only the machine's rt_dsfield has is an error.
+func tosNumber(s string) (uint8, error) {
 	if n, ok := tosNames[s]; ok {
-		return n
+		return n, nil
 	}
-	return uint8(text(s).number(8))
+	return value[uint8](text(s), "", 8)
+}
+
+// dscpNumber reads a DSCP: the upper six bits of a TOS, by the same names.
+func dscpNumber(s text) (uint8, error) {
+	if n, ok := tosNames[string(s)]; ok {
+		return n >> 2, nil
+	}
+	return value[uint8](s, "", 6)
 }

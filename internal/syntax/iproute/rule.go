@@ -1,6 +1,7 @@
 package iproute
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -20,13 +21,16 @@ type ruleJSON struct {
 	Mark                        text `json:"fwmark"`
 	Mask                        text `json:"fwmask"`
 	TOS, DSCP                   text
+	DSCPMask                    text `json:"dscp_mask"`
 	Table, Action               text
 	Goto                        json.RawMessage
 	UIDStart                    *uint32 `json:"uid_start"`
 	UIDEnd                      *uint32 `json:"uid_end"`
 	SPort, DPort                text
+	SPortMask                   text `json:"sport_mask"`
 	SPortStart                  text `json:"sport_start"`
 	SPortEnd                    text `json:"sport_end"`
+	DPortMask                   text `json:"dport_mask"`
 	DPortStart                  text `json:"dport_start"`
 	DPortEnd                    text `json:"dport_end"`
 	SuppressPrefix              *int `json:"suppress_prefixlen"`
@@ -34,9 +38,9 @@ type ruleJSON struct {
 }
 
 // ruleFields are the names that ParseRules understands, and those that do not decide about packets. A rule with any other is Unknown.
-var ruleFields = strings.Fields(`priority src srclen dst dstlen iif iif_detached oif oif_detached ipproto fwmark fwmask tos dscp table action
-	goto unresolved uid_start uid_end sport dport sport_start sport_end dport_start dport_end suppress_prefixlen suppress_ifgroup not nop
-	l3mdev protocol flow_to flow_from`)
+var ruleFields = strings.Fields(`priority src srclen dst dstlen iif iif_detached oif oif_detached ipproto fwmark fwmask tos dscp dscp_mask
+	table action goto unresolved uid_start uid_end sport sport_mask sport_start sport_end dport dport_mask dport_start dport_end
+	suppress_prefixlen suppress_ifgroup not nop l3mdev protocol flow_to flow_from`)
 
 // ParseRules reads "ip -j rule", or "ip -6 -j rule" with ipv6 set: the text does not tell them apart.
 func ParseRules(data []byte, ipv6 bool) ([]fib.Rule, error) {
@@ -65,29 +69,22 @@ func parseRule(data []byte, ipv6 bool) (fib.Rule, error) {
 		return fib.Rule{}, err
 	}
 	r := fib.Rule{
-		Priority: j.Priority, IPv6: ipv6, In: j.IIF, Out: j.OIF, TOS: tosNumber(string(j.TOS)), Action: "lookup", SuppressPrefixLength: -1,
-		SuppressGroup: -1, Not: fields["not"] != nil, L3MDev: fields["l3mdev"] != nil,
+		Priority: j.Priority, IPv6: ipv6, In: j.IIF, Out: j.OIF, Action: "lookup", SuppressPrefixLength: -1, SuppressGroup: -1,
+		Not: fields["not"] != nil, L3MDev: fields["l3mdev"] != nil,
 	}
-	var err error
+	err := j.headers(&r)
+	r.Unknown = err != nil
 	if r.From, err = rulePrefix(j.Src, j.SrcLen); err != nil {
 		return r, err
 	}
 	if r.To, err = rulePrefix(j.Dst, j.DstLen); err != nil {
 		return r, err
 	}
-	if j.IPProto != "" {
-		if r.Protocol, err = packet.ParseProtocol(j.IPProto); err != nil {
+	if j.IPProto != "" { // "ipproto-6" where the machine has no /etc/protocols
+		if r.Protocol, err = packet.ParseProtocol(strings.TrimPrefix(j.IPProto, "ipproto-")); err != nil {
 			r.Unknown = true
 		}
 	}
-	if fields["fwmark"] != nil {
-		r.Mark, r.Mask = uint32(j.Mark.number(32)), 0xffffffff
-		if fields["fwmask"] != nil {
-			r.Mask = uint32(j.Mask.number(32))
-		}
-	}
-	r.SourcePorts = portRange(j.SPort, j.SPortStart, j.SPortEnd)
-	r.DestinationPorts = portRange(j.DPort, j.DPortStart, j.DPortEnd)
 	if j.UIDStart != nil && j.UIDEnd != nil {
 		r.UIDs, r.HasUIDs = [2]uint32{*j.UIDStart, *j.UIDEnd}, true
 	}
@@ -96,9 +93,6 @@ func parseRule(data []byte, ipv6 bool) (fib.Rule, error) {
 		if !slices.Contains(ruleFields, name) {
 			r.Unknown = true
 		}
-	}
-	if j.DSCP != "" && !dscpAsTOS(&r, j.DSCP) {
-		r.Unknown = true
 	}
 	if r.Unknown {
 		r.Text = string(data)
@@ -136,15 +130,58 @@ func (j *ruleJSON) action(r *fib.Rule, fields map[string]json.RawMessage) {
 	}
 }
 
-// dscpAsTOS takes a DSCP for a TOS where that means the same: for IPv6 always but for 0, for IPv4 where the kernel's comparison of TOS,
-// which leaves the three upper bits out, is not wider.
-func dscpAsTOS(r *fib.Rule, dscp text) bool {
-	n := dscp.number(6)
-	if n == 0 || !r.IPv6 {
-		return false
+// headers fills in the selectors that have a mask: newer versions of iproute2 print the masks even where they select all bits.
+func (j *ruleJSON) headers(r *fib.Rule) (err error) {
+	if j.Mark != "" {
+		if r.Mark, err = value[uint32](j.Mark, "", 32); err == nil {
+			r.Mask, err = value[uint32](j.Mask, "0xffffffff", 32)
+		}
 	}
-	r.TOS = uint8(n << 2)
-	return true
+	if err == nil && j.TOS != "" {
+		r.TOS, err = tosNumber(string(j.TOS))
+	}
+	if err == nil && j.DSCP != "" {
+		if r.DSCP, err = dscpNumber(j.DSCP); err == nil {
+			r.DSCPMask, err = value[uint8](j.DSCPMask, "0x3f", 6)
+		}
+	}
+	if err == nil {
+		r.SourcePorts, err = rulePorts(j.SPort, j.SPortMask, j.SPortStart, j.SPortEnd)
+	}
+	if err == nil {
+		r.DestinationPorts, err = rulePorts(j.DPort, j.DPortMask, j.DPortStart, j.DPortEnd)
+	}
+	return err
+}
+
+// value reads a number of at most as many bits, and takes otherwise for one that is missing.
+func value[T uint8 | uint16 | uint32](t, otherwise text, bits int) (T, error) {
+	n, err := strconv.ParseUint(cmp.Or(string(t), string(otherwise)), 0, bits)
+	return T(n), err
+}
+
+// rulePorts reads one port, with or without a mask, or a range.
+func rulePorts(port, mask, first, last text) (p fib.RulePorts, err error) {
+	if port != "" {
+		first, last = port, port
+	}
+	if first == "" && last == "" && mask == "" {
+		return p, nil
+	}
+	p.First, err = value[uint16](first, "", 16)
+	if err == nil {
+		p.Last, err = value[uint16](last, "", 16)
+	}
+	if err == nil {
+		p.Mask, err = value[uint16](mask, "0xffff", 16)
+	}
+	switch {
+	case err != nil:
+		return fib.RulePorts{}, err
+	case p.Mask == 0xffff:
+		p.Mask = 0
+	}
+	return p, nil
 }
 
 func rulePrefix(addr string, bits *int) (netip.Prefix, error) {
@@ -161,12 +198,4 @@ func rulePrefix(addr string, bits *int) (netip.Prefix, error) {
 	}
 	p, err := a.WithZone("").Prefix(n)
 	return p, err
-}
-
-func portRange(one, start, end text) [2]uint16 {
-	if one != "" {
-		n := uint16(one.number(16))
-		return [2]uint16{n, n}
-	}
-	return [2]uint16{uint16(start.number(16)), uint16(end.number(16))}
 }

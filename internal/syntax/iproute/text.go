@@ -275,23 +275,26 @@ func ParseRulesText(text string, ipv6 bool) ([]fib.Rule, error) {
 }
 
 // ruleWords are the words of "ip rule" that a value follows: the members that the JSON has for it, and what stands between their values.
+// A word with a slash is for values with a mask.
 var ruleWords = map[string]struct {
 	between string
 	members []string
 }{
 	"from": {"/", []string{"src", "srclen"}}, "to": {"/", []string{"dst", "dstlen"}}, "iif": {"", []string{"iif"}},
 	"oif": {"", []string{"oif"}},
-	"tos": {"", []string{"tos"}}, "dscp": {"", []string{"dscp"}}, "fwmark": {"/", []string{"fwmark", "fwmask"}},
+	"tos": {"", []string{"tos"}}, "dscp": {"/", []string{"dscp", "dscp_mask"}}, "fwmark": {"/", []string{"fwmark", "fwmask"}},
 	"lookup": {"", []string{"table"}}, "table": {"", []string{"table"}}, "goto": {"", []string{"goto"}},
 	"suppress_prefixlength": {"", []string{"suppress_prefixlen"}}, "suppress_ifgroup": {"", []string{"suppress_ifgroup"}},
 	"ipproto": {"", []string{"ipproto"}}, "sport": {"-", []string{"sport_start", "sport_end"}},
-	"dport": {"-", []string{"dport_start", "dport_end"}}, "uidrange": {"-", []string{"uid_start", "uid_end"}},
+	"dport": {"-", []string{"dport_start", "dport_end"}}, "sport/": {"/", []string{"sport", "sport_mask"}},
+	"dport/": {"/", []string{"dport", "dport_mask"}}, "uidrange": {"-", []string{"uid_start", "uid_end"}},
 	"proto": {"", []string{"protocol"}}, "protocol": {"", []string{"protocol"}},
 }
 
 // numbers are the members whose values are numbers, with their bits.
 var numbers = map[string]int{"srclen": 8, "dstlen": 8, "fwmark": 32, "fwmask": 32, "goto": 32, "suppress_prefixlen": 8, "sport_start": 16,
-	"sport_end": 16, "dport_start": 16, "dport_end": 16, "uid_start": 32, "uid_end": 32}
+	"sport_end": 16, "dport_start": 16, "dport_end": 16, "sport": 16, "sport_mask": 16, "dport": 16, "dport_mask": 16, "dscp_mask": 6,
+	"uid_start": 32, "uid_end": 32}
 
 // ruleText reads a rule's text as its JSON. What is not understood is a member that the JSON does not have.
 func ruleText(priority int, text string, ipv6 bool) fib.Rule {
@@ -303,6 +306,9 @@ func ruleText(priority int, text string, ipv6 bool) fib.Rule {
 		switch {
 		case takes && i+1 < len(words):
 			i++
+			if masked, ok := ruleWords[word+"/"]; ok && strings.Contains(words[i], "/") {
+				value = masked
+			}
 			if words[i] == "[l3mdev-table]" {
 				j["l3mdev"] = true
 			} else if !setMembers(j, value.members, words[i], value.between) {

@@ -9,7 +9,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// TestParseVXLAN: what iproute2 6.1 prints of links of kind vxlan, and of their forwarding databases.
+// TestParseVXLAN: what iproute2 6.1 and 6.15 print of links of kind vxlan, and of their forwarding databases.
 func TestParseVXLAN(t *testing.T) {
 	links, err := ParseLinks([]byte(`[
 		{"ifindex":3,"ifname":"flannel.1","flags":["UP"],"link_type":"ether","linkinfo":{"info_kind":"vxlan","info_data":{"id":1,
@@ -19,6 +19,9 @@ func TestParseVXLAN(t *testing.T) {
 		{"ifindex":5,"ifname":"vx3","link_netnsid":0,"link_type":"ether","linkinfo":{"info_kind":"vxlan","info_data":{"external":true,"id":0,
 		 "local6":"fd00::1","port":4790,"learning":false,"ttl":5}}},
 		{"ifindex":6,"ifname":"vx4","link_type":"ether","linkinfo":{"info_kind":"vxlan"}},
+		{"ifindex":8,"ifname":"vx5","link_type":"ether","linkinfo":{"info_kind":"vxlan","info_data":{"id":3,"port_range":{"low":0,"high":0},
+		 "port":4789,"ttl":0,"df":"unset","ageing":300,"reserved_bits":"0x77000000000000ff","gbp":null,"external":false,"learning":true,
+		 "proxy":false,"rsc":false,"l2miss":false,"l3miss":false,"udp_csum":true,"localbypass":true}}},
 		{"ifindex":7,"ifname":"eth0","xdp":{"mode":1,"prog":{"id":12}},"link_type":"ether"}]`))
 	if err != nil {
 		t.Fatal(err)
@@ -26,14 +29,15 @@ func TestParseVXLAN(t *testing.T) {
 	want := []*fib.VXLAN{
 		{VNI: 1, Port: 8472, Local: addr("10.0.0.1")},
 		{VNI: 2, Port: 4789, SourcePorts: [2]uint16{1000, 2000}, InheritTTL: true, TOS: 0xb8, Learning: true, Unknown: "rsc, gbp"},
-		{Port: 4790, Local: addr("fd00::1"), TTL: 5, Unknown: "external, an underlay in another namespace"}, nil, nil,
+		{Port: 4790, Local: addr("fd00::1"), TTL: 5, Unknown: "external, an underlay in another namespace"}, nil,
+		{VNI: 3, Port: 4789, Learning: true, Unknown: "gbp"}, nil,
 	}
 	for i, l := range links {
 		if d := cmp.Diff(want[i], l.VXLAN, compareAddresses); d != "" {
 			t.Errorf("%s (-want +got)\n%s", l.Name, d)
 		}
 	}
-	if p := links[4].Program; p != "an XDP program (id 12)" {
+	if p := links[5].Program; p != "an XDP program (id 12)" {
 		t.Errorf("program %q", p)
 	}
 	got, err := ParseFDB([]byte(`[{"mac":"33:33:00:00:00:01","ifname":"v1","flags":["self"],"state":"permanent"},

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/model/netfilter"
 )
 
 // withoutNotes drops the lines that iptables-save dates.
@@ -86,6 +88,74 @@ func TestShorthandIsCompleted(t *testing.T) {
 			t.Errorf("%s: got %s (known: %v), want %s", in, rule.Spec(), ok, want)
 		}
 	}
+}
+
+// TestComments: comments with quotes and backslashes, as iptables-save 1.8.9 prints them, are read and printed again. So are those of rules
+// with an unknown match.
+func TestComments(t *testing.T) {
+	for quoted, comment := range map[string]string{
+		`"name: \"bridge\" id: \"8d06f4\""`: `name: "bridge" id: "8d06f4"`, // as CNI's plugin bridge writes it
+		`"bridge\" id: \"8d06"`:             `bridge" id: "8d06`,
+		`"it\'s a back\\slash \\"`:          `it's a back\slash \`,
+		"\"a\ttab\"":                        "a\ttab",
+		"\"two\nlines \\\"\n-A X\"":         "two\nlines \"\n-A X",
+		`""`:                                "",
+		`plain`:                             "plain",
+	} {
+		for _, rest := range []string{"", " -m newmodule --strange 1"} {
+			spec := "-s 10.88.0.5/32 -m comment --comment " + quoted + rest + " -j MASQUERADE"
+			dump := "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING " + spec + "\n-A POSTROUTING -j RETURN\nCOMMIT\n"
+			tables, err := Parse([]byte(dump))
+			if err != nil {
+				t.Errorf("%q: %v", dump, err)
+				continue
+			}
+			if got := string(AppendSave(nil, tables)); got != dump {
+				t.Errorf("%q is printed %q", dump, got)
+			}
+			lowered, err := Lower(tables, netfilter.IPv4, netfilter.IPTablesNFT)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rule := lowered[0].Chains[0].Rules[0]; rule.Comment != comment || rule.Text != spec {
+				t.Errorf("%s: comment %q, want %q; text %q", quoted, rule.Comment, comment, rule.Text)
+			}
+		}
+	}
+}
+
+// TestOpenQuotes: a quote that is not closed takes no other lines with it.
+func TestOpenQuotes(t *testing.T) {
+	dump := "*nat\n:X - [0:0]\n-A X -m comment --comment \"cut…\n-A X -j RETURN\nCOMMIT\n" + strings.Repeat("# note\n", 500) + "# \"\n"
+	tables, err := Parse([]byte(dump))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules := tables[0].Chains[0].Rules; len(rules) != 2 || rules[0].Unknown != `-m comment --comment "cut…` {
+		t.Errorf("rules %+v", rules)
+	}
+}
+
+// FuzzComment: any text is printed as a comment that reads as it was.
+func FuzzComment(f *testing.F) {
+	for _, s := range []string{`name: "bridge" id: "8d06f4"`, `\`, `"`, `'`, "", "!", "a\nb", "-j", "\\\"", "\r", "ü"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 256 { // XT_MAX_COMMENT_LEN
+			return
+		}
+		rules := []Rule{{Matches: []Match{CommentMatch(text)}, Target: Jump("DROP")}, {}}
+		tables := []Table{{Name: "t", Chains: []Chain{{Name: "A", Rules: rules}}}}
+		dump := AppendSave(nil, tables)
+		read, err := Parse(dump)
+		if err != nil || len(read) != 1 || len(read[0].Chains) != 1 || len(read[0].Chains[0].Rules) != 2 {
+			t.Fatalf("%q is read as %+v, %v", dump, read, err)
+		}
+		if got := read[0].Chains[0].Rules[0].Comment(); got != text {
+			t.Errorf("%q is printed %q and read as %q", text, dump, got)
+		}
+	})
 }
 
 func TestParseErrorsNameTheLine(t *testing.T) {

@@ -133,11 +133,13 @@ func (l *lowerer) chain(c *netfilter.Chain, rules []Rule) {
 		if text == "" {
 			text = r.Spec()
 		}
-		c.Rules[i] = netfilter.Rule{Number: i + 1, Text: text, Comment: r.Comment(), Statements: l.lower(r)}
+		statements := l.lower(r)
+		c.Rules[i] = netfilter.Rule{Number: i + 1, Text: text, Comment: l.rule.Comment(), Statements: statements}
 	}
 }
 
-// lower makes a rule's statements: its tests, in the order in which the kernel makes them, then what it does.
+// lower makes a rule's statements: its tests, in the order in which the kernel makes them, then what it does. It sets l.rule to what is
+// known of the rule.
 func (l *lowerer) lower(r *Rule) []netfilter.Statement {
 	l.tests, l.notes = l.tests[:0], l.notes[:0]
 	var effect netfilter.Statement

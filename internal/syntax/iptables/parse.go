@@ -28,15 +28,45 @@ func (e *ParseError) Unwrap() error { return e.Err }
 func Parse(dump []byte) ([]Table, error) {
 	p := parser{}
 	rest := string(dump)
-	for number := 1; len(rest) > 0; number++ {
-		var line string
-		line, rest, _ = strings.Cut(rest, "\n")
-		text := strings.TrimRight(line, " \t\r")
+	for number := 1; len(rest) > 0; {
+		size := lineSize(rest)
+		line := rest[:size]
+		text := strings.TrimRight(line, " \t\r\n")
 		if err := p.line(text); err != nil {
 			return nil, &ParseError{Line: number, Text: text, Err: err}
 		}
+		number += strings.Count(line, "\n")
+		rest = rest[size:]
 	}
 	return p.tables, nil
+}
+
+// maxQuoted bounds what a quoted value that contains line breaks may have, in bytes: a comment has at most 256 (XT_MAX_COMMENT_LEN), each
+// with a backslash.
+const maxQuoted = 1024
+
+// lineSize is the length of the first line, with its end. The line of a rule goes on behind a line break inside double quotes, which
+// iptables-save prints as it is.
+func lineSize(text string) int {
+	size := strings.IndexByte(text, '\n') + 1
+	if size == 0 {
+		return len(text)
+	}
+	if text[0] != '-' && text[0] != '[' {
+		return size
+	}
+	quoted := false
+	for i := 0; i < len(text) && i < size+maxQuoted; i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			i++
+		case c == '\n' && !quoted:
+			return i + 1
+		}
+	}
+	return size // the quote is not closed
 }
 
 type parser struct {
@@ -173,8 +203,9 @@ type word struct {
 	quoted bool
 }
 
-// split cuts a line into words as iptables-restore does: blanks separate, double and single quotes hold together, a backslash inside
-// quotes keeps the next character. The words are appended. A backslash outside quotes, or a quote inside a word, is left to Unknown.
+// split cuts a line into words as iptables-restore does: blanks separate, double quotes hold together, and a backslash inside them keeps
+// the next character. Single quotes are a shell's, in which a backslash is a character like others. The words are appended. A backslash
+// outside quotes, or a quote inside a word, is left to Unknown.
 func split(words []word, text string) ([]word, bool) {
 	for {
 		text = strings.TrimLeft(text, " \t")
@@ -204,7 +235,7 @@ func split(words []word, text string) ([]word, bool) {
 
 func unquote(text string) (inner, rest string, ok bool) {
 	quote := text[0]
-	if i := strings.IndexByte(text[1:], quote) + 1; i > 0 && strings.IndexByte(text[:i], '\\') < 0 { // as it stands
+	if i := strings.IndexByte(text[1:], quote) + 1; i > 0 && (quote == '\'' || strings.IndexByte(text[:i], '\\') < 0) { // as it stands
 		rest = text[i+1:]
 		return text[1:i], rest, rest == "" || rest[0] == ' ' || rest[0] == '\t'
 	}
@@ -222,6 +253,14 @@ func unquote(text string) (inner, rest string, ok bool) {
 		}
 	}
 	return "", "", false
+}
+
+// Unquote gives the value of one word of a rule, with its quotes or without any.
+func Unquote(word string) string {
+	if words, ok := split(nil, word); ok && len(words) == 1 {
+		return words[0].text
+	}
+	return word
 }
 
 // specParser reads one rule after the other. Matches, options and their words come out of slabs.

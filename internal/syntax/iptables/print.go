@@ -131,6 +131,9 @@ func isBare(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == '\'' || r == '\\' })
 }
 
+// Quote puts a value into double quotes, as iptables-save does.
+func Quote(s string) string { return string(appendQuoted(nil, s)) }
+
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

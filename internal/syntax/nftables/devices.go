@@ -20,7 +20,7 @@ type ChainName struct {
 var (
 	tableLine = regexp.MustCompile(`^table (\S+) (\S+) \{`)
 	chainLine = regexp.MustCompile(`^\tchain (\S+) \{`)
-	hookLine  = regexp.MustCompile(`^\t\ttype filter hook (?:in|e)gress devices? (?:= \{ )?(".*?")(?: \})? priority `)
+	hookLine  = regexp.MustCompile(`^\t\ttype filter hook (?:in|e)gress devices? (?:= \{ )?(.+?)(?: \})? priority `)
 )
 
 // Devices reads the interfaces at which chains hang out of the output of "nft list chains", which tells them where its JSON does not.

@@ -1,12 +1,17 @@
 package nftables
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -88,34 +93,118 @@ func rulesOf(t *testing.T, rs *Ruleset) []Entry {
 
 var handle = regexp.MustCompile(`^\t\t(.*\S) # handle (\d+)$`)
 
-// TestText: rules read as nft itself prints them.
+// listedRules are the rules in a listing of nft's, with their handles.
+func listedRules(listing string) (rules []string) {
+	for line := range strings.Lines(listing) {
+		if m := handle.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
+			rules = append(rules, m[1]+" # handle "+m[2])
+		}
+	}
+	return rules
+}
+
+// TestText: rules read as nft itself prints them. Versions of nft print some in different forms: then nft, given our form, prints its own.
 func TestText(t *testing.T) {
 	for _, name := range scripts(t) {
 		if name == "testdata/xtables" {
 			continue // nft knows more of them than its JSON says
 		}
-		out := inNamespace(t, `nft -f "$1"; nft -j list ruleset; nft -a list ruleset`, name+".nft")
-		dump, listing, _ := strings.Cut(out, "\n")
-		if name == "testdata/statements" {
-			listing = strings.ReplaceAll(listing, "\ttcp flags syn / syn,ack accept # handle", "\ttcp flags syn / syn,ack accept # handle")
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			out := inNamespace(t, `nft -f "$1"; nft -j list ruleset; nft -a list ruleset`, name+".nft")
+			dump, listing, _ := strings.Cut(out, "\n")
+			want := listedRules(listing)
+			var got []string
+			for _, e := range rulesOf(t, parse(t, []byte(dump))) {
+				got = append(got, ruleText(e.Body)+" # handle "+e.Body.text("handle"))
+			}
+			if len(got) != len(want) {
+				t.Fatalf("%d rules, nft lists %d", len(got), len(want))
+			}
+			if slices.Equal(got, want) {
+				return
+			}
+			ours := listing
+			for i := range got {
+				ours = strings.Replace(ours, "\t\t"+want[i]+"\n", "\t\t"+got[i]+"\n", 1)
+			}
+			path := filepath.Join(t.TempDir(), "ours.nft")
+			if err := os.WriteFile(path, []byte(ours), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, listedRules(inNamespace(t, `nft -f "$1"; nft -a list ruleset`, path))); diff != "" {
+				t.Errorf("nft's rules, and what it makes of ours (-nft +ours):\n%s", diff)
+			}
+		})
+	}
+}
+
+// meaning is what tables mean, without the text of their rules.
+func meaning(tables []*netfilter.Table) (lines []string) {
+	for _, t := range tables {
+		for _, name := range slices.Sorted(maps.Keys(t.Sets)) {
+			s := t.Sets[name]
+			lines = append(lines, fmt.Sprintf("%s %s set %s: %v", t.Family, t.Name, name, s.Fields))
+			first := len(lines)
+			for _, e := range s.Elements {
+				line := fmt.Sprintf("  %v unsure %t: %v", e.Key, e.Unsure, e.Data.Values)
+				if v := e.Data.Verdict; v != nil {
+					line += " " + v.Kind.String() + v.Detail
+					if v.Chain != nil {
+						line += v.Chain.Name
+					}
+				}
+				lines = append(lines, line)
+			}
+			slices.Sort(lines[first:]) // the kernel has them in another order each time
 		}
-		rs := parse(t, []byte(dump))
-		var want []string
-		for line := range strings.Lines(listing) {
-			if m := handle.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
-				want = append(want, m[1]+" # handle "+m[2])
+		for _, c := range t.Chains {
+			base := ""
+			if c.Base != nil {
+				base = fmt.Sprint(c.Base.Type, c.Base.Hook, c.Base.Priority)
+			}
+			lines = append(lines, fmt.Sprintf("%s %s chain %s: %s %s", t.Family, t.Name, c.Name, base, c.Policy))
+			for i := range c.Rules {
+				words := []string{}
+				for _, s := range c.Rules[i].Statements {
+					if c, ok := s.(*netfilter.Compare); ok { // by numbers: versions know different names for them
+						words = append(words, fmt.Sprint(c.Left, c.Op, c.Right))
+					} else {
+						words = append(words, s.String())
+					}
+				}
+				lines = append(lines, fmt.Sprintf("  %d: %q", i+1, words))
 			}
 		}
-		var got []string
-		for _, e := range rulesOf(t, rs) {
-			got = append(got, ruleText(e.Body)+" # handle "+e.Body.text("handle"))
-		}
-		for i := range max(len(got), len(want)) {
-			if i >= len(got) || i >= len(want) || got[i] != want[i] {
-				g, w := append(got, make([]string, len(want))...), append(want, make([]string, len(got))...)
-				t.Errorf("%s:\n got %s\nwant %s", name, g[i], w[i])
+	}
+	return lines
+}
+
+// TestVersions: what newer versions of nft print in other words means the same. The test data is of 1.0.6.
+func TestVersions(t *testing.T) {
+	for _, version := range []string{"nft-1.1.3", "nft-1.1.7", "nft in PATH"} {
+		t.Run(version, func(t *testing.T) {
+			names, err := filepath.Glob("testdata/" + version + "/*.json")
+			if version == "nft in PATH" {
+				names = scripts(t)
+				names = slices.DeleteFunc(names, func(name string) bool { return name == "testdata/xtables" })
 			}
-		}
+			if err != nil || len(names) == 0 {
+				t.Fatal("no test data", err)
+			}
+			for _, name := range names {
+				base := strings.TrimSuffix(filepath.Base(name), ".json")
+				var dump []byte
+				if version == "nft in PATH" {
+					dump = []byte(inNamespace(t, `nft -f "$1"; nft -j list ruleset`, "testdata/"+base+".nft"))
+				} else {
+					dump = read(t, name)
+				}
+				want := lower(t, parse(t, read(t, "testdata/"+base+".json")))
+				if diff := cmp.Diff(meaning(want), meaning(lower(t, parse(t, dump)))); diff != "" {
+					t.Errorf("%s (-1.0.6 +this):\n%s", base, diff)
+				}
+			}
+		})
 	}
 }
 

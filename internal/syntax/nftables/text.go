@@ -60,7 +60,8 @@ func matchText(n *Node) string {
 		shown = ""
 	}
 	if name, inner, ok := left.only(); ok && name == "&" && len(inner.elements()) == 2 {
-		if datatype == "tcp_flag" || datatype == "ct_state" || datatype == "ct_status" {
+		isFlags := datatype == "tcp_flag" || datatype == "ct_state" || datatype == "ct_status"
+		if isFlags && inner.elements()[1].Get("|") == nil { // newer versions, whose JSON has "|", print an expression
 			return join(exprText(&inner.elements()[0], ""), shown, flagsText(right)+" / "+flagsText(&inner.elements()[1]))
 		}
 		shown = op
@@ -310,6 +311,9 @@ func bitwiseText(op string, n *Node) string {
 	parts := make([]string, len(n.elements()))
 	for i := range n.elements() {
 		parts[i] = exprText(&n.elements()[i], datatype)
+		if op == "&" && n.elements()[i].Get("|") != nil {
+			parts[i] = "(" + parts[i] + ")"
+		}
 	}
 	return strings.Join(parts, " "+op+" ")
 }

@@ -1,4 +1,4 @@
-// Package containertest is for tests that run containers. It imports nothing of the project, and only tests import it.
+// Package containertest is for tests that run containers. Of the project it imports only base/invoker, and only tests import it.
 package containertest
 
 import (
@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/invoker"
 )
 
 // Build builds packetwalk-app, which containers run, in a folder.
@@ -17,12 +20,40 @@ func Build(dir string) (binary string, err error) { return BuildProgram(dir, "pa
 // BuildProgram builds a program of the project's in a folder.
 func BuildProgram(dir, name string) (binary string, err error) {
 	binary = filepath.Join(dir, name)
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "packetwalk.dev/cmd/"+name)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
+	return binary, GoBuild(binary, "packetwalk.dev/cmd/"+name)
+}
+
+// GoBuild builds a package, or a Go file, that needs no library, as the user who called sudo: the go command's caches are theirs.
+func GoBuild(binary, pkg string) error {
+	caller, err := invoker.Get()
+	if err != nil {
+		return err
 	}
-	return binary, nil
+	dir, err := os.MkdirTemp("", "build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if c := caller.Credential; c != nil {
+		if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
+			return err
+		}
+	}
+	made := filepath.Join(dir, "program")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", made, pkg)
+	build.Env = append(caller.Environment(), "CGO_ENABLED=0")
+	build.SysProcAttr = &syscall.SysProcAttr{Credential: caller.Credential}
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	}
+	content, err := os.ReadFile(made)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(binary, content, 0o755)
 }
 
 // Deep makes directories in each other below dir, as containers may: so many that a path to the last is longer than the kernel takes.

@@ -50,3 +50,21 @@ func Run(t *testing.T, pattern string, inputs int, f func(t *testing.T, in []txt
 		})
 	}
 }
+
+// File compares a whole file, such as a generated page, with its text.
+func File(t *testing.T, path, text string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
+	}
+}

@@ -108,8 +108,8 @@ func enterHost(r *container.Run) error {
 			return fmt.Errorf("set hostname %s: %w", r.Hostname, err)
 		}
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the machine: %w", err)
+	if err := rootfs.IsolateMounts(unix.MS_SLAVE); err != nil {
+		return err
 	}
 	if r.ResolvConf != nil {
 		if err := coverResolvConf(r.ResolvConf); err != nil {

@@ -18,7 +18,7 @@ import (
 // makeRoot makes the container's file system, which exists in this mount namespace only, and changes the root to it: a writable layer above
 // the image's. The machine's mounts are gone afterwards.
 func makeRoot(s *container.Spec) error {
-	if err := rootfs.Alone(); err != nil {
+	if err := rootfs.IsolateMounts(unix.MS_PRIVATE); err != nil {
 		return err
 	}
 	mounts := slices.Concat(groupMounts(s), s.Mounts)

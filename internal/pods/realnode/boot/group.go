@@ -1,11 +1,9 @@
 package boot
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,11 +34,6 @@ func makeGroups(name string, bounds cgroup.Limits) ([]group, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, cgroup.Hierarchy.V2)
-	if i < 0 {
-		return nil, errors.New("no cgroup2 is mounted, by which a node is kept from the machine's devices; " +
-			"mount -t cgroup2 none /sys/fs/cgroup/unified")
-	}
 	var groups []group
 	for _, h := range all {
 		if err := cgroup.Make(h, filepath.Join(name, inner)); err != nil {
@@ -50,9 +43,20 @@ func makeGroups(name string, bounds cgroup.Limits) ([]group, error) {
 		if err := outer.Limit(bounds); err != nil {
 			return nil, fmt.Errorf("bound control group %s: %w", name, err)
 		}
+		if h.V2() {
+			if err := limitGroup(outer[0].Dir); err != nil {
+				return nil, err
+			}
+		}
 		groups = append(groups, group{h})
 	}
-	return groups, limitGroup(filepath.Join(all[i].Point, name))
+	return groups, nil
+}
+
+// TryGroup makes the control groups of a node and limits what it can use, to see whether this machine can. The caller removes them.
+func TryGroup(name string) error {
+	_, err := makeGroups(name, cgroup.Limits{})
+	return err
 }
 
 // joinGroups takes this process and what it starts into the node's control groups, which it makes, as the root of all groups that they see.

@@ -33,6 +33,7 @@ func keep(path string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
+	go supervise.BoundLog(ctx, initLog)
 	runtime, err := keepOne(spec.Runtime)
 	if err != nil {
 		return err

@@ -2,12 +2,12 @@ package boot
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/rootfs"
@@ -17,85 +17,55 @@ import (
 // machine with cgroup v1 has beside (Documentation/bpf/prog_cgroup_sysctl.rst; include/uapi/linux/bpf.h, struct bpf_cgroup_dev_ctx). They
 // hold for whatever is in the group, privileged or not, and leave runc's own limits alone.
 
-// An instruction of BPF (Documentation/bpf/standardization/instruction-set.rst).
-type instruction struct {
-	op     uint8
-	dst    uint8
-	src    uint8
-	offset int16
-	imm    int32
-}
-
-func (i instruction) encode() []byte {
-	b := []byte{i.op, i.dst | i.src<<4}
-	b = binary.NativeEndian.AppendUint16(b, uint16(i.offset))
-	return binary.NativeEndian.AppendUint32(b, uint32(i.imm))
-}
-
-// Operations, by the names of include/uapi/linux/bpf.h.
+// Where the programs jump to: R0 = 1 allows, R0 = 0 refuses.
 const (
-	loadWord   = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_W
-	loadHalf   = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_H
-	loadLong   = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_DW
-	storeLong  = unix.BPF_ST | unix.BPF_MEM | unix.BPF_DW
-	constant64 = unix.BPF_LD | unix.BPF_IMM | unix.BPF_DW
-	move       = unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_K
-	moveFrom   = unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_X
-	and        = unix.BPF_ALU64 | unix.BPF_AND | unix.BPF_K
-	shiftRight = unix.BPF_ALU64 | unix.BPF_RSH | unix.BPF_K
-	add        = unix.BPF_ALU64 | unix.BPF_ADD | unix.BPF_K
-	unless     = unix.BPF_JMP | unix.BPF_JNE | unix.BPF_K
-	ifAny      = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-	unlessFrom = unix.BPF_JMP | unix.BPF_JNE | unix.BPF_X
-	call       = unix.BPF_JMP | unix.BPF_CALL
-	exit       = unix.BPF_JMP | unix.BPF_EXIT
+	allow  = "allow"
+	refuse = "refuse"
 )
 
-// result ends a program: 1 allows, 0 refuses.
-func result(value int32) []instruction {
-	return []instruction{{op: move, dst: 0, imm: value}, {op: exit}}
+// ends are the two ends of a program.
+func ends() asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R0, 0).WithSymbol(refuse), asm.Return(),
+		asm.Mov.Imm(asm.R0, 1).WithSymbol(allow), asm.Return(),
+	}
 }
 
-// Constants of BPF_PROG_TYPE_CGROUP_DEVICE.
-const (
-	deviceCharacter = unix.BPF_DEVCG_DEV_CHAR
-	accessMknod     = unix.BPF_DEVCG_ACC_MKNOD
-	anyMinor        = ^uint32(0)
-)
+// step names a part of a program among count, and what follows the last one.
+func step(i, count int) string {
+	if i == count {
+		return refuse
+	}
+	return fmt.Sprint("step ", i)
+}
+
+const anyMinor = ^uint32(0)
 
 // pseudoTerminals are used, though not among devices: devpts makes them (Documentation/admin-guide/devices.txt), and ptmx.
 var pseudoTerminals = []rootfs.Device{{Name: "pts/*", Major: 136, Minor: anyMinor}, {Name: "ptmx", Major: 5, Minor: 2}}
 
 // deviceProgram lets nodes of character devices be made, and those of a list be used.
-func deviceProgram(allowed []rootfs.Device) []instruction {
-	const context, kind, access, major, minor = 1, 2, 3, 4, 5 // registers
-	program := []instruction{
-		{op: loadWord, dst: kind, src: context, offset: 0}, // access<<16 | type
-		{op: moveFrom, dst: access, src: kind},
-		{op: and, dst: kind, imm: 0xffff},
-		{op: shiftRight, dst: access, imm: 16},
-		{op: loadWord, dst: major, src: context, offset: 4},
-		{op: loadWord, dst: minor, src: context, offset: 8},
-		{op: unless, dst: kind, imm: deviceCharacter, offset: 1},
-		{op: unix.BPF_JMP | unix.BPF_JA, offset: 2},
+func deviceProgram(allowed []rootfs.Device) asm.Instructions {
+	const kind, access, major, minor = asm.R2, asm.R3, asm.R4, asm.R5
+	p := asm.Instructions{
+		asm.LoadMem(kind, asm.R1, 0, asm.Word), // access<<16 | type
+		asm.Mov.Reg(access, kind), asm.And.Imm(kind, 0xffff), asm.RSh.Imm(access, 16),
+		asm.LoadMem(major, asm.R1, 4, asm.Word), asm.LoadMem(minor, asm.R1, 8, asm.Word),
+		asm.JNE.Imm(kind, unix.BPF_DEVCG_DEV_CHAR, refuse),
+		asm.JEq.Imm(access, unix.BPF_DEVCG_ACC_MKNOD, allow),
 	}
-	program = append(program, result(0)...)
-	program = append(program, instruction{op: unless, dst: access, imm: accessMknod, offset: 2})
-	program = append(program, result(1)...)
-	for _, d := range allowed {
-		conditions := []instruction{{op: unless, dst: major, imm: int32(d.Major)}}
+	for i, d := range allowed {
+		next := step(i+1, len(allowed))
+		p = append(p, asm.JNE.Imm(major, int32(d.Major), next).WithSymbol(step(i, len(allowed))))
 		if d.Minor != anyMinor {
-			conditions = append(conditions, instruction{op: unless, dst: minor, imm: int32(d.Minor)})
+			p = append(p, asm.JNE.Imm(minor, int32(d.Minor), next))
 		}
 		if d.ReadOnly {
-			conditions = append(conditions, instruction{op: ifAny, dst: access, imm: unix.BPF_DEVCG_ACC_WRITE})
+			p = append(p, asm.JSet.Imm(access, unix.BPF_DEVCG_ACC_WRITE, next))
 		}
-		for i := range conditions {
-			conditions[i].offset = int16(len(conditions) - 1 - i + len(result(1))) // to the next device
-		}
-		program = append(append(program, conditions...), result(1)...)
+		p = append(p, asm.Ja.Label(allow))
 	}
-	return append(program, result(0)...)
+	return append(p, ends()...)
 }
 
 // ownSettings are how the names of settings begin, below /proc/sys, that a node has for itself, by its namespaces: network, UTS and IPC.
@@ -105,43 +75,34 @@ var ownSettings = struct {
 	ten  []string
 }{"net/", []string{"kernel/hos", "kernel/dom", "kernel/shm", "kernel/msg", "kernel/sem", "fs/mqueue/"}}
 
-// helperSysctlName is bpf_sysctl_get_name (include/uapi/linux/bpf.h).
-const helperSysctlName = 101
-
 // settingProgram lets all settings be read, and those of ownSettings be written.
-func settingProgram() []instruction {
-	const context, r2, r3, r4, frame = 1, 2, 3, 4, 10 // registers
-	const space = 32                                  // bytes of the name
-	program := []instruction{
-		{op: loadWord, dst: r2, src: context, offset: 0}, // write
-		{op: unless, dst: r2, imm: 0, offset: 2},
+func settingProgram() asm.Instructions {
+	const space = 32 // bytes of the name, on the stack
+	p := asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // write
+		asm.JEq.Imm(asm.R2, 0, allow),
+		asm.Mov.Imm(asm.R2, 0),
 	}
-	program = append(program, result(1)...)
 	for at := int16(-space); at < 0; at += 8 {
-		program = append(program, instruction{op: storeLong, dst: frame, offset: at})
+		p = append(p, asm.StoreMem(asm.RFP, at, asm.R2, asm.DWord))
 	}
-	program = append(program,
-		instruction{op: moveFrom, dst: r2, src: frame}, instruction{op: add, dst: r2, imm: -space},
-		instruction{op: move, dst: r3, imm: space}, instruction{op: move, dst: r4, imm: 0},
-		instruction{op: call, imm: helperSysctlName},
-		instruction{op: loadWord, dst: r2, src: frame, offset: -space},
-		instruction{op: unless, dst: r2, imm: int32(binary.NativeEndian.Uint32([]byte(ownSettings.four))), offset: 2})
-	program = append(program, result(1)...)
-	for _, name := range ownSettings.ten {
-		eight := binary.NativeEndian.Uint64([]byte(name))
-		two := binary.NativeEndian.Uint16([]byte(name[8:]))
-		program = append(program,
-			instruction{op: loadLong, dst: r2, src: frame, offset: -space},
-			instruction{op: constant64, dst: r3, imm: int32(eight)}, instruction{imm: int32(eight >> 32)},
-			instruction{op: unlessFrom, dst: r2, src: r3, offset: 4},
-			instruction{op: loadHalf, dst: r2, src: frame, offset: -space + 8},
-			instruction{op: unless, dst: r2, imm: int32(two), offset: 2})
-		program = append(program, result(1)...)
+	p = append(p,
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -space), asm.Mov.Imm(asm.R3, space), asm.Mov.Imm(asm.R4, 0),
+		asm.FnSysctlGetName.Call(),
+		asm.LoadMem(asm.R2, asm.RFP, -space, asm.Word),
+		asm.JEq.Imm(asm.R2, int32(binary.NativeEndian.Uint32([]byte(ownSettings.four))), allow))
+	for i, name := range ownSettings.ten {
+		p = append(p,
+			asm.LoadMem(asm.R2, asm.RFP, -space, asm.DWord).WithSymbol(step(i, len(ownSettings.ten))),
+			asm.LoadImm(asm.R3, int64(binary.NativeEndian.Uint64([]byte(name))), asm.DWord),
+			asm.JNE.Reg(asm.R2, asm.R3, step(i+1, len(ownSettings.ten))),
+			asm.LoadMem(asm.R2, asm.RFP, -space+8, asm.Half),
+			asm.JEq.Imm(asm.R2, int32(binary.NativeEndian.Uint16([]byte(name[8:]))), allow))
 	}
-	return append(program, result(0)...)
+	return append(p, ends()...)
 }
 
-// limitGroup puts the two programs on a control group.
+// limitGroup puts the two programs on a control group, for as long as that is there.
 func limitGroup(dir string) error {
 	group, err := os.Open(dir)
 	if err != nil {
@@ -149,61 +110,32 @@ func limitGroup(dir string) error {
 	}
 	defer group.Close()
 	programs := []struct {
-		what         string
-		kind, attach uint32
-		code         []instruction
+		what string
+		ebpf.ProgramSpec
 	}{
-		{"devices", unix.BPF_PROG_TYPE_CGROUP_DEVICE, unix.BPF_CGROUP_DEVICE, deviceProgram(append(pseudoTerminals, devices...))},
-		{"settings", unix.BPF_PROG_TYPE_CGROUP_SYSCTL, unix.BPF_CGROUP_SYSCTL, settingProgram()},
+		{"devices", ebpf.ProgramSpec{Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice,
+			Instructions: deviceProgram(append(pseudoTerminals, devices...))}},
+		{"settings", ebpf.ProgramSpec{Type: ebpf.CGroupSysctl, AttachType: ebpf.AttachCGroupSysctl, Instructions: settingProgram()}},
 	}
 	for _, p := range programs {
-		if err := attach(int(group.Fd()), p.kind, p.attach, p.code); err != nil {
+		p.License = "GPL"
+		if err := attach(int(group.Fd()), &p.ProgramSpec); err != nil {
 			return fmt.Errorf("keep the node from the machine's %s, by BPF: %w", p.what, err)
 		}
 	}
 	return nil
 }
 
-// attach loads a program and attaches it to a control group, for as long as that is there (bpf(2)).
-func attach(group int, kind, where uint32, code []instruction) error {
-	var text []byte
-	for _, i := range code {
-		text = append(text, i.encode()...)
-	}
-	license := []byte("GPL\x00")
-	load := struct {
-		kind, count                uint32
-		instructions, license      uint64
-		logLevel, logSize          uint32
-		log                        uint64
-		kernel, flags              uint32
-		name                       [16]byte
-		interfaceIndex, attachType uint32
-	}{kind: kind, count: uint32(len(code)), instructions: address(text), license: address(license), attachType: where}
-	fd, err := bpf(unix.BPF_PROG_LOAD, unsafe.Pointer(&load), unsafe.Sizeof(load))
-	runtime.KeepAlive(text)
-	runtime.KeepAlive(license)
+// attach loads a program and attaches it to a control group. Others may attach theirs below: runc does with cgroup v2.
+func attach(group int, spec *ebpf.ProgramSpec) error {
+	program, err := ebpf.NewProgram(spec)
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	defer unix.Close(fd)
-	// Others may attach theirs below: runc does with cgroup v2.
-	join := struct{ target, program, where, flags uint32 }{uint32(group), uint32(fd), where, unix.BPF_F_ALLOW_MULTI}
-	if _, err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&join), unsafe.Sizeof(join)); err != nil {
+	defer program.Close()
+	o := link.RawAttachProgramOptions{Target: group, Program: program, Attach: spec.AttachType, Flags: unix.BPF_F_ALLOW_MULTI}
+	if err := link.RawAttachProgram(o); err != nil {
 		return fmt.Errorf("attach: %w", err)
 	}
 	return nil
-}
-
-func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
-
-func bpf(command int, attributes unsafe.Pointer, size uintptr) (int, error) {
-	r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(attributes), size)
-	switch {
-	case errors.Is(errno, unix.ENOSYS):
-		return 0, fmt.Errorf("%w: this kernel has no bpf(2)", errno)
-	case errno != 0:
-		return 0, errno
-	}
-	return int(r), nil
 }

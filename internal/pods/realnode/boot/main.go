@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,22 +16,32 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// The stages of a node, by the first argument of packetwalk-app; the second is the spec's file.
+// The stages of a node, by the first argument of packetwalk-app. The second is the spec's file, but for the last two.
 const (
-	stageMake = "node"      // the first process, in fresh namespaces: makes the machine, and becomes
-	stageInit = "node-init" // the first process of the machine, which collects orphans, and starts
-	stageKeep = "node-keep" // what keeps containerd and kubelet running
+	stageMake   = "node"            // the first process, in fresh namespaces: makes the machine, and becomes
+	stageInit   = "node-init"       // the first process of the machine, which collects orphans, and starts
+	stageKeep   = "node-keep"       // what keeps containerd and kubelet running
+	stageRun    = realnode.RunStage // beside the machine: starts one of its programs there. PIDFILE PROGRAM ARG...
+	stageBecome = "node-become"     // in the machine, on its way to be that program. PROGRAM ARG...
 )
 
 // Main is packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
 func Main(args []string) (status int, ok bool) {
-	if len(args) != 3 {
+	if len(args) < 3 {
 		return 0, false
 	}
 	var err error
 	switch args[1] {
+	case stageRun:
+		if len(args) < 4 {
+			return 0, false
+		}
+		status, err = runInside(args[2], args[3:])
+	case stageBecome:
+		err = become(args[2:])
 	case stageMake:
 		err = makeMachine(args[2])
 	case stageInit:
@@ -44,7 +55,7 @@ func Main(args []string) (status int, ok bool) {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		return 1, true
 	}
-	return 0, true
+	return status, true
 }
 
 // processName is what ps(1) calls a node's first process.
@@ -77,17 +88,52 @@ func makeMachine(path string) error {
 	if err := container.LimitMachine(); err != nil {
 		return err
 	}
-	log, err := os.OpenFile("/var/log/init.log", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	program, err := ownProgram()
+	if err != nil {
+		return fmt.Errorf("copy the node's first program: %w", err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0) // the node's own; its modes are the pods' to change
 	if err != nil {
 		return err
 	}
-	for _, fd := range []int{1, 2} {
-		if err := unix.Dup3(int(log.Fd()), fd, 0); err != nil {
-			return fmt.Errorf("log to the node's own file: %w", err)
+	log, err := os.OpenFile(initLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	for fd, file := range []*os.File{null, log, log} {
+		if err := unix.Dup3(int(file.Fd()), fd, 0); err != nil {
+			return fmt.Errorf("leave the machine's files: %w", err)
 		}
 	}
-	err = unix.Exec(self, []string{processName, stageInit, realnode.SpecFile}, environment)
+	err = unix.Exec(program, []string{processName, stageInit, realnode.SpecFile}, environment)
 	return fmt.Errorf("become the node's first process: %w", err)
+}
+
+// initLog is what the node's own processes say.
+const initLog = "/var/log/init.log"
+
+// ownProgram makes a copy of this program that is the node's alone, on a read-only file system in memory: a pod with the node's processes
+// finds what they execute by /proc/PID/exe, and could change the machine's file.
+func ownProgram() (path string, err error) {
+	const dir = programDir
+	if err := rootfs.MountAt("tmpfs", dir, unix.MS_NOSUID|unix.MS_NODEV, "mode=0555"); err != nil {
+		return "", err
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return "", err
+	}
+	defer from.Close()
+	path = filepath.Join(dir, processName)
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o555)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Close()); err != nil {
+		return "", err
+	}
+	return path, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "")
 }
 
 // writeSpec gives the spec to the node's own processes, in memory: what the node's root changes of it is gone when the node starts again.

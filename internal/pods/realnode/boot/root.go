@@ -23,7 +23,7 @@ type placed struct {
 // makeRoot makes the node's file system and changes the root to it. The machine's mounts are gone afterwards, and the machine sees none of
 // the node's.
 func makeRoot(s *realnode.Spec, groups []group) error {
-	if err := rootfs.Alone(); err != nil {
+	if err := rootfs.IsolateMounts(unix.MS_PRIVATE); err != nil {
 		return err
 	}
 	if err := overlay(s); err != nil {

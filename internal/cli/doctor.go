@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/preflight"
+)
+
+// diagnosis is doctor's JSON output.
+type diagnosis struct {
+	Works    bool            `json:"works"` // all that is not optional
+	Needs    []needResult    `json:"needs"`
+	Features []preflight.Row `json:"features"`
+}
+
+// needResult says whether everything that something needs works.
+type needResult struct {
+	Need    preflight.Need   `json:"need"`
+	Result  preflight.Result `json:"result"`
+	Without string           `json:"without,omitempty"` // of an optional need: what is off
+}
+
+func doctorCommand(s Streams) *cobra.Command {
+	var file, output string
+	var inside bool
+	c := &cobra.Command{
+		Use:   "doctor [-f cluster.yaml] [-o json]",
+		Short: "try the kernel features and programs that labs need (exit status 1 if one does not work)",
+		Long: `Tries each kernel feature and program that labs, live walks and node components need, by using it in a network namespace that it makes
+and removes, and prints what does not work and what to do about it. With -f it tries only what that world needs.
+
+As root it loads kernel modules that are needed, as "up" does. Without root it uses a user namespace, and says what only root can try.
+
+Exit status: 0 if everything works that is not optional, else 1. What only root can try does not count.`,
+		Args: noArguments("the file is -f FILE"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if inside {
+				rows, err := preflight.Inside(c.Context())
+				if err != nil {
+					return err
+				}
+				return json.NewEncoder(s.Out).Encode(rows)
+			}
+			return doctor(c.Context(), s.Out, file, output)
+		},
+	}
+	c.Flags().StringVarP(&file, "file", "f", "", "a cluster's description (see examples/)")
+	c.Flags().StringVarP(&output, "output", "o", "", "json (default a table)")
+	c.Flags().BoolVar(&inside, "inside", false, "")
+	_ = c.Flags().MarkHidden("inside") // it exists
+	return c
+}
+
+func doctor(ctx context.Context, w io.Writer, file, output string) error {
+	if output != "" && output != "json" {
+		return badInput{fmt.Errorf("unknown output %q: use json", output)}
+	}
+	needs := preflight.AllNeeds()
+	if file != "" {
+		source, err := readCluster(file, lab.DirOf(defaultName))
+		if err != nil {
+			return err
+		}
+		if needs, err = lab.Needs(lab.DirOf(defaultName), source); err != nil {
+			return err
+		}
+		needs = append(needs, preflight.OptionalNeeds()...)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	rows, err := preflight.Diagnose(ctx, []string{self, "doctor", "--inside"}, needs...)
+	if err != nil {
+		return err
+	}
+	d := diagnose(needs, rows)
+	if output == "json" {
+		enc := json.NewEncoder(visible.Writer(w))
+		enc.SetIndent("", "  ")
+		err = enc.Encode(d)
+	} else {
+		err = d.print(visible.Writer(w))
+	}
+	if err == nil && !d.Works {
+		err = exitStatus(1)
+	}
+	return err
+}
+
+func diagnose(needs []preflight.Need, rows []preflight.Row) diagnosis {
+	d := diagnosis{Works: true, Features: rows}
+	for _, n := range needs {
+		r := needResult{n, preflight.Works, n.Without()}
+		for _, row := range rows {
+			if !slices.Contains(row.NeededFor, n) || row.Result == preflight.Works || r.Result == preflight.Missing {
+				continue
+			}
+			r.Result = row.Result
+		}
+		bad := r.Result == preflight.Missing || r.Result == preflight.NotTried
+		d.Works = d.Works && (!bad || r.Without != "")
+		d.Needs = append(d.Needs, r)
+	}
+	return d
+}
+
+// print writes the table of features, that of what needs them, and a line for each feature that does not work.
+func (d diagnosis) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
+	table(w, "FEATURE\tNEEDED FOR\tRESULT\tREMEDY", d.Features, func(r preflight.Row) string {
+		if len(r.Loaded) > 0 {
+			r.Remedy = "loaded " + strings.Join(r.Loaded, ", ")
+		}
+		return fmt.Sprintf("%s\t%s\t%s\t%s", r.Feature, r.Needs(), r.Result, dash(r.Remedy))
+	})
+	table(w, "NEEDED FOR\tRESULT\tWITHOUT IT", d.Needs, func(n needResult) string {
+		without := n.Without
+		if n.Result == preflight.Works {
+			without = ""
+		}
+		return fmt.Sprintf("%s\t%s\t%s", n.Need, n.Result, dash(without))
+	})
+	for _, r := range d.Features {
+		if r.Result != preflight.Works {
+			fmt.Fprintf(w, "%s: %s\n", r.Feature, r.Cause)
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,151 @@
+package lab
+
+import (
+	"cmp"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/plan"
+)
+
+// Each host of a lab has a network namespace, which is mounted at Dir.NetNS. When something else takes that mount away, the namespace lives
+// on in the processes of the host and in the lab process, but its path no longer leads to it. "up" mounts it again. A lab process that runs
+// has the namespace open; one that starts finds it by the host's processes.
+
+// A namespaceHolder is a part that holds network namespaces open.
+type namespaceHolder interface {
+	namespaces() []*kernel.Namespace
+}
+
+func (a *azure) namespaces() []*kernel.Namespace {
+	return []*kernel.Namespace{a.Namespace(), a.Internet()}
+}
+
+func (a *access) namespaces() []*kernel.Namespace { return []*kernel.Namespace{a.ns} }
+
+func (l *hosts) namespaces() []*kernel.Namespace {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []*kernel.Namespace
+	for _, h := range l.all {
+		all = append(all, h.ns)
+	}
+	return all
+}
+
+func (n *nodes) namespaces() []*kernel.Namespace {
+	var all []*kernel.Namespace
+	for _, one := range n.list() {
+		all = append(all, one.ns)
+	}
+	return all
+}
+
+func (l *groups) namespaces() []*kernel.Namespace {
+	if l.Groups == nil {
+		return nil
+	}
+	return l.Namespaces()
+}
+
+// hostOf is the name of the host whose namespace it is.
+func hostOf(ns *kernel.Namespace) string { return filepath.Base(ns.Path()) }
+
+// unmounted are the namespaces of a lab that is ready whose mounts were lost; none while hosts come and go.
+func (l *lab) unmounted() []*kernel.Namespace {
+	if !l.isReady.Load() || l.busy.Load() {
+		return nil
+	}
+	var lost []*kernel.Namespace
+	for _, p := range l.parts {
+		if h, ok := p.part.(namespaceHolder); ok {
+			lost = append(lost, h.namespaces()...)
+		}
+	}
+	return slices.DeleteFunc(lost, func(ns *kernel.Namespace) bool { return ns == nil || ns.IsMounted() }) // nil: the fabric is about to stop
+}
+
+// mountNamespaces mounts namespaces again whose mounts were lost, and gives the names of their hosts.
+func (l *lab) mountNamespaces() ([]string, error) {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	names := []string{}
+	for _, ns := range l.unmounted() {
+		if err := ns.Remount(); err != nil {
+			return names, err
+		}
+		names = append(names, hostOf(ns))
+	}
+	return names, nil
+}
+
+// bindNamespaces mounts those namespaces again whose mounts were lost while no lab process ran, and that processes of their hosts live in.
+func (d Dir) bindNamespaces() error {
+	mounted, err := kernel.MountedNamespaces(d.path("netns"))
+	if err != nil {
+		return err
+	}
+	for path, pids := range d.processes() {
+		if _, there := mounted[path]; there {
+			continue
+		}
+		for _, pid := range pids {
+			if _, foreign := kernel.ForeignNamespace(pid); !foreign {
+				continue // it has ended
+			}
+			if err := kernel.BindNamespaceOf(pid, path); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// processInodes are the namespaces that the lab's processes live in, whether they are mounted or not.
+func (d Dir) processInodes() []uint64 {
+	inodes := map[uint64]bool{}
+	for _, pids := range d.processes() {
+		for _, pid := range pids {
+			if inode, foreign := kernel.ForeignNamespace(pid); foreign {
+				inodes[inode] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(inodes))
+}
+
+// processes are the recorded processes of the lab's hosts that run, by the path where their host's namespace is mounted.
+func (d Dir) processes() map[string][]int {
+	all := map[string][]int{}
+	add := func(path string, pid int) {
+		if pid != 0 {
+			all[path] = append(all[path], pid)
+		}
+	}
+	for _, file := range glob(d.path("*.pid")) {
+		if file != d.lockFile() {
+			add(d.NetNS(plan.ControlPlaneHost), supervise.Recorded(file))
+		}
+	}
+	for _, file := range glob(d.Node("*"), "*.pid") {
+		add(d.NetNS(filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
+	}
+	for _, file := range glob(d.Groups(), "*", "*.pid") {
+		add(filepath.Join(d.GroupNetNSDir(), filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
+	}
+	for _, file := range glob(d.Host("*"), "*.pid") {
+		host := filepath.Base(filepath.Dir(file))
+		add(d.NetNS(cmp.Or(resolverNamespaces[host], host)), supervise.Recorded(file))
+	}
+	return all
+}
+
+// glob is filepath.Glob of a pattern that is well formed.
+func glob(elem ...string) []string {
+	files, _ := filepath.Glob(filepath.Join(elem...))
+	return files
+}

@@ -1,0 +1,149 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"packetwalk.dev/internal/azure/cloud"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// policies reports what the API server stores and nothing in a lab enforces: NetworkPolicies, as no network policy engine runs, and
+// annotations of Services that the lab's load balancer does not have.
+type policies struct {
+	still
+	*core
+	api *api
+
+	mu       sync.Mutex
+	store    cache.Store // of NetworkPolicies; nil before the watch started
+	services cache.Store
+}
+
+// IgnoredPolicy is a NetworkPolicy that nothing enforces, and the pods of its namespace that it selects.
+type IgnoredPolicy struct {
+	Namespace   string                    `json:"namespace"`
+	Name        string                    `json:"name"`
+	PolicyTypes []networkingv1.PolicyType `json:"policyTypes"`
+	PodSelector metav1.LabelSelector      `json:"podSelector"`
+}
+
+// Selects reports whether the policy is about what a pod sends or about what it receives.
+func (p IgnoredPolicy) Selects(pod snapshot.Pod, sends bool) bool {
+	policyType := networkingv1.PolicyTypeIngress
+	if sends {
+		policyType = networkingv1.PolicyTypeEgress
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&p.PodSelector)
+	return err == nil && p.Namespace == pod.Namespace && slices.Contains(p.PolicyTypes, policyType) && selector.Matches(labels.Set(pod.Labels))
+}
+
+// notEnforced is the message of the event, and the end of the warning, in a lab with the network policy engine that cluster.yaml names.
+func notEnforced(engine cluster.Policy) string {
+	compared := "as on AKS without one"
+	if engine == cluster.PolicyCalico {
+		compared = "unlike on AKS with Calico"
+	}
+	return "this lab has no network policy engine, so the policy has no effect, " + compared
+}
+
+// noAnnotations begins the event on a Service, and the warning.
+const noAnnotations = "annotations without effect on the lab's load balancer"
+
+func (l *policies) Start(ctx context.Context) error {
+	l.keep(ctx, "the watch of what has no effect", l.watch)
+	return nil
+}
+
+// watch records an event on each object that has no effect, and again when it changes.
+func (l *policies) watch(ctx context.Context) error {
+	broadcast := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcast.Shutdown()
+	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: l.api.client.CoreV1().Events("")})
+	events := broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "packetwalk"})
+	factory := informers.NewSharedInformerFactory(l.api.client, 0)
+	defer factory.Shutdown()
+	networkPolicies, services := factory.Networking().V1().NetworkPolicies().Informer(), factory.Core().V1().Services().Informer()
+	if err := onChange(networkPolicies, func(before, p *networkingv1.NetworkPolicy) {
+		if before == nil || p.Generation != before.Generation {
+			events.Event(p, corev1.EventTypeWarning, "PolicyNotEnforced", notEnforced(l.cluster().Spec.Network.Policy))
+		}
+	}); err != nil {
+		return err
+	}
+	if err := onChange(services, func(before, s *corev1.Service) {
+		ignored := cloud.IgnoredAnnotations(s)
+		if len(ignored) > 0 && (before == nil || !slices.Equal(ignored, cloud.IgnoredAnnotations(before))) {
+			events.Event(s, corev1.EventTypeWarning, "AnnotationIgnored", noAnnotations+": "+strings.Join(ignored, ", "))
+		}
+	}); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.store, l.services = networkPolicies.GetStore(), services.GetStore()
+	l.mu.Unlock()
+	factory.Start(ctx.Done())
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// onChange calls a function for each object when it is added, with nil before it, and when it changes.
+func onChange[T any](informer cache.SharedIndexInformer, call func(before, now *T)) error {
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { call(nil, o.(*T)) },
+		UpdateFunc: func(before, o any) { call(before.(*T), o.(*T)) },
+	})
+	return err
+}
+
+// Report lists what has no effect, and warns of it.
+func (l *policies) Report(s *Status) {
+	l.mu.Lock()
+	store, services := l.store, l.services
+	l.mu.Unlock()
+	if store == nil {
+		return
+	}
+	for _, o := range store.List() {
+		p := o.(*networkingv1.NetworkPolicy)
+		s.IgnoredPolicies = append(s.IgnoredPolicies, IgnoredPolicy{p.Namespace, p.Name, p.Spec.PolicyTypes, p.Spec.PodSelector})
+	}
+	slices.SortFunc(s.IgnoredPolicies, func(a, b IgnoredPolicy) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	if names := policyNames(s.IgnoredPolicies); len(names) > 0 {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("NetworkPolicy %s: %s", snapshot.List(names),
+			notEnforced(l.cluster().Spec.Network.Policy)))
+	}
+	var warnings []string
+	for _, o := range services.List() {
+		service := o.(*corev1.Service)
+		if ignored := cloud.IgnoredAnnotations(service); len(ignored) > 0 {
+			warnings = append(warnings, fmt.Sprintf("Service %s/%s: %s: %s", service.Namespace, service.Name, noAnnotations,
+				snapshot.List(ignored)))
+		}
+	}
+	slices.Sort(warnings)
+	s.Warnings = append(s.Warnings, warnings...)
+}
+
+func policyNames(all []IgnoredPolicy) (names []string) {
+	for _, p := range all {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	return names
+}

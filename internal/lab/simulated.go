@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/simulated"
+)
+
+// simulatedDir is where a simulated node has what commands in its pods see.
+func (d Dir) simulatedDir(node string) string { return filepath.Join(d.Node(node), "simulated") }
+
+// startSimulated starts the process of a simulated node, or takes over the one that runs, and returns when the node is Ready.
+func (l *nodes) startSimulated(ctx context.Context, n *node) error {
+	c, err := l.simulatedProcess(n)
+	if err != nil {
+		return err
+	}
+	if err := endOthers(ctx, n.ns, c); err != nil {
+		return err
+	}
+	process, err := l.run(n.ns, c)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	n.machine = process
+	l.mu.Unlock()
+	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
+		life, stop := context.WithCancel(ctx)
+		n.stop, n.done = stop, l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
+	}
+	if err := l.waitNode(ctx, n); err != nil {
+		return fmt.Errorf("%s: %w; the end of its log:%s", n.Name, err, supervise.LastLines(c.LogFile))
+	}
+	return l.labelNode(ctx, n)
+}
+
+// simulatedProcess writes what a simulated node is told, and gives its process.
+func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
+	dir, state := l.dir.Node(n.Name), l.dir.simulatedDir(n.Name)
+	file := filepath.Join(state, "config.json")
+	c := supervise.Process{
+		Name: n.Name + ".simulated", Path: l.bin.Simulated, Args: []string{file}, LogFile: l.dir.Log(n.Name + ".simulated"),
+		PidFile: filepath.Join(dir, "simulated.pid"),
+	}
+	identity, err := l.identity(n)
+	if err != nil {
+		return c, err
+	}
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return c, err
+	}
+	for name, text := range identity {
+		if err := atomicfile.Write(filepath.Join(state, name), text, 0o600); err != nil {
+			return c, err
+		}
+	}
+	object := plan.NodeObject(l.cluster(), n.Node)
+	object.Labels = plan.KubeletLabels(object)
+	object.Status.NodeInfo.KubeletVersion = "v" + plan.KubernetesVersion
+	text, err := json.Marshal(simulated.Config{
+		Node: object, Kubeconfig: filepath.Join(state, realnode.KubeletKubeconfig), ClientCA: filepath.Join(state, realnode.ClientCA),
+		Certificate: filepath.Join(state, realnode.ServingCert), Key: filepath.Join(state, realnode.ServingKey),
+		Namespaces: filepath.Join(l.dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
+		Plugins: filepath.Dir(l.bin.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: l.dir.cgroup(n.Name),
+		ClusterDNS: l.cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
+	})
+	if err != nil {
+		return c, err
+	}
+	return c, atomicfile.Write(file, text, 0o600)
+}

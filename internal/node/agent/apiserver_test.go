@@ -1,0 +1,146 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"packetwalk.dev/internal/node/incumbent"
+)
+
+// TestAPIServerUnreachable: however many watches fail and however often, the log has one line with the server and the time, and /readyz,
+// /faults and a metric say the same until it answers again.
+func TestAPIServerUnreachable(t *testing.T) {
+	const server = "https://203.0.113.9:443"
+	unanswered := func(path, cause string) error {
+		return fmt.Errorf("list: %w", &url.Error{Op: "Get", URL: server + path, Err: &net.OpError{Op: "dial", Err: errors.New(cause)}})
+	}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no rights"))
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		o := Defaults()
+		o.ServiceProxy, o.NodeName = false, "node0"
+		a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.api.url = server
+		began := time.Now()
+		for i := range 5 {
+			for _, what := range []string{"watch services", "watch endpointslices", "watch nodes"} {
+				a.api.note(what, unanswered("/api/v1/"+what, fmt.Sprintf("refused, port %d", i)))
+			}
+			time.Sleep(faultsLast / 4)
+		}
+		a.api.note("watch services", context.Canceled) // told to stop: no answer, and no fault
+		want := fmt.Sprintf("API server %s unreachable since %s: dial: refused, port 0", server, began.Format(time.RFC3339))
+		line := regexp.MustCompile(`^time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d) level=WARN msg="` + regexp.QuoteMeta(want) + `"\n$`)
+		if !line.MatchString(log.String()) {
+			t.Errorf("log is\n%s", log.String())
+		}
+		mux := http.NewServeMux()
+		a.faults.serve(mux)
+		mux.HandleFunc(incumbent.ReadyPath, a.serveReady)
+		get := func(path string) string {
+			w := httptest.NewRecorder()
+			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			return w.Body.String()
+		}
+		var r incumbent.Ready
+		if err := json.Unmarshal([]byte(get(incumbent.ReadyPath)), &r); err != nil || len(r.Problems) != 1 || r.Problems[0] != want {
+			t.Errorf("readyz: %+v, %v", r, err)
+		}
+		if faults := get(faultsPath); strings.Count(faults, "API server") != 1 || strings.Contains(faults, "watch") {
+			t.Errorf("faults: %s", faults)
+		}
+		if text := string(a.metrics.text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 0`) {
+			t.Errorf("metrics:\n%s", text)
+		}
+		log.Reset()
+		a.api.note("watch services", forbidden) // an answer, and a fault by itself
+		if text := log.String(); !strings.Contains(text, "API server "+server+" reachable again after 13s") ||
+			!strings.Contains(text, "watch services: services is forbidden") {
+			t.Errorf("log is\n%s", text)
+		}
+		if text := string(a.metrics.text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 1`) {
+			t.Errorf("metrics:\n%s", text)
+		}
+		if r := get(incumbent.ReadyPath); strings.Contains(r, "unreachable") {
+			t.Errorf("readyz: %s", r)
+		}
+	})
+}
+
+// TestMisconfigured: what is wrong with the ip-masq-agent's configuration does not make the service proxy unready; without it the pod has
+// nothing else to do.
+func TestMisconfigured(t *testing.T) {
+	for _, proxy := range []bool{true, false} {
+		o := Defaults()
+		o.NodeName, o.MasqForm = "node0", "v2"
+		o.ServiceProxy = false
+		a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.ServiceProxy = proxy
+		for _, f := range a.Families {
+			a.health.Updated(f)
+		}
+		source := &someConfigs{changed: make(chan struct{}, 1)}
+		source.set("1", "nonMasqueradeCIDRs: [10.1.2.3/16]")
+		a.addMasqAgent(source)
+		if len(a.keepers) != 1 || !a.keepers[0].read(t.Context(), byWatch) {
+			t.Fatal("no keeper")
+		}
+		w := httptest.NewRecorder()
+		a.serveReady(w, httptest.NewRequest(http.MethodGet, incumbent.ReadyPath, nil))
+		var r incumbent.Ready
+		if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Ready != proxy || (w.Code == http.StatusOK) != proxy || len(r.Unready)+len(r.Problems) != 1 ||
+			!strings.Contains(w.Body.String(), "write 10.1.0.0/16") {
+			t.Errorf("service proxy %v: %d %s", proxy, w.Code, w.Body)
+		}
+	}
+}
+
+// TestOwnCountersStartAtZero: an alert on an increase sees the first one.
+func TestOwnCountersStartAtZero(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Version = `no"de`, false, "v1.2.3"
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.addMasqAgent(nil)
+	text := string(a.metrics.text())
+	for _, m := range a.metrics.all {
+		if own := strings.HasPrefix(m.name, "packetwalk_"); own && m.kind == "counter" && !strings.Contains(text, "\n"+m.name+"{") {
+			t.Errorf("%s does not start at 0", m.name)
+		}
+	}
+	if !regexp.MustCompile(`(?m)^packetwalk_build_info\{go_version="go[^"]+",version="v1.2.3",node="no\\"de"\} 1$`).MatchString(text) {
+		t.Errorf("no build info in\n%s", text)
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") && !strings.Contains(line, `node="no\"de"`) {
+			t.Errorf("no node in %s", line)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package simulated
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// kubeletPort is where the API server asks a node.
+const kubeletPort = 10250
+
+// address is the node's first internal address; invalid where it has none.
+func address(n *corev1.Node) netip.Addr {
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			ip, _ := netip.ParseAddr(a.Address)
+			return ip
+		}
+	}
+	return netip.Addr{}
+}
+
+// complete gives the object what every node has. Of the machine it has the processors, the memory and the kernel.
+func complete(given *corev1.Node, now time.Time) *corev1.Node {
+	n := given.DeepCopy()
+	labels := map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH}
+	maps.Copy(labels, n.Labels)
+	n.Labels = labels
+	st := &n.Status
+	st.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
+	st.Capacity = capacity(st.Capacity)
+	st.Allocatable = st.Capacity.DeepCopy()
+	st.NodeInfo = corev1.NodeSystemInfo{
+		KubeletVersion: st.NodeInfo.KubeletVersion, OperatingSystem: "linux", Architecture: runtime.GOARCH,
+		OSImage:                 "packetwalk simulated node",
+		ContainerRuntimeVersion: "simulated://1", KernelVersion: proc("kernel/osrelease"), BootID: proc("kernel/random/boot_id"),
+		MachineID: n.Name, SystemUUID: n.Name,
+	}
+	st.Conditions = conditions(metav1.NewTime(now))
+	return n
+}
+
+// capacity is the machine's, where the node has no other: many nodes share it.
+func capacity(given corev1.ResourceList) corev1.ResourceList {
+	list := corev1.ResourceList{
+		corev1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("128Gi"),
+	}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		list[corev1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
+	}
+	maps.Copy(list, given)
+	return list
+}
+
+func proc(name string) string {
+	b, _ := os.ReadFile("/proc/sys/" + name)
+	return strings.TrimSpace(string(b))
+}
+
+// conditions are a healthy node's, in upstream's words: the machine's memory and disk are not this node's alone.
+func conditions(now metav1.Time) []corev1.NodeCondition {
+	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}
+	}
+	return []corev1.NodeCondition{
+		c(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+		c(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+		c(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+		c(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "kubelet is posting ready status"),
+	}
+}
+
+// register makes the Node object and keeps it and its lease until ctx ends. A Node that is deleted is made again.
+func (n *node) register(ctx context.Context) error {
+	nodes := n.client.CoreV1().Nodes()
+	object := complete(n.Node, time.Now())
+	create := func(ctx context.Context) error {
+		_, err := nodes.Create(ctx, object.DeepCopy(), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+	for err := create(ctx); err != nil; err = create(ctx) {
+		n.log.Warn("the node does not register", "err", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	controller, err := vknode.NewNodeController(vknode.NaiveNodeProvider{}, object, nodes,
+		vknode.WithNodeEnableLeaseV1(n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
+		vknode.WithNodeStatusUpdateErrorHandler(func(ctx context.Context, err error) error {
+			if apierrors.IsNotFound(err) {
+				return create(ctx)
+			}
+			return err
+		}))
+	if err != nil {
+		return err
+	}
+	return controller.Run(ctx)
+}
