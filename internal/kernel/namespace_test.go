@@ -123,7 +123,7 @@ func TestProcesses(t *testing.T) {
 	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
 		t.Errorf("pids %v, want %d: %v", pids, cmd.Process.Pid, err)
 	}
-	if err := kernel.KillIn(t.Context(), ns.Inode()); err != nil {
+	if err := kernel.KillIn(t.Context(), ns); err != nil {
 		t.Error(err)
 	}
 	_ = cmd.Wait()

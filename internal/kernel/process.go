@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -82,9 +83,65 @@ func Kill(ctx context.Context, list func() ([]int, error)) error {
 	}
 }
 
-// KillIn kills all processes whose network namespace is one of those with these inode numbers.
-func KillIn(ctx context.Context, inodes ...uint64) error {
+// KillIn kills all processes whose network namespace is one of these. It takes open namespaces, not their numbers, because the kernel gives
+// the number of a namespace that is gone to the next one, which may be anybody's.
+func KillIn(ctx context.Context, namespaces ...*Namespace) error {
+	var inodes []uint64
+	for _, ns := range namespaces {
+		inodes = append(inodes, ns.Inode())
+	}
 	return Kill(ctx, func() ([]int, error) { return Processes(inodes...) })
+}
+
+// OpenMounted opens the namespaces that are mounted below dir. What was removed meanwhile is left out.
+func OpenMounted(dir string) ([]*Namespace, error) {
+	found, err := MountedNamespaces(dir)
+	if err != nil {
+		return nil, err
+	}
+	return openAll(slices.Collect(maps.Keys(found)))
+}
+
+// OpenNamespacesOf opens the namespaces of processes but that of this process. Processes that have ended have none.
+func OpenNamespacesOf(pids ...int) ([]*Namespace, error) {
+	own, err := namespaceOf("self")
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, pid := range pids {
+		paths = append(paths, fmt.Sprintf("/proc/%d/ns/net", pid))
+	}
+	opened, err := openAll(paths)
+	return slices.DeleteFunc(opened, func(ns *Namespace) bool {
+		if ns.Inode() == own {
+			_ = ns.Close() // read only: closing loses nothing
+		}
+		return ns.Inode() == own
+	}), err
+}
+
+// openAll opens the namespaces at those of the paths where there is one, or none.
+func openAll(paths []string) (opened []*Namespace, err error) {
+	for _, path := range paths {
+		ns, err := OpenNamespace(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			CloseAll(opened)
+			return nil, err
+		}
+		opened = append(opened, ns)
+	}
+	return opened, nil
+}
+
+// CloseAll closes namespaces.
+func CloseAll(namespaces []*Namespace) {
+	for _, ns := range namespaces {
+		_ = ns.Close() // read only: closing loses nothing
+	}
 }
 
 // MountedNamespaces lists the paths below dir where namespaces are mounted, with their inode numbers. A dir that is not there holds none.

@@ -37,16 +37,21 @@ func destroy(ctx context.Context, d Dir) error {
 	if err := kernel.Kill(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
 		return fmt.Errorf("end the lab process: %w", err)
 	}
-	spaces, err := kernel.MountedNamespaces(d.path("netns"))
+	spaces, err := kernel.OpenMounted(d.path("netns"))
 	if err != nil {
 		return err
 	}
-	inodes := append(slices.Collect(maps.Values(spaces)), d.processInodes()...) // a mount may have been lost
-	if err := kernel.KillIn(ctx, inodes...); err != nil {
+	defer kernel.CloseAll(spaces)
+	unmounted, err := kernel.OpenNamespacesOf(slices.Concat(slices.Collect(maps.Values(d.processes()))...)...) // a mount may have been lost
+	if err != nil {
+		return err
+	}
+	defer kernel.CloseAll(unmounted)
+	if err := kernel.KillIn(ctx, slices.Concat(spaces, unmounted)...); err != nil {
 		return fmt.Errorf("end the lab's processes: %w", err)
 	}
-	for path := range spaces {
-		if err := kernel.RemoveNamespace(path); err != nil {
+	for _, ns := range spaces {
+		if err := ns.Remove(); err != nil {
 			return err
 		}
 	}

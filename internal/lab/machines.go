@@ -174,7 +174,7 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if err := m.remove(); err != nil {
 		return err
 	}
-	if err := kernel.KillIn(ctx, m.ns.Inode()); err != nil {
+	if err := kernel.KillIn(ctx, m.ns); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", m.Name, err)
 	}
 	detach := l.azure.DetachHost

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"cmp"
-	"maps"
 	"path/filepath"
 	"slices"
 
@@ -103,19 +102,6 @@ func (d Dir) bindNamespaces() error {
 		}
 	}
 	return nil
-}
-
-// processInodes are the namespaces that the lab's processes live in, whether they are mounted or not.
-func (d Dir) processInodes() []uint64 {
-	inodes := map[uint64]bool{}
-	for _, pids := range d.processes() {
-		for _, pid := range pids {
-			if inode, foreign := kernel.ForeignNamespace(pid); foreign {
-				inodes[inode] = true
-			}
-		}
-	}
-	return slices.Collect(maps.Keys(inodes))
 }
 
 // processes are the recorded processes of the lab's hosts that run, by the path where their host's namespace is mounted.

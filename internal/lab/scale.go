@@ -274,23 +274,20 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 		}
 	}
 	pods := filepath.Join(l.dir.PodNetNSDir(), n.Name)
-	spaces, err := kernel.MountedNamespaces(pods)
+	spaces, err := kernel.OpenMounted(pods)
 	if err != nil {
 		return err
 	}
-	inodes := []uint64{n.ns.Inode()}
-	for _, inode := range spaces {
-		inodes = append(inodes, inode)
-	}
-	if err := kernel.KillIn(ctx, inodes...); err != nil {
+	defer kernel.CloseAll(spaces)
+	if err := kernel.KillIn(ctx, append(spaces, n.ns)...); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", n.Name, err)
 	}
 	n.end()
 	if err := l.forgetNode(ctx, n.Name); err != nil {
 		return err
 	}
-	for path := range spaces {
-		if err := kernel.RemoveNamespace(path); err != nil {
+	for _, ns := range spaces {
+		if err := ns.Remove(); err != nil {
 			return err
 		}
 	}

@@ -42,9 +42,10 @@ func expectSame(t *testing.T, before, after map[string]string) {
 	}
 }
 
-// A footprint is where a lab is on the machine.
+// A footprint is where a lab is on the machine. Its namespaces stay open: the kernel gives the number of one that is gone to the next, which
+// may be another test's.
 type footprint struct {
-	inodes []uint64
+	spaces []*kernel.Namespace
 	listen string
 	lab    int
 }
@@ -52,14 +53,11 @@ type footprint struct {
 func footprintOf(t *testing.T, w *world.World) footprint {
 	t.Helper()
 	dir := string(lab.DirOf(w.Name))
-	spaces, err := kernel.MountedNamespaces(filepath.Join(dir, "netns"))
+	spaces, err := kernel.OpenMounted(filepath.Join(dir, "netns"))
 	if err != nil {
 		t.Error(err)
 	}
-	f := footprint{lab: lab.DirOf(w.Name).Process()}
-	for _, inode := range spaces {
-		f.inodes = append(f.inodes, inode)
-	}
+	f := footprint{lab: lab.DirOf(w.Name).Process(), spaces: spaces}
 	if config, err := os.ReadFile(filepath.Join(dir, "kubeconfig")); err == nil {
 		f.listen = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(config))
 	}
@@ -79,7 +77,12 @@ func (f footprint) expectGone(t *testing.T, w *world.World) {
 	if bytes.Contains(mounts, []byte(dir+"/")) {
 		t.Errorf("mounts are left:\n%s", mounts)
 	}
-	if pids, err := kernel.Processes(f.inodes...); err != nil || len(pids) > 0 {
+	defer kernel.CloseAll(f.spaces)
+	var inodes []uint64
+	for _, ns := range f.spaces {
+		inodes = append(inodes, ns.Inode())
+	}
+	if pids, err := kernel.Processes(inodes...); err != nil || len(pids) > 0 {
 		t.Errorf("processes are left: %v", err)
 		for _, pid := range pids {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

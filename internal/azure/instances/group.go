@@ -246,14 +246,14 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 
 // endProcesses kills what is left in the group's namespaces: what somebody else began there.
 func (g *group) endProcesses(ctx context.Context) error {
-	var inodes []uint64
+	var opened []*kernel.Namespace
+	defer func() { kernel.CloseAll(opened) }()
 	for _, path := range []string{filepath.Join(g.cfg.NetNSDir, g.name), filepath.Join(g.cfg.HostsDir, g.name)} {
 		if ns, err := kernel.OpenNamespace(path); err == nil {
-			inodes = append(inodes, ns.Inode())
-			ns.Close()
+			opened = append(opened, ns)
 		}
 	}
-	return kernel.KillIn(ctx, inodes...)
+	return kernel.KillIn(ctx, opened...)
 }
 
 // view is the group as it is now.
