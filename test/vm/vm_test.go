@@ -163,7 +163,10 @@ func (l *lab) upCommand(example string) []string {
 // deploy applies manifests and waits until what they describe is ready.
 func (l *lab) deploy(t *testing.T, example string, manifests []string) {
 	for _, m := range manifests {
-		l.kubectl(t, "apply", "-f", l.Example(example, m))
+		world.Eventually(t, commandLimit, func() error { // in emulation a request to the API may meet a time-out of kubectl's
+			_, err := l.Try(commandLimit, "kubectl", "--name", l.Name, "apply", "-f", l.Example(example, m))
+			return err
+		})
 	}
 	for name := range strings.FieldsSeq(l.kubectl(t, "get", "deployments,statefulsets,daemonsets", "-o", "name")) {
 		l.kubectl(t, "rollout", "status", name, "--timeout="+commandLimit.String())
