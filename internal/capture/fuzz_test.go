@@ -119,6 +119,8 @@ func FuzzObjects(f *testing.F) {
 		[]byte(`{"items":[{"metadata":{"namespace":"a","name":"s-1","labels":{"kubernetes.io/service-name":"s"}},`+
 			`"endpoints":[{"addresses":["10.0.0.9"],"conditions":{"ready":false}}],"ports":[{"port":80}]}]}`))
 	f.Add(rows["ippools.json"], []byte(`{"items":[{"metadata":{"name":"p"},"spec":{"cidr":"10.0.0.0/8","natOutgoing":true}}]}`))
+	f.Add(rows[capture.NetworkPoliciesFile], []byte(`{"items":[{"metadata":{"namespace":"a","name":"p"},"spec":{"podSelector":{"matchLabels":{"app":"web"},`+
+		`"matchExpressions":[{"key":"tier","operator":"NotIn","values":["x",""]},{"key":"k","operator":"Exists"}]},"policyTypes":["Ingress","Egress"]}}]}`))
 	f.Add(rows["configmaps.json"],
 		[]byte(`{"metadata":{"namespace":"kube-system","name":"ip-masq-agent"},"data":{"config":"nonMasqueradeCIDRs: [10.0.0.0/8]"}}`))
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {

@@ -31,6 +31,7 @@ var ObjectLists = []ObjectList{
 	{"endpointslices.json", []string{"/apis/discovery.k8s.io/v1/endpointslices"}, trimTo[sliceObject]},
 	{"nodes.json", []string{"/api/v1/nodes"}, trimTo[nodeObject]},
 	{"ippools.json", []string{"/apis/crd.projectcalico.org/v1/ippools"}, trimTo[poolObject]},
+	{NetworkPoliciesFile, []string{"/apis/networking.k8s.io/v1/networkpolicies"}, trimNetworkPolicy},
 	{configMapsFile, ConfigMapPaths(ConfigMapNames), trimConfigMap},
 }
 
@@ -216,9 +217,13 @@ func ReadObjects(lists map[string][]byte) (snapshot.Objects, error) {
 	endpoints, err := items[sliceObject](lists, "endpointslices.json", err)
 	nodes, err := items[nodeObject](lists, "nodes.json", err)
 	pools, err := items[poolObject](lists, "ippools.json", err)
-	configs, err := items[configMapObject](lists, "configmaps.json", err)
+	configs, err := items[configMapObject](lists, configMapsFile, err)
+	policies, err := items[networkPolicyObject](lists, NetworkPoliciesFile, err)
 	if err != nil {
 		return o, err
+	}
+	if o.NetworkPolicies, err = networkPolicies(policies, lists[NetworkPoliciesFile] != nil); err != nil {
+		return snapshot.Objects{}, err
 	}
 	for _, p := range pods {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {

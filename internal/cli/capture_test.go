@@ -5,8 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -195,4 +199,86 @@ func TestMap(t *testing.T) {
 	if (&redaction{on: true, file: "-"}).check("o") == nil {
 		t.Error("--map - is accepted, and writes a file of that name")
 	}
+}
+
+// TestPoliciesOfACapture: a walk through a capture, redacted or not, says which NetworkPolicies select the pods that the packet comes to
+// and are not enforced. A capture without the list says so.
+func TestPoliciesOfACapture(t *testing.T) {
+	held := capturetest.Open(t, worldA)
+	policy := func(name, selector, kind string) string {
+		return `{"metadata":{"namespace":"default","name":"` + name + `"},"spec":{"podSelector":` + selector + `,"policyTypes":["` + kind + `"]}}`
+	}
+	// The pods of a Deployment differ in no label but one that is made up here.
+	held.Lists["pods.json"] = bytes.Replace(held.Lists["pods.json"], []byte(`"app": "nginx",`), []byte(`"app": "nginx", "first": "",`), 1)
+	held.Lists[capture.NetworkPoliciesFile] = []byte(`{"items":[` + strings.Join([]string{
+		policy("first", `{"matchLabels":{"first":""}}`, "Ingress"),
+		policy("second", `{"matchLabels":{"app":"nginx"},"matchExpressions":[{"key":"first","operator":"DoesNotExist"}]}`, "Ingress"),
+		policy("sent", `{}`, "Egress"), policy("others", `{"matchLabels":{"app":"whereami"}}`, "Ingress"),
+	}, ",") + `]}`)
+	walk := func(file string, args ...string) string {
+		var o, e bytes.Buffer
+		args = append([]string{"walk", "--snapshot", file, "--from", "vm/testvm", "--to"}, args...)
+		if code := Main(args, Streams{Out: &o, Err: &e}); code != 0 {
+			t.Fatalf("%v: exit status %d: %s", args, code, e.String())
+		}
+		return o.String()
+	}
+	count := func(out string) map[string]bool {
+		found := map[string]bool{}
+		for _, name := range []string{"first", "second", "sent", "others"} {
+			found[name] = strings.Contains(out, "NetworkPolicy default/"+name+" is not enforced: node aks-nodepool1-31351229-0 has no rules of")
+		}
+		return found
+	}
+	file := filepath.Join(t.TempDir(), "x.pwcap.tar.gz")
+	if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), file, redaction{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	const service = "10.13.76.4:" // the node's address
+	all := walk(file, service+nginxPort(t, held))
+	if got := count(all); !maps.Equal(got, map[string]bool{"first": true, "second": true, "sent": false, "others": false}) {
+		t.Errorf("%v in\n%s", got, all)
+	}
+	path := filepath.Join(t.TempDir(), "r.pwcap.tar.gz")
+	if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), path, redaction{on: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c, err := capture.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	source := capture.NewSource(c.Origin())
+	names := source.Names()
+	vm := names[slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, "vm/") })]
+	for i, p := range source.Objects().Pods {
+		var o, e bytes.Buffer
+		code := Main([]string{"walk", "--snapshot", path, "--from", vm, "--to", p.IPs[0].String() + ":80"}, Streams{Out: &o, Err: &e})
+		found := regexp.MustCompile(`NetworkPolicy default/netpol-\w+ is not enforced`).FindAllString(o.String(), -1)
+		if code != 0 || len(found) != 1 {
+			t.Errorf("pod %d: exit status %d, %s, %q in\n%s", i, code, e.String(), found, o.String())
+		}
+	}
+
+	var o bytes.Buffer
+	Main([]string{"walk", "--snapshot", worldA, "--from", "vm/testvm", "--to", "10.13.76.6:80"}, Streams{Out: &o, Err: io.Discard})
+	if !strings.Contains(o.String(), "whether a NetworkPolicy selects it is not known: there is no list of NetworkPolicies") {
+		t.Error(o.String())
+	}
+}
+
+// nginxPort is the node port of world A's service nginx.
+func nginxPort(t *testing.T, held *capturetest.Held) string {
+	t.Helper()
+	objects, err := capture.ReadObjects(held.Lists)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range objects.Services {
+		if s.Name == "nginx" {
+			return strconv.Itoa(int(s.Ports[0].NodePort))
+		}
+	}
+	t.Fatal("no service nginx")
+	return ""
 }

@@ -176,7 +176,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	}
 	hosts := append(read.Hosts, hostsOf(result)...)
 	options.Owners = owners(world, hosts)
-	options.Read = append(options.Read, world.ignoredPolicies(req.Host, hosts)...)
+	options.Read = append(options.Read, explain.NetworkPolicies(world, result, options.Owners)...)
 	options.Read = append(options.Read, world.assumedInterfaces(hosts)...)
 	if o.choose != "" {
 		objects := world.Objects()

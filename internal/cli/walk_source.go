@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,8 +37,6 @@ type world struct {
 	read []walk.Assumption
 	// public are the public addresses of the lab's VMs; nil for a file.
 	public func() map[string]netip.Addr
-	// policies are the lab's NetworkPolicies, which nothing enforces; nil for a file or another cluster.
-	policies func() []lab.IgnoredPolicy
 	// lookUp asks the lab's resolver for a name's addresses; nil for a file or a cluster.
 	lookUp func(name string) ([]netip.Addr, error)
 	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
@@ -99,7 +96,6 @@ func openLab(ctx context.Context, name string) (*world, error) {
 		w.notes = append(w.notes, notAllKnown(err)...)
 	}
 	status := sync.OnceValue(func() lab.Status { return lab.StatusOf(ctx, d) })
-	w.policies = func() []lab.IgnoredPolicy { return status().IgnoredPolicies }
 	w.public = sync.OnceValue(func() map[string]netip.Addr {
 		all := map[string]netip.Addr{}
 		for _, h := range status().Hosts {
@@ -110,27 +106,6 @@ func openLab(ctx context.Context, name string) (*world, error) {
 		return all
 	})
 	return w, nil
-}
-
-// ignoredPolicies returns an assumption for each NetworkPolicy that is about the walk's sender or one of its receivers. Nothing enforces
-// them.
-func (w *world) ignoredPolicies(sender string, hosts []string) (assumed []walk.Assumption) {
-	if w.policies == nil {
-		return nil
-	}
-	for _, pod := range w.Objects().Pods {
-		host := "pod/" + pod.Namespace + "/" + pod.Name
-		if !slices.Contains(hosts, host) {
-			continue
-		}
-		for _, p := range w.policies() {
-			if p.Selects(pod, host == sender) {
-				assumed = append(assumed, walk.Assumption{Host: host,
-					What: fmt.Sprintf("NetworkPolicy %s/%s is not enforced: this lab has no network policy engine", p.Namespace, p.Name)})
-			}
-		}
-	}
-	return assumed
 }
 
 // namespaces gives the places of a lab's hosts; what was opened is closed by close.

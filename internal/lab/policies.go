@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -40,16 +39,6 @@ type IgnoredPolicy struct {
 	Name        string                    `json:"name"`
 	PolicyTypes []networkingv1.PolicyType `json:"policyTypes"`
 	PodSelector metav1.LabelSelector      `json:"podSelector"`
-}
-
-// Selects reports whether the policy is about what a pod sends or about what it receives.
-func (p IgnoredPolicy) Selects(pod snapshot.Pod, sends bool) bool {
-	policyType := networkingv1.PolicyTypeIngress
-	if sends {
-		policyType = networkingv1.PolicyTypeEgress
-	}
-	selector, err := metav1.LabelSelectorAsSelector(&p.PodSelector)
-	return err == nil && p.Namespace == pod.Namespace && slices.Contains(p.PolicyTypes, policyType) && selector.Matches(labels.Set(pod.Labels))
 }
 
 // notEnforced is the message of the event, and the end of the warning, in a lab with the network policy engine that cluster.yaml names.

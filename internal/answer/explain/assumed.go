@@ -66,7 +66,7 @@ func (p *page) relevant(r *walk.Result) (kept []walk.Assumption, rest int) {
 		words := slices.DeleteFunc(chainWord.FindAllString(a.What, -1), func(w string) bool {
 			return w != strings.ToUpper(w) && p.o.Owners.signatures().Chain(reason.IP, "", w) == nil
 		})
-		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return met[w] }) {
+		if a.Component == "" && len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return met[w] }) {
 			rest++
 			continue
 		}

@@ -91,6 +91,7 @@ func (r *redactor) lists(lists map[string][]byte, problem error) (map[string][]b
 	if problem != nil {
 		problem = errors.New(r.problem(problem.Error()))
 	}
+	labels := selectorKeys(lists[capture.NetworkPoliciesFile])
 	for _, l := range capture.ObjectLists {
 		data, ok := lists[l.File]
 		if !ok {
@@ -100,13 +101,15 @@ func (r *redactor) lists(lists map[string][]byte, problem error) (map[string][]b
 		for i := 0; i < len(objects) && err == nil; i++ {
 			var o map[string]any
 			if err = decodeNumbers(objects[i], &o); err == nil {
-				r.object(l.File, o)
+				r.object(l.File, o, labels)
 				objects[i], err = json.Marshal(o)
 			}
 		}
-		if problem = errors.Join(problem, err); err == nil {
-			out[l.File] = capture.List(objects)
+		if err != nil {
+			problem = errors.Join(problem, errors.New(r.problem(err.Error())))
+			continue
 		}
+		out[l.File] = capture.List(objects)
 	}
 	return out, problem
 }

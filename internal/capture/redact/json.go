@@ -113,18 +113,26 @@ func (r *redactor) split(v, out map[string]any, addr, length string) {
 	}
 }
 
-// object replaces what a Kubernetes object names, in place. The lists are trimmed to the shapes of objects.go.
-func (r *redactor) object(file string, o map[string]any) {
+// object replaces what a Kubernetes object names, in place. The lists are trimmed to the shapes of objects.go. Of a pod's labels it keeps
+// those with the keys that NetworkPolicies select by.
+func (r *redactor) object(file string, o map[string]any, selectors map[string]bool) {
 	meta, _ := o["metadata"].(map[string]any)
 	if meta == nil {
 		return
 	}
 	kind := map[string]string{"pods.json": "pod", "services.json": "svc", "nodes.json": "node", "ippools.json": "pool",
-		"endpointslices.json": "slice"}[file]
+		"endpointslices.json": "slice", capture.NetworkPoliciesFile: "netpol"}[file]
 	labels := map[string]any{}
 	if old, ok := meta["labels"].(map[string]any); ok {
 		if service, ok := old[capture.ServiceLabel].(string); ok {
 			labels[capture.ServiceLabel] = r.names.of("svc", service)
+		}
+		if file == podsFile {
+			for key, value := range old {
+				if selectors[key] {
+					labels[r.labelKey(key)] = r.labelValue(value)
+				}
+			}
 		}
 	}
 	delete(meta, "labels")
@@ -137,11 +145,62 @@ func (r *redactor) object(file string, o map[string]any) {
 	if namespace, ok := meta["namespace"].(string); ok {
 		meta["namespace"] = r.names.of("ns", namespace)
 	}
+	if spec, ok := o["spec"].(map[string]any); ok && file == capture.NetworkPoliciesFile {
+		r.selector(spec["podSelector"])
+		return
+	}
 	for k, v := range o {
 		if k != "metadata" {
 			o[k] = r.objectTree(k, v)
 		}
 	}
+}
+
+const podsFile = "pods.json"
+
+// selectorKeys are the labels' keys that a list of NetworkPolicies selects pods by; none of a list that cannot be read.
+func selectorKeys(policies []byte) map[string]bool {
+	keys := map[string]bool{}
+	objects, err := capture.ReadObjects(map[string][]byte{capture.NetworkPoliciesFile: policies})
+	if err != nil {
+		return keys
+	}
+	for _, p := range objects.NetworkPolicies {
+		for _, r := range p.Selector {
+			keys[r.Key] = true
+		}
+	}
+	return keys
+}
+
+// selector replaces the labels of a policy's podSelector, in place, as object does those of pods.
+func (r *redactor) selector(podSelector any) {
+	selector, _ := podSelector.(map[string]any)
+	if labels, ok := selector["matchLabels"].(map[string]any); ok {
+		changed := map[string]any{}
+		for key, value := range labels {
+			changed[r.labelKey(key)] = r.labelValue(value)
+		}
+		selector["matchLabels"] = changed
+	}
+	expressions, _ := selector["matchExpressions"].([]any)
+	for _, e := range expressions {
+		e, _ := e.(map[string]any)
+		if key, ok := e["key"].(string); ok {
+			e["key"] = r.labelKey(key)
+		}
+		values, _ := e["values"].([]any)
+		for i := range values {
+			values[i] = r.labelValue(values[i])
+		}
+	}
+}
+
+func (r *redactor) labelKey(key string) string { return r.names.of("label", key) }
+
+func (r *redactor) labelValue(value any) any {
+	text, _ := value.(string)
+	return r.names.of("value", text)
 }
 
 // objectTree replaces the names and addresses below a field of an object.

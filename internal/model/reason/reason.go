@@ -72,6 +72,7 @@ const (
 	DropMark            // marks packets to be dropped
 	Policy              // a network security group: who returns from it is allowed
 	Outbound            // Azure's own translation of what leaves it
+	NetworkPolicy       // a network policy engine decides there about what pods send or receive
 )
 
 // Fields are what the words of patterns stand for in a rule, and what is known beside; without braces.

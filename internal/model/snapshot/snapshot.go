@@ -182,6 +182,8 @@ type Objects struct {
 	// Pools are Calico's; ConfigMaps those of the ip-masq-agent.
 	Pools      []Pool
 	ConfigMaps []ConfigMap
+	// NetworkPolicies are those of all namespaces; nil where they were not read.
+	NetworkPolicies []NetworkPolicy
 }
 
 // Pod is a pod's place.
@@ -231,6 +233,50 @@ type Pool struct {
 type ConfigMap struct {
 	Namespace, Name string
 	Data            map[string]string
+}
+
+// NetworkPolicy is the part of a NetworkPolicy that says which pods of its namespace it selects.
+type NetworkPolicy struct {
+	Namespace, Name string
+	Ingress, Egress bool          // what it is about: traffic to the pods, traffic from them
+	Selector        []Requirement // all must hold
+}
+
+// Requirement is one condition on a pod's labels.
+type Requirement struct {
+	Key      string
+	Operator LabelOperator
+	Values   []string
+}
+
+// LabelOperator is the operator of a Requirement (meta/v1, LabelSelectorOperator).
+type LabelOperator string
+
+// The operators.
+const (
+	LabelIn           LabelOperator = "In"
+	LabelNotIn        LabelOperator = "NotIn"
+	LabelExists       LabelOperator = "Exists"
+	LabelDoesNotExist LabelOperator = "DoesNotExist"
+)
+
+// Selects reports whether the policy selects a pod.
+func (p *NetworkPolicy) Selects(pod *Pod) bool {
+	return p.Namespace == pod.Namespace &&
+		!slices.ContainsFunc(p.Selector, func(r Requirement) bool { return !r.matches(pod.Labels) })
+}
+
+func (r *Requirement) matches(labels map[string]string) bool {
+	value, exists := labels[r.Key]
+	switch r.Operator {
+	case LabelIn:
+		return exists && slices.Contains(r.Values, value)
+	case LabelNotIn:
+		return !exists || !slices.Contains(r.Values, value)
+	case LabelExists:
+		return exists
+	}
+	return !exists
 }
 
 // Peer finds the other end of a wire; false where it is not known.

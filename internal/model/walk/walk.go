@@ -68,6 +68,8 @@ type Result struct {
 type Assumption struct {
 	Host string
 	What string // "the routes are not known: the packet is taken to be forwarded"
+	// Component is the part of the data path that it is about, as programs know it: "NetworkPolicy"; "" for no single one.
+	Component string
 	// Tied are the chains with the same priority whose order it is, which no snapshot has; zero for another assumption.
 	Tied [2]ChainRef
 }

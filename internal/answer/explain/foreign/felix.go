@@ -12,6 +12,9 @@ func felix() reason.Writer {
 	chain := func(name, purpose string, rules ...reason.Line) reason.Chain {
 		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
 	}
+	decides := func(name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: "filter", Name: name, Role: reason.NetworkPolicy, For: purpose, Rules: rules}
+	}
 	policy := func(direction string) []reason.Line {
 		return []reason.Line{
 			{To: "MARK", Text: said + `Policy {policy} ` + direction + `" *`, For: "Calico policy {policy} allows " + direction},
@@ -66,10 +69,10 @@ func felix() reason.Writer {
 				reason.Line{To: "RETURN", Text: "-o {link}", For: "Calico: from the node to a pod: nobody is asked"},
 				reason.Line{To: "MARK", For: "Calico: nothing is allowed yet"},
 				reason.Line{To: "cali-to-host-endpoint", For: "Calico: policies of the node's own interfaces"}, accepted),
-			chain("cali-from-wl-dispatch", "finds the pod that a packet is from",
+			decides("cali-from-wl-dispatch", "finds the pod that a packet is from",
 				reason.Line{To: "cali-fw-{link}", For: "Calico: from the pod behind {link}"},
 				reason.Line{To: "DROP", For: "Calico: from no pod that it knows"}),
-			chain("cali-to-wl-dispatch", "finds the pod that a packet is for",
+			decides("cali-to-wl-dispatch", "finds the pod that a packet is for",
 				reason.Line{To: "cali-tw-{link}", For: "Calico: for the pod behind {link}"},
 				reason.Line{To: "DROP", For: "Calico: for no pod that it knows"}),
 			chain("cali-wl-to-host", "from a pod to its node",

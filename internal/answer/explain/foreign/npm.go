@@ -18,10 +18,10 @@ func npm() reason.Writer {
 		Words: map[string]string{"policy": `[^\s]+?`, "rule": ".+", "number": "[0-9]+", "rest": ".*"},
 		Chains: []reason.Chain{
 			chain("FORWARD", "where Azure NPM begins", reason.Line{To: "AZURE-NPM", For: "Azure NPM: do network policies allow it?"}),
-			chain("AZURE-NPM", "network policies",
-				reason.Line{To: "AZURE-NPM-INGRESS", For: "Azure NPM: policies of the receiver"},
-				reason.Line{To: "AZURE-NPM-EGRESS", For: "Azure NPM: policies of the sender"},
-				reason.Line{To: "AZURE-NPM-ACCEPT", For: "Azure NPM: no policy denies it"}),
+			{Table: "filter", Name: "AZURE-NPM", Role: reason.NetworkPolicy, For: "network policies", Rules: []reason.Line{
+				{To: "AZURE-NPM-INGRESS", For: "Azure NPM: policies of the receiver"},
+				{To: "AZURE-NPM-EGRESS", For: "Azure NPM: policies of the sender"},
+				{To: "AZURE-NPM-ACCEPT", For: "Azure NPM: no policy denies it"}}},
 			chain("AZURE-NPM-INGRESS", "policies of the receiver",
 				reason.Line{To: "AZURE-NPM-INGRESS-{number}", Comment: "INGRESS-POLICY-{policy}-TO-{rest}",
 					For: "Azure NPM: policy {policy} chooses the receiver"},
