@@ -202,7 +202,7 @@ func TestMap(t *testing.T) {
 }
 
 // TestPoliciesOfACapture: a walk through a capture, redacted or not, says which NetworkPolicies select the pods that the packet comes to
-// and are not enforced. A capture without the list says so.
+// and are not enforced. With --choose it names only those of the pods that are left. A capture without the list says so.
 func TestPoliciesOfACapture(t *testing.T) {
 	held := capturetest.Open(t, worldA)
 	policy := func(name, selector, kind string) string {
@@ -239,6 +239,13 @@ func TestPoliciesOfACapture(t *testing.T) {
 	if got := count(all); !maps.Equal(got, map[string]bool{"first": true, "second": true, "sent": false, "others": false}) {
 		t.Errorf("%v in\n%s", got, all)
 	}
+	for _, number := range []string{"1", "2"} {
+		out := walk(file, service+nginxPort(t, held), "--choose", number)
+		if got := count(out); got["first"] == got["second"] {
+			t.Errorf("--choose %s: not the policy of one pod: %v in\n%s", number, got, out)
+		}
+	}
+
 	path := filepath.Join(t.TempDir(), "r.pwcap.tar.gz")
 	if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), path, redaction{on: true}, nil); err != nil {
 		t.Fatal(err)

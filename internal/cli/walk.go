@@ -176,14 +176,15 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	}
 	hosts := append(read.Hosts, hostsOf(result)...)
 	options.Owners = owners(world, hosts)
-	options.Read = append(options.Read, explain.NetworkPolicies(world, result, options.Owners)...)
-	options.Read = append(options.Read, world.assumedInterfaces(hosts)...)
 	if o.choose != "" {
 		objects := world.Objects()
 		if err := chosenOptions(&options, result, o.choose, &objects); err != nil {
 			return err
 		}
 	}
+	options.Read = append(options.Read, explain.NetworkPolicies(world, result, options.Owners)...)
+	met := slices.Compact(slices.Sorted(slices.Values(slices.Concat(read.Hosts, hostsOf(result)))))
+	options.Read = append(options.Read, world.assumedInterfaces(met)...)
 	if !o.live { // with --live the kernel says so
 		if err := lasting(world, result, &options); err != nil {
 			return err
