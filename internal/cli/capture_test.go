@@ -245,6 +245,10 @@ func TestPoliciesOfACapture(t *testing.T) {
 			t.Errorf("--choose %s: not the policy of one pod: %v in\n%s", number, got, out)
 		}
 	}
+	document := walk(file, "10.13.76.6:80", "-o", "json")
+	if !strings.Contains(document, `"component": "NetworkPolicy",`) {
+		t.Error(document)
+	}
 
 	path := filepath.Join(t.TempDir(), "r.pwcap.tar.gz")
 	if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), path, redaction{on: true}, nil); err != nil {

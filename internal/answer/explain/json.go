@@ -37,8 +37,9 @@ type Document struct {
 
 // AssumedDoc is something that was not known.
 type AssumedDoc struct {
-	Node string `json:"node,omitempty"`
-	What string `json:"what"`
+	Node      string `json:"node,omitempty"`
+	Component string `json:"component,omitempty"` // NetworkPolicy; absent where it is about no single one
+	What      string `json:"what"`
 }
 
 // PacketDoc is a packet at one place.
@@ -187,7 +188,7 @@ func newDocument(r *walk.Result, o Options) Document {
 		d.Outcomes = append(d.Outcomes, s.doc(o))
 	}
 	for _, a := range slices.Concat(r.Assumed, o.Read) {
-		d.Assumed = append(d.Assumed, AssumedDoc{a.Host, a.What})
+		d.Assumed = append(d.Assumed, AssumedDoc{a.Host, a.Component, a.What})
 	}
 	return d
 }

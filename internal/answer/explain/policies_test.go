@@ -3,6 +3,7 @@ package explain
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -166,5 +167,9 @@ func TestPolicyNamedAsAChain(t *testing.T) {
 		Read: []walk.Assumption{{Host: "pod/default/web", What: what, Component: "NetworkPolicy"}}})
 	if err != nil || !strings.Contains(strings.Join(strings.Fields(b.String()), " "), what) {
 		t.Errorf("%v\n%s", err, b.String())
+	}
+	d := newDocument(toVNet(), Options{Read: []walk.Assumption{{Host: "pod/default/web", What: what, Component: "NetworkPolicy"}}})
+	if !slices.Contains(d.Assumed, AssumedDoc{"pod/default/web", "NetworkPolicy", what}) {
+		t.Errorf("assumed %+v", d.Assumed)
 	}
 }
