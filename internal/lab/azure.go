@@ -3,6 +3,8 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -12,6 +14,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
 )
 
@@ -154,3 +157,37 @@ func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Healt
 	}
 	return f
 }
+
+// apiObstacles say what leads a NIC's packets for the API server elsewhere, or denies them: a user-defined route, a security rule.
+func apiObstacles(n vnet.Network, name string) (all []string) {
+	nic, ok := n.NIC(name)
+	if !ok {
+		return nil
+	}
+	server := netip.AddrPortFrom(vnet.APIServerAddress, controlplane.Port)
+	decisions := n.Decide(nic, vnet.DirectionOutbound, vnet.SecurityFlow{
+		Protocol: unix.IPPROTO_TCP, Source: netip.AddrPortFrom(nic.Primary().Address, ephemeralPort), Destination: server,
+	})
+	if i := len(decisions) - 1; i >= 0 && !decisions[i].Allowed() {
+		all = append(all, fmt.Sprintf("%s its packets for the API server %s", decisions[i], server))
+	}
+	subnet, _ := n.Subnet(nic.VNet, nic.Subnet)
+	var by vnet.EffectiveRoute
+	for _, r := range n.EffectiveRoutes(nic.VNet, subnet.RouteTable) {
+		if r.Active && r.Prefix.Contains(server.Addr()) && (!by.Active || r.Prefix.Bits() >= by.Prefix.Bits()) {
+			by = r
+		}
+	}
+	if by.User == "" || by.NextHopType == vnet.NextHopInternet {
+		return all
+	}
+	hop := by.NextHopType
+	if by.NextHop.IsValid() {
+		hop += " " + by.NextHop.String()
+	}
+	return append(all, fmt.Sprintf("route %s (%s) of route table %s leads its packets for the API server %s to next hop %s",
+		by.User, by.Prefix, subnet.RouteTable, server, hop))
+}
+
+// ephemeralPort stands for the source port of a kubelet's connection, which the kernel chooses.
+const ephemeralPort = 32768

@@ -37,7 +37,7 @@ func (l *nodes) waitNode(ctx context.Context, n *node) error {
 			return err
 		}
 		if !pause.For(ctx, lookPause) {
-			return errors.New("not ready: " + whyNotReady(object))
+			return errors.New("not ready: " + l.withObstacles(n, object, whyNotReady(object)))
 		}
 	}
 }
@@ -111,5 +111,17 @@ func (l *nodes) realStatus(n *node) (pods int, problem string) {
 	case l.cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
 		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
-	return pods, "not Ready: " + c.Message
+	return pods, "not Ready: " + l.withObstacles(n, object, c.Message)
+}
+
+// withObstacles adds to why a node is not ready what in Azure's network may keep its kubelet from the API server. Where the kubelet itself
+// said why, it reached the API server and there is nothing to add.
+func (l *nodes) withObstacles(n *node, object *corev1.Node, why string) string {
+	if c := readyCondition(object); c != nil && c.Status != corev1.ConditionUnknown {
+		return why
+	}
+	for _, obstacle := range apiObstacles(l.azure.network(), n.NIC) {
+		why = strings.TrimSuffix(why, ".") + "; " + obstacle
+	}
+	return why
 }

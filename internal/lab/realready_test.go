@@ -63,6 +63,51 @@ func TestDeniedProbe(t *testing.T) {
 	}
 }
 
+// TestAPIObstacles: what keeps a node's packets from the API server is the user-defined route of the longest prefix that holds its address,
+// or a security rule.
+func TestAPIObstacles(t *testing.T) {
+	everything, api := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("203.0.113.0/24")
+	other := netip.MustParsePrefix("192.0.2.0/24")
+	appliance := netip.MustParseAddr("10.13.1.4")
+	deny := []vnet.SecurityRule{{Name: "shut", Priority: 100, Access: vnet.AccessDeny, Direction: vnet.DirectionOutbound, Protocol: vnet.Any,
+		Destinations: []string{vnet.TagInternet}}}
+	for name, test := range map[string]struct {
+		routes []vnet.UserRoute
+		rules  []vnet.SecurityRule
+		want   []string
+	}{
+		"none":            {nil, nil, nil},
+		"elsewhere":       {[]vnet.UserRoute{{Name: "o", Prefix: other, NextHopType: vnet.NextHopNone}}, nil, nil},
+		"to the internet": {[]vnet.UserRoute{{Name: "i", Prefix: everything, NextHopType: vnet.NextHopInternet}}, nil, nil},
+		"of everything, to nowhere": {[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopNone}}, nil,
+			[]string{"route all (0.0.0.0/0) of route table fw leads its packets for the API server 203.0.113.1:443 to next hop None"}},
+		"of everything, to an appliance": {
+			[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopAppliance, NextHop: appliance}}, nil,
+			[]string{"route all (0.0.0.0/0) of route table fw leads its packets for the API server 203.0.113.1:443 " +
+				"to next hop VirtualAppliance 10.13.1.4"}},
+		"a longer prefix to the internet": {[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopNone},
+			{Name: "api", Prefix: api, NextHopType: vnet.NextHopInternet}}, nil, nil},
+		"a longer prefix to nowhere": {[]vnet.UserRoute{{Name: "api", Prefix: api, NextHopType: vnet.NextHopNone},
+			{Name: "all", Prefix: everything, NextHopType: vnet.NextHopInternet}}, nil,
+			[]string{"route api (203.0.113.0/24) of route table fw leads its packets for the API server 203.0.113.1:443 to next hop None"}},
+		"a security rule": {nil, deny, []string{"NSG web rule shut (100) denies its packets for the API server 203.0.113.1:443"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := vnet.Network{
+				VNets: []vnet.VNet{{Name: "v", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
+					Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("10.13.76.0/24"), RouteTable: "fw", SecurityGroup: "web"}}}},
+				NICs: []vnet.NIC{{Name: "nic", Machine: "node", VNet: "v", Subnet: "s", ID: 1,
+					IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.4"), Primary: true}}}},
+				RouteTables:    []vnet.RouteTable{{Name: "fw", Routes: test.routes}},
+				SecurityGroups: []vnet.SecurityGroup{{Name: "web", Rules: test.rules}},
+			}
+			if got := apiObstacles(n, "nic"); !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // TestIsUp: a node is up by what its kubelet said after the machine's start, and without a network only where the user brings one.
 func TestIsUp(t *testing.T) {
 	started := time.Date(2026, 1, 2, 3, 4, 5, 700_000_000, time.UTC)
