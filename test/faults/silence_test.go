@@ -3,6 +3,7 @@ package faults
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,13 @@ func TestIgnoredIsSaid(t *testing.T) {
 	received := walk("vm/testvm", "pod/"+pod+":80")
 	if !strings.Contains(received, "NetworkPolicy default/deny-in is not enforced") || strings.Contains(received, "default/others") {
 		t.Errorf("a policy about the receiver alone is to be said:\n%s", received)
+	}
+	file := filepath.Join(t.TempDir(), "x.pwcap.tar.gz")
+	w.Run(t, "capture", "--name", w.Name, "-o", file)
+	condition := regexp.MustCompile(`(?m)^.*NetworkPolicy .*$`)
+	captured := w.Run(t, "walk", "--snapshot", file, "--from", "vm/testvm", "--to", "pod/"+pod+":80")
+	if got, want := condition.FindAllString(captured, -1), condition.FindAllString(received, -1); !slices.Equal(got, want) {
+		t.Errorf("a capture says %q, the lab %q", got, want)
 	}
 	if sent := walk("pod/"+pod, "vm/testvm:80"); strings.Contains(sent, "NetworkPolicy") {
 		t.Errorf("no policy is about what the pod sends:\n%s", sent)

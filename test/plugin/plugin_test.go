@@ -74,6 +74,7 @@ func TestPlugin(t *testing.T) {
 	p.restrict(t)
 	p.parts(t, []part{
 		{"walks", walks},
+		{"policies", policies},
 		{"capture", captures},
 		{"dry run with least rights", dryRun},
 		{"wrong image", wrongImage},
