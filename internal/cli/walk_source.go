@@ -87,9 +87,15 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Source: source}
+	w := &world{Source: armview.WithDoubts(source)}
 	w.place = w.namespaces(d)
-	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
+	w.again = func(ctx context.Context) (snapshot.Source, error) {
+		fresh, err := lab.Snapshot(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		return armview.WithDoubts(fresh), nil
+	}
 	w.lookUp = func(name string) ([]netip.Addr, error) { return lab.LookUp(ctx, d, name) }
 	if err := source.ObjectsError(); err != nil {
 		w.unread = err
@@ -194,7 +200,7 @@ func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	if len(names) <= 3 {
 		of = snapshot.List(names)
 	}
-	w := &world{Source: source, taken: c.Taken, close: f.Close}
+	w := &world{Source: armview.WithDoubts(source), taken: c.Taken, close: f.Close}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }

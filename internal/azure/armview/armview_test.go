@@ -13,6 +13,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -291,4 +292,28 @@ func FuzzRead(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestWithDoubts shows that a lab's fabric asks where its kernel decides by one of two readings, before the verdict and once.
+func TestWithDoubts(t *testing.T) {
+	drop := &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Drop}}
+	comment := vnet.DoubtAccess.Comment("no-internet (300)")
+	chain := &netfilter.Chain{Name: "nsg/a/out/v", Rules: []netfilter.Rule{
+		{Number: 1, Statements: []netfilter.Statement{&netfilter.MatchProtocol{Protocol: packet.TCP}, drop}, Comment: comment},
+		{Number: 2, Statements: []netfilter.Statement{drop}, Comment: vnet.DoubtRule.Comment("no-8443 (310)")},
+	}}
+	fabric := &snapshot.Host{Name: armview.Host, Rules: &netfilter.Ruleset{Tables: []*netfilter.Table{{Chains: []*netfilter.Chain{chain}}}}}
+	src := armview.WithDoubts(nodes{armview.Host: fabric})
+	for range 2 {
+		if _, err := src.Host(armview.Host); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asking := chain.Rules[0].Statements
+	if len(asking) != 3 || asking[1].String() != "not understood: "+vnet.InternetDoubt || asking[2] != drop {
+		t.Errorf("doubted rule: %v", asking)
+	}
+	if len(chain.Rules[1].Statements) != 1 {
+		t.Errorf("rule with a certain verdict: %v", chain.Rules[1].Statements)
+	}
 }

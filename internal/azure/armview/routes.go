@@ -14,8 +14,8 @@ import (
 // Azure's own ranges: what it routes nowhere unless a virtual network has it (RFC 1918, RFC 6598; "Virtual network traffic routing",
 // default system routes, learn.microsoft.com), and what is nobody's on the internet (RFC 6890).
 var (
-	private   = parseAll("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
-	notPublic = parseAll("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")
+	private   = vnet.Private
+	notPublic = vnet.NotPublic
 )
 
 // Marks of a connection: the place that a packet of it goes to, and who chose that.

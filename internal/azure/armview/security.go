@@ -1,6 +1,7 @@
 package armview
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -125,10 +126,69 @@ func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 	if direction == vnet.DirectionOutbound {
 		f.platformRules(c, g, subnet)
 	}
-	for _, r := range g.sorted(direction) {
+	rules := g.sorted(direction)
+	space, _ := f.tagSpace(subnet)
+	comparable := comparableRules(rules)
+	for i, r := range rules {
 		f.securityRule(c, r, subnet)
+		switch d := space.DoubtOf(comparable, i); d {
+		case vnet.DoubtRule:
+			f.writeRule(c, r, subnet, d)
+		case vnet.DoubtAccess:
+			f.writeRule(c, r, subnet, d, internetDoubt)
+		}
 	}
 	return c
+}
+
+// internetDoubt is the question that all rules ask whose tag Internet may hold an address, so that one answer holds for all.
+var internetDoubt = maybe("%s", vnet.InternetDoubt)
+
+// comparableRules are rules as vnet compares them. What is not understood is in a form that vnet takes for unknown.
+func comparableRules(rules []SecurityRule) []vnet.SecurityRule {
+	var all []vnet.SecurityRule
+	for _, r := range rules {
+		c := vnet.SecurityRule{
+			Name: r.Name, Priority: r.Priority, Direction: r.Direction, Access: canonical(r.Access, vnet.AccessAllow, vnet.AccessDeny),
+			Protocol:     canonical(cmp.Or(r.Protocol, vnet.Any), vnet.Any, vnet.ProtocolTCP, vnet.ProtocolUDP, vnet.ProtocolICMP),
+			Sources:      comparableEnds(join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups),
+			Destinations: comparableEnds(join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups),
+		}
+		var known, sourcesKnown bool
+		c.SourcePorts, sourcesKnown = portRanges(join(r.SourcePortRange, r.SourcePortRanges))
+		c.DestinationPorts, known = portRanges(join(r.DestinationPortRange, r.DestinationPortRanges))
+		if !known || !sourcesKnown {
+			c.Protocol, c.SourcePorts, c.DestinationPorts = "unknown", nil, nil
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// canonical returns the word as it is written among some, whatever its case; another one as it is.
+func canonical(word string, words ...string) string {
+	for _, w := range words {
+		if strings.EqualFold(w, word) {
+			return w
+		}
+	}
+	return word
+}
+
+func comparableEnds(list []string, groups []ref) []string {
+	var all []string
+	for _, s := range list {
+		if !strings.Contains(s, ":") { // of IPv6 nothing is walked
+			all = append(all, canonical(s, vnet.TagVirtualNetwork, vnet.TagInternet, vnet.TagAzureLoadBalancer, vnet.Any))
+		}
+	}
+	for _, g := range groups {
+		all = append(all, g.id())
+	}
+	if len(all) == 0 && len(list) > 0 {
+		return []string{"IPv6"}
+	}
+	return all
 }
 
 // The service tags of what Azure's host serves.
@@ -192,9 +252,14 @@ func (g *SecurityGroup) sorted(direction string) []SecurityRule {
 // maxTags bounds how often one rule is written.
 const maxTags = 1000
 
-// securityRule writes a rule, as often as its lists have to be told apart: what they hold for certain, and what only may be.
+// securityRule writes a rule, as often as its lists have to be told apart: what they hold for certain, and what only may be. What the tag
+// Internet only may hold is not among it.
 func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string, tests ...netfilter.Statement) {
-	why := fmt.Sprintf("%s (%d)", title(r.Resource), r.Priority)
+	f.writeRule(c, r, subnet, vnet.NoDoubt, tests...)
+}
+
+func (f *fabric) writeRule(c *netfilter.Chain, r SecurityRule, subnet string, doubt vnet.Doubt, tests ...netfilter.Statement) {
+	why := doubt.Comment(fmt.Sprintf("%s (%d)", title(r.Resource), r.Priority))
 	verdict := decide(netfilter.Return)
 	switch {
 	case strings.EqualFold(r.Access, vnet.AccessDeny):
@@ -207,8 +272,8 @@ func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string,
 	if !ok {
 		rest = append(rest, maybe("rule %s holds: its protocol or ports are not understood", title(r.Resource)))
 	}
-	sources := f.holds(true, join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups, subnet)
-	destinations := f.holds(false, join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups, subnet)
+	sources := f.holds(true, join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups, subnet, doubt)
+	destinations := f.holds(false, join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups, subnet, doubt)
 	if len(sources)*len(destinations) > maxTags {
 		add(c, why, maybe("rule %s holds: it has too many service tags", title(r.Resource)), verdict)
 		return
@@ -227,8 +292,9 @@ func join(one string, more []string) []string {
 	return append([]string{one}, more...)
 }
 
-// holds are the tests for a list of addresses, tags and application security groups, any of which may hold.
-func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) [][]netfilter.Statement {
+// holds are the tests for a list of addresses, tags and application security groups, any of which may hold. With a doubt, the tag Internet
+// holds what it may hold, too.
+func (f *fabric) holds(source bool, list []string, groups []ref, subnet string, doubt vnet.Doubt) [][]netfilter.Statement {
 	var all [][]netfilter.Statement
 	var prefixes []netip.Prefix
 	if len(list)+len(groups) == 0 {
@@ -242,9 +308,10 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) 
 		case ok:
 			prefixes = append(prefixes, p)
 		case strings.EqualFold(s, vnet.TagVirtualNetwork):
-			networks, gateway, unread := f.virtualNetwork(subnet)
+			space, unread := f.tagSpace(subnet)
+			networks := space.VirtualNetwork()
 			prefixes = append(prefixes, networks...)
-			if gateway {
+			if f.hasGateway(subnet) {
 				all = append(all, f.learnt(source, networks))
 			}
 			if unread != "" {
@@ -255,8 +322,12 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) 
 		case strings.EqualFold(s, tagPlatformIMDS):
 			prefixes = append(prefixes, platform[1])
 		case strings.EqualFold(s, vnet.TagInternet):
-			networks, _, _ := f.virtualNetwork(subnet)
-			all = append(all, []netfilter.Statement{addresses(source, true, slices.Concat(networks, private, notPublic, platform)...)})
+			space, _ := f.tagSpace(subnet)
+			not, doubtful := space.NotInternet()
+			if doubt == vnet.NoDoubt {
+				not = append(not, doubtful...)
+			}
+			all = append(all, []netfilter.Statement{addresses(source, true, not...)})
 		case !strings.Contains(s, ":"): // of IPv6 nothing is walked
 			all = append(all, []netfilter.Statement{
 				addresses(source, true, slices.Concat(private, notPublic)...), maybe("%s in service tag %s", end(source), plain(s)),
@@ -328,19 +399,19 @@ func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilte
 	return append(tests, maybe("%s is a member of application security group %s", end(source), plain(last(group.ID))))
 }
 
-// virtualNetwork is what the tag VirtualNetwork holds for a subnet: its network, those peered with it, the prefixes of its subnet's
-// user-defined routes to appliances, pods of an overlay network, and Azure's host; with a gateway also what that has learnt, which is
-// not known. A peer to which the peering does not allow access is routed to, but the tag does not hold it ("Create, change, or delete a
-// virtual network peering", learn.microsoft.com). What else it may hold and was not read is said in words.
-func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, gateway bool, unread string) {
-	all = append(all, platform[0])
-	all = append(all, f.overlay...)
+// tagSpace is what the tags VirtualNetwork and Internet are made of for a subnet: its network, those peered with it, the prefixes of its
+// subnet's user-defined routes to appliances, and pods of an overlay network. A peer to which the peering does not allow access is routed
+// to, but the tag VirtualNetwork does not hold it ("Create, change, or delete a virtual network peering", learn.microsoft.com). What else
+// that tag may hold and was not read is said in words.
+func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
+	t.Networks = slices.Clone(f.overlay)
 	id := vnetOf(subnet)
 	v := f.VNets[id]
 	if v == nil || v.ID == "" {
-		return all, false, fmt.Sprintf("virtual network %s, which was not read", plain(last(id)))
+		t.Open = true
+		return t, fmt.Sprintf("virtual network %s, which was not read", plain(last(id)))
 	}
-	all = append(all, parseAll(v.AddressSpace.AddressPrefixes...)...)
+	t.Networks = append(t.Networks, parseAll(v.AddressSpace.AddressPrefixes...)...)
 	for i := range v.Peerings {
 		p := &v.Peerings[i]
 		if p.PeeringState != vnet.PeeringConnected || p.AllowVirtualNetworkAccess != nil && !*p.AllowVirtualNetworkAccess {
@@ -353,19 +424,27 @@ func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, gateway bool
 		case len(far) == 0:
 			unread = fmt.Sprintf("the network of peering %s, which was not read", title(p.Resource))
 		default:
-			all = append(all, far...)
+			t.Networks = append(t.Networks, far...)
 		}
 	}
 	if s := f.subnets[subnet]; s != nil {
-		if t := f.RouteTables[s.RouteTable.id()]; t != nil {
-			for _, r := range t.Routes {
-				if r.NextHopType == vnet.NextHopAppliance || r.NextHopType == vnet.NextHopVNetLocal {
-					all = append(all, parseAll(r.AddressPrefix)...)
+		if table := f.RouteTables[s.RouteTable.id()]; table != nil {
+			for _, r := range table.Routes {
+				if vnet.InVirtualNetwork(r.NextHopType) {
+					t.Routes = append(t.Routes, parseAll(r.AddressPrefix)...)
 				}
 			}
 		}
 	}
-	return all, f.gateway(v, id), unread
+	t.Open = unread != "" || f.hasGateway(subnet)
+	return t, unread
+}
+
+// hasGateway reports whether a subnet's virtual network has a gateway: the tag VirtualNetwork holds what that has learnt, which is unknown.
+func (f *fabric) hasGateway(subnet string) bool {
+	id := vnetOf(subnet)
+	v := f.VNets[id]
+	return v != nil && v.ID != "" && f.gateway(v, id)
 }
 
 // otherTests are a rule's protocol and ports; false where they are not understood.
@@ -384,23 +463,38 @@ func (r SecurityRule) otherTests() ([]netfilter.Statement, bool) {
 		source bool
 		list   []string
 	}{{true, join(r.SourcePortRange, r.SourcePortRanges)}, {false, join(r.DestinationPortRange, r.DestinationPortRanges)}} {
-		var ranges []netfilter.PortRange
-		anyPort := len(side.list) == 0
-		for _, s := range side.list {
-			if s == vnet.Any {
-				anyPort = true
-				continue
-			}
-			p, err := vnet.ParsePortRange(s)
-			if err != nil {
-				return nil, false
-			}
-			anyPort = anyPort || p.First == 0 && p.Last == 65535
-			ranges = append(ranges, netfilter.PortRange{Low: p.First, High: p.Last})
+		ranges, ok := portRanges(side.list)
+		if !ok {
+			return nil, false
 		}
-		if !anyPort {
-			all = append(all, ports(side.source, ranges...))
+		var matched []netfilter.PortRange
+		for _, p := range ranges {
+			matched = append(matched, netfilter.PortRange{Low: p.First, High: p.Last})
+		}
+		if len(matched) > 0 {
+			all = append(all, ports(side.source, matched...))
 		}
 	}
 	return all, true
+}
+
+// portRanges reads a rule's ports; none stands for every port. It returns false where they are not understood.
+func portRanges(list []string) (ranges []vnet.PortRange, ok bool) {
+	anyPort := false
+	for _, s := range list {
+		if s == vnet.Any {
+			anyPort = true
+			continue
+		}
+		p, err := vnet.ParsePortRange(s)
+		if err != nil {
+			return nil, false
+		}
+		anyPort = anyPort || p.First == 0 && p.Last == 65535
+		ranges = append(ranges, p)
+	}
+	if anyPort {
+		return nil, true
+	}
+	return ranges, true
 }

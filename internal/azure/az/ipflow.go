@@ -1,6 +1,7 @@
 package az
 
 import (
+	"fmt"
 	"io"
 	"net/netip"
 	"strings"
@@ -19,6 +20,9 @@ func testIPFlow(l Lab, o options, _ io.Writer) (any, error) {
 	nic, f, direction, err := o.flow(l.Network)
 	if err != nil {
 		return nil, err
+	}
+	if l.Network.IsUnknown(nic, direction, f) {
+		return nil, fmt.Errorf("unknown whether Azure allows the flow: it depends on whether %s", vnet.InternetDoubt)
 	}
 	verdict := armnetwork.VerificationIPFlowResult{Access: new(armnetwork.AccessAllow)}
 	if all := l.Network.Decide(nic, direction, f); len(all) > 0 {

@@ -110,7 +110,7 @@ func TestSecurityGroupsAsRules(t *testing.T) {
 		n := network(t, 2, 2)
 		if seed%2 == 0 {
 			n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{
-				{Name: "r", Prefix: netip.MustParsePrefix("198.51.100.0/25"), NextHopType: vnet.NextHopAppliance,
+				{Name: "r", Prefix: netip.MustParsePrefix([]string{"198.51.100.0/25", "0.0.0.0/0"}[seed/2%2]), NextHopType: vnet.NextHopAppliance,
 					NextHop: netip.MustParseAddr("10.13.1.4")},
 			}}}
 			n.VNets[0].Subnets[0].RouteTable = "t"

@@ -145,6 +145,8 @@ type SecurityFlow struct {
 type SecurityDecision struct {
 	Group string
 	Rule  SecurityRule
+	// Doubt is whether it is unknown that Azure decides by this rule, see [InternetDoubt].
+	Doubt Doubt
 }
 
 // Allowed tells whether the rule lets the flow begin.
@@ -156,22 +158,39 @@ func (d SecurityDecision) String() string {
 	if d.Allowed() {
 		does = "allows"
 	}
-	return fmt.Sprintf("NSG %s rule %s (%d) %s", d.Group, d.Rule.Name, d.Rule.Priority, does)
+	return fmt.Sprintf("NSG %s rule %s %s", d.Group, d.Doubt.Comment(fmt.Sprintf("%s (%d)", d.Rule.Name, d.Rule.Priority)), does)
 }
 
 // Decide gives what each security group says of a new flow of the NIC, in their order, up to the first that denies. A flow that none denies
 // passes, and so do its later packets and their answers: rules are asked once. What the host itself serves (DNS, DHCP, the wire server) no
-// rule is asked about ("Azure platform considerations", learn.microsoft.com).
+// rule is asked about ("Azure platform considerations", learn.microsoft.com). Where Azure's decision is unknown, it is the lab's, by the
+// wide reading of the tag Internet.
 func (n *Network) Decide(nic NIC, direction string, f SecurityFlow) []SecurityDecision {
+	return n.decide(nic, direction, f, wide)
+}
+
+// IsUnknown reports whether it is unknown if Azure lets a new flow of the NIC begin: the readings of the tag Internet differ.
+func (n *Network) IsUnknown(nic NIC, direction string, f SecurityFlow) bool {
+	allowed := func(r reading) bool {
+		all := n.decide(nic, direction, f, r)
+		return len(all) == 0 || all[len(all)-1].Allowed()
+	}
+	return allowed(wide) != allowed(narrow)
+}
+
+func (n *Network) decide(nic NIC, direction string, f SecurityFlow, by reading) []SecurityDecision {
 	if direction == DirectionOutbound && f.Destination.Addr() == ProbeSource {
 		return nil
 	}
-	tags := n.tagsOf(n.scopeOf(nic))
+	tags := n.tagSpace(n.scopeOf(nic))
 	var all []SecurityDecision
 	for _, g := range n.securityGroups(nic, direction) {
 		rules := g.sorted(direction)
-		i := slices.IndexFunc(rules, func(r SecurityRule) bool { return r.matches(f, tags) }) // the last one holds everything
-		d := SecurityDecision{g.Name, rules[i]}
+		i := slices.IndexFunc(rules, func(r SecurityRule) bool { return r.matches(f, tags, by) }) // the last one holds everything
+		d := SecurityDecision{Group: g.Name, Rule: rules[i]}
+		if !d.Rule.matches(f, tags, narrow) {
+			d.Doubt = tags.DoubtOf(rules, i)
+		}
 		all = append(all, d)
 		if !d.Allowed() {
 			break
@@ -205,13 +224,14 @@ func (n *Network) ProbeDenial(t ProbeTarget) (SecurityDecision, bool) {
 	return decisions[len(decisions)-1], true
 }
 
-func (r SecurityRule) matches(f SecurityFlow, tags tags) bool {
+func (r SecurityRule) matches(f SecurityFlow, tags TagSpace, by reading) bool {
 	number, known := map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17}[r.Protocol]
 	if known && number != f.Protocol {
 		return false
 	}
 	ports := f.Protocol == 6 || f.Protocol == 17
-	return holdsAddress(tags.spans(r.Sources), f.Source.Addr()) && holdsAddress(tags.spans(r.Destinations), f.Destination.Addr()) &&
+	return holdsAddress(tags.spans(r.Sources, by), f.Source.Addr()) &&
+		holdsAddress(tags.spans(r.Destinations, by), f.Destination.Addr()) &&
 		holdsPort(r.SourcePorts, f.Source.Port(), ports) && holdsPort(r.DestinationPorts, f.Destination.Port(), ports)
 }
 
@@ -290,61 +310,6 @@ func without(a, b []span) []span {
 		}
 	}
 	return all
-}
-
-// tags are the ranges that service tags hold in a scope.
-type tags map[string][]span
-
-// notPublic are the ranges that are nobody's on the internet, beside the private ones (RFC 6890).
-var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-}
-
-// tagsOf gives a scope's tags. User-defined routes that lead to the internet or nowhere count for none: Azure documents "address prefixes
-// used on user-defined routes" for VirtualNetwork, and that was seen of routes to appliances, 0.0.0.0/0 among them.
-func (n *Network) tagsOf(s scope) tags {
-	var networks, routes []span
-	for _, v := range n.VNets {
-		if v.Name == s.vnet || peered(*n, s.vnet, v.Name) {
-			for _, p := range v.AddressPrefixes {
-				networks = append(networks, spanOf(p))
-			}
-		}
-	}
-	if t, ok := n.RouteTable(s.table); ok {
-		for _, r := range t.Routes {
-			if r.NextHopType == NextHopAppliance || r.NextHopType == NextHopVNetLocal {
-				routes = append(routes, spanOf(r.Prefix))
-			}
-		}
-	}
-	platform := spanOf(host(ProbeSource))
-	inside := append(slices.Clone(networks), platform)
-	for _, p := range slices.Concat(private, notPublic) {
-		inside = append(inside, spanOf(p))
-	}
-	return tags{
-		TagVirtualNetwork:    merge(slices.Concat(networks, routes, []span{platform})),
-		TagInternet:          without([]span{spanOf(anywhere)}, merge(inside)),
-		TagAzureLoadBalancer: {platform},
-	}
-}
-
-// spans are the ranges that a rule's list of addresses stands for; an empty list is every address.
-func (t tags) spans(list []string) []span {
-	if anyAddress(list) {
-		return []span{spanOf(anywhere)}
-	}
-	var all []span
-	for _, s := range list {
-		if tag, ok := t[s]; ok {
-			all = append(all, tag...)
-		} else if p, err := parseAddressPrefix(s); err == nil {
-			all = append(all, spanOf(p))
-		}
-	}
-	return merge(all)
 }
 
 func anyAddress(list []string) bool {

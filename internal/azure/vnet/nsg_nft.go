@@ -44,7 +44,7 @@ func newFirewall(n Network) *firewall {
 			f.scopes = append(f.scopes, s)
 		}
 		for _, g := range groups {
-			if g.guards(n.tagsOf(n.scopeOf(nic))) {
+			if g.guards(n.tagSpace(n.scopeOf(nic))) {
 				f.guarded[nic.Link()] = true
 			}
 		}
@@ -54,10 +54,10 @@ func newFirewall(n Network) *firewall {
 }
 
 // guards tells whether the group may deny a flow between two addresses that its tag VirtualNetwork holds.
-func (g SecurityGroup) guards(t tags) bool {
-	inside := t[TagVirtualNetwork]
+func (g SecurityGroup) guards(t TagSpace) bool {
+	inside := t.spans([]string{TagVirtualNetwork}, wide)
 	meets := func(list []string) bool {
-		spans := t.spans(list)
+		spans := t.spans(list, wide)
 		return !slices.Equal(without(spans, inside), spans)
 	}
 	return slices.ContainsFunc(g.Rules, func(r SecurityRule) bool {
@@ -77,18 +77,30 @@ func (s scope) id() string {
 }
 
 // tagSet is the set of a tag's ranges.
-func (s scope) tagSet(tag string) string { return "tag/" + tag + "/" + s.id() }
+func (s scope) tagSet(tag string, by reading) string {
+	if tag == TagInternet && by == wide {
+		tag += "-and-routes"
+	}
+	return "tag/" + tag + "/" + s.id()
+}
 
 // securitySets writes the tags, and which NICs are asked about.
 func (w *nftWriter) securitySets(f *firewall) {
 	for _, s := range f.scopes {
-		t := f.n.tagsOf(s)
-		for _, tag := range []string{TagVirtualNetwork, TagInternet} {
+		t := f.n.tagSpace(s)
+		for _, tag := range []struct {
+			name string
+			by   reading
+		}{{TagVirtualNetwork, narrow}, {TagInternet, narrow}, {TagInternet, wide}} {
+			spans := t.spans([]string{tag.name}, tag.by)
+			if tag.by == wide && slices.Equal(spans, t.spans([]string{tag.name}, narrow)) {
+				continue
+			}
 			var ranges []string
-			for _, r := range t[tag] {
+			for _, r := range spans {
 				ranges = append(ranges, r.String())
 			}
-			w.set("set", s.tagSet(tag), "ipv4_addr", "interval", ranges)
+			w.set("set", s.tagSet(tag.name, tag.by), "ipv4_addr", "interval", ranges)
 		}
 	}
 	if !f.inside {
@@ -164,7 +176,7 @@ func (f *firewall) toHop(nic NIC) []string {
 	if len(f.guarded) > 0 {
 		rules = append(rules, because("iifname @guarded goto inside", askSender))
 	}
-	return append(rules, because(fmt.Sprintf("iifname @scope/%s ip saddr @%s goto untracked", s.id(), s.tagSet(TagVirtualNetwork)),
+	return append(rules, because(fmt.Sprintf("iifname @scope/%s ip saddr @%s goto untracked", s.id(), s.tagSet(TagVirtualNetwork, narrow)),
 		"the network security groups on its way let all of this through"), because("goto inside", askReceiver))
 }
 
@@ -231,13 +243,15 @@ func (w *nftWriter) group(f *firewall, g SecurityGroup, direction string, s scop
 		return name
 	}
 	f.chains[name] = true
-	parts := groupParts(g.sorted(direction))
+	rules := g.sorted(direction)
+	writer := ruleWriter{f.n.tagSpace(s), s, rules}
+	parts := groupParts(rules)
 	for i := len(parts) - 1; i >= 0; i-- { // a chain is written before those that lead to it
 		next := ""
 		if i < len(parts)-1 {
 			next = partName(name, i+1, parts)
 		}
-		w.part(partName(name, i, parts), parts[i], f.n.tagsOf(s), s, next)
+		w.part(partName(name, i, parts), parts[i], writer, next)
 	}
 	return name
 }
@@ -299,14 +313,14 @@ func partName(group string, i int, parts []groupPart) string {
 const nextRules = "no rule so far: the next ones"
 
 // part writes a part's chain; next is the one that follows, "" for the last, which decides everything.
-func (w *nftWriter) part(name string, p groupPart, t tags, s scope, next string) {
+func (w *nftWriter) part(name string, p groupPart, by ruleWriter, next string) {
 	var rules []string
 	if p.keyed {
-		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, t, s, next),
+		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, by, next),
 			"rules for one port of one address"))
 	} else {
 		for _, r := range p.rules {
-			rules = append(rules, r.nft(t, s, false))
+			rules = append(rules, by.nft(r, false)...)
 		}
 	}
 	if next != "" {
@@ -316,7 +330,7 @@ func (w *nftWriter) part(name string, p groupPart, t tags, s scope, next string)
 }
 
 // keyedRules writes a chain for each key and the map to them.
-func (w *nftWriter) keyedRules(name string, rules []SecurityRule, t tags, s scope, next string) string {
+func (w *nftWriter) keyedRules(name string, rules []SecurityRule, by ruleWriter, next string) string {
 	byKey := map[string][]string{}
 	var keys []string
 	for _, r := range rules {
@@ -324,7 +338,7 @@ func (w *nftWriter) keyedRules(name string, rules []SecurityRule, t tags, s scop
 		if byKey[k] == nil {
 			keys = append(keys, k)
 		}
-		byKey[k] = append(byKey[k], r.nft(t, s, true))
+		byKey[k] = append(byKey[k], by.nft(r, true)...)
 	}
 	var elements []string
 	for _, k := range keys {
@@ -336,17 +350,35 @@ func (w *nftWriter) keyedRules(name string, rules []SecurityRule, t tags, s scop
 	return name
 }
 
-// nft is the rule; found says that protocol and destination are known to fit. A rule that no flow can fit is "".
-func (r SecurityRule) nft(t tags, s scope, found bool) string {
-	source, ok := nftAddresses("ip saddr", r.Sources, t, s)
+// ruleWriter writes a group's rules of one direction, for one scope.
+type ruleWriter struct {
+	tags  TagSpace
+	scope scope
+	rules []SecurityRule // in the order in which they are asked
+}
+
+// nft is the rule; found says that protocol and destination are known to fit. A rule that no flow can fit is none. One that names the tag
+// Internet is written twice where its readings differ: for what the tag surely holds, and with a comment for what it may hold.
+func (w ruleWriter) nft(r SecurityRule, found bool) []string {
+	lines := w.line(r, found, narrow, NoDoubt)
+	i := slices.IndexFunc(w.rules, func(o SecurityRule) bool { return o.Name == r.Name && o.Priority == r.Priority })
+	if d := w.tags.DoubtOf(w.rules, i); d != NoDoubt {
+		lines = append(lines, w.line(r, found, wide, d)...)
+	}
+	return lines
+}
+
+// line is the rule by one reading of its tags: one line, or none where no flow can fit it.
+func (w ruleWriter) line(r SecurityRule, found bool, by reading, d Doubt) []string {
+	source, ok := w.addresses("ip saddr", r.Sources, by)
 	if !ok {
-		return ""
+		return nil
 	}
 	match := []string{source}
 	if !found {
-		destination, ok := nftAddresses("ip daddr", r.Destinations, t, s)
+		destination, ok := w.addresses("ip daddr", r.Destinations, by)
 		if !ok {
-			return ""
+			return nil
 		}
 		match = append(match, destination, r.nftProtocol())
 	}
@@ -358,8 +390,8 @@ func (r SecurityRule) nft(t tags, s scope, found bool) string {
 	if r.Access == AccessDeny {
 		verdict = "drop"
 	}
-	match = append(match, fmt.Sprintf(`%s comment "%s (%d)"`, verdict, r.Name, r.Priority))
-	return strings.Join(slices.DeleteFunc(match, func(s string) bool { return s == "" }), " ")
+	match = append(match, fmt.Sprintf(`%s comment "%s"`, verdict, d.Comment(fmt.Sprintf("%s (%d)", r.Name, r.Priority))))
+	return []string{strings.Join(slices.DeleteFunc(match, func(s string) bool { return s == "" }), " ")}
 }
 
 func (r SecurityRule) nftProtocol() string {
@@ -372,15 +404,18 @@ func (r SecurityRule) nftProtocol() string {
 	return ""
 }
 
-// nftAddresses tests an address; ok is false when none can fit.
-func nftAddresses(field string, list []string, t tags, s scope) (test string, ok bool) {
+// addresses tests an address; ok is false when none can fit.
+func (w ruleWriter) addresses(field string, list []string, by reading) (test string, ok bool) {
 	if anyAddress(list) {
 		return "", true
 	}
+	spans := w.tags.spans(list, by)
 	if len(list) == 1 && (list[0] == TagVirtualNetwork || list[0] == TagInternet) {
-		return field + " @" + s.tagSet(list[0]), true
+		if by == wide && slices.Equal(spans, w.tags.spans(list, narrow)) {
+			by = narrow
+		}
+		return field + " @" + w.scope.tagSet(list[0], by), true
 	}
-	spans := t.spans(list)
 	return field + " " + nftRanges(spans), len(spans) > 0
 }
 

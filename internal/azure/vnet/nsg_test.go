@@ -1,8 +1,10 @@
 package vnet_test
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -129,6 +131,115 @@ func TestUserRoutesInTag(t *testing.T) {
 	}
 	if decide("198.51.100.10") {
 		t.Error("a route to the internet lets the internet in")
+	}
+}
+
+// TestInternetDoubt shows that the readings of the tag Internet decide a flow only where a user-defined route leads its public address to
+// an appliance, and where no other rule decides the same.
+func TestInternetDoubt(t *testing.T) {
+	const in, out = vnet.DirectionInbound, vnet.DirectionOutbound
+	rule := func(direction, access string, from, to []string) []vnet.SecurityRule {
+		return []vnet.SecurityRule{{Name: "r", Priority: 200, Direction: direction, Access: access, Protocol: vnet.ProtocolTCP, Sources: from,
+			Destinations: to, DestinationPorts: []vnet.PortRange{{First: 80, Last: 80}}}}
+	}
+	internet := []string{vnet.TagInternet}
+	for name, c := range map[string]struct {
+		route, from, to string
+		rules           []vnet.SecurityRule
+		want            string
+		unknown         bool
+	}{
+		"denied outbound, everything to the appliance": {"0.0.0.0/0", "10.13.76.4:4000", "198.51.100.80:80", rule(out, vnet.AccessDeny, nil, internet),
+			"NSG nodes rule r (200), if Internet holds routed prefixes denies", true},
+		"denied outbound, another prefix to the appliance": {"203.0.113.0/24", "10.13.76.4:4000", "198.51.100.80:80",
+			rule(out, vnet.AccessDeny, nil, internet), "NSG nodes rule r (200) denies", false},
+		"denied outbound, the appliance's network": {"0.0.0.0/0", "10.13.76.4:4000", "172.17.0.4:80", rule(out, vnet.AccessDeny, nil, internet),
+			"NSG nodes rule AllowVnetOutBound (65000) allows", false},
+		"another rule denies": {"0.0.0.0/0", "10.13.76.4:4000", "198.51.100.80:80", append(rule(out, vnet.AccessDeny, nil, internet),
+			vnet.SecurityRule{Name: "all", Priority: 300, Direction: out, Access: vnet.AccessDeny, Protocol: vnet.Any}),
+			"NSG nodes rule r (200), or a later rule that does the same denies", false},
+		"let in to a front end, which the tag VirtualNetwork holds": {"0.0.0.0/0", "198.51.100.10:4000", "203.0.113.10:80",
+			rule(in, vnet.AccessAllow, internet, []string{"203.0.113.10"}), "NSG nodes rule r (200), or a later rule that does the same allows", false},
+		"let in to a front end, which it does not": {"198.51.100.0/24", "198.51.100.10:4000", "203.0.113.10:80",
+			rule(in, vnet.AccessAllow, internet, []string{"203.0.113.10"}), "NSG nodes rule r (200), if Internet holds routed prefixes allows", true},
+		"let in with a deny of others": {"0.0.0.0/0", "198.51.100.10:4000", "203.0.113.10:80",
+			append(rule(in, vnet.AccessAllow, internet, []string{"203.0.113.10"}),
+				vnet.SecurityRule{Name: "others", Priority: 4000, Direction: in, Access: vnet.AccessDeny, Protocol: vnet.Any}),
+			"NSG nodes rule r (200), if Internet holds routed prefixes allows", true},
+		"denied on another port": {"0.0.0.0/0", "10.13.76.4:4000", "198.51.100.80:443", rule(out, vnet.AccessDeny, nil, internet),
+			"NSG nodes rule AllowVnetOutBound (65000) allows", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nsgWorld(t)
+			n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{{Name: "r", Prefix: netip.MustParsePrefix(c.route),
+				NextHopType: vnet.NextHopAppliance, NextHop: netip.MustParseAddr("10.13.1.4")}}}}
+			n.VNets[0].Subnets[0].RouteTable = "t"
+			n.SecurityGroups[2].Rules = c.rules
+			nic, _ := n.NIC("node-nic")
+			f := vnet.SecurityFlow{Protocol: 6, Source: netip.MustParseAddrPort(c.from), Destination: netip.MustParseAddrPort(c.to)}
+			got := n.Decide(nic, c.rules[0].Direction, f)
+			if len(got) != 1 || got[0].String() != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+			if got := n.IsUnknown(nic, c.rules[0].Direction, f); got != c.unknown {
+				t.Errorf("unknown: %t", got)
+			}
+		})
+	}
+}
+
+// TestInternetDoubtOfRandomRules shows that a rule's access is doubted wherever the readings of the tag Internet decide a flow differently.
+func TestInternetDoubtOfRandomRules(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	one := func(list ...string) string { return list[random.IntN(len(list))] }
+	addresses := func() []string {
+		switch random.IntN(4) {
+		case 0:
+			return []string{vnet.TagInternet}
+		case 1:
+			return []string{vnet.TagVirtualNetwork}
+		case 2:
+			return []string{one("198.51.100.0/25", "198.51.100.0/24", "203.0.113.0/24", "10.13.76.0/24")}
+		}
+		return nil
+	}
+	end := func() netip.AddrPort {
+		a := netip.MustParseAddr(one("198.51.100.10", "198.51.100.200", "203.0.113.10", "10.13.76.4", "10.13.76.5"))
+		return netip.AddrPortFrom(a, uint16(80+random.IntN(4)))
+	}
+	unknown, settled := 0, 0
+	for range 300 {
+		n := nsgWorld(t)
+		n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{{Name: "r", Prefix: netip.MustParsePrefix(
+			one("0.0.0.0/0", "198.51.100.0/25", "203.0.113.0/24")), NextHopType: vnet.NextHopAppliance, NextHop: netip.MustParseAddr("10.13.1.4")}}}}
+		n.VNets[0].Subnets[0].RouteTable = "t"
+		for i := range random.IntN(6) {
+			r := vnet.SecurityRule{Name: "r" + strconv.Itoa(i), Priority: 100 + i, Direction: vnet.DirectionInbound, Sources: addresses(),
+				Destinations: addresses(), Access: one(vnet.AccessAllow, vnet.AccessDeny), Protocol: one(vnet.Any, vnet.ProtocolTCP, vnet.ProtocolUDP)}
+			for range random.IntN(3) {
+				first := uint16(80 + random.IntN(4))
+				r.DestinationPorts = append(r.DestinationPorts, vnet.PortRange{First: first, Last: first + uint16(random.IntN(3))})
+			}
+			n.SecurityGroups[2].Rules = append(n.SecurityGroups[2].Rules, r)
+		}
+		nic, _ := n.NIC("node-nic")
+		for range 50 {
+			f := vnet.SecurityFlow{Protocol: []uint8{1, 6, 17}[random.IntN(3)], Source: end(), Destination: end()}
+			d := n.Decide(nic, vnet.DirectionInbound, f)[0]
+			is := n.IsUnknown(nic, vnet.DirectionInbound, f)
+			if is && d.Doubt != vnet.DoubtAccess {
+				t.Fatalf("%+v: %s, doubt %d\n%+v", f, d, d.Doubt, n.SecurityGroups[2].Rules)
+			}
+			if is {
+				unknown++
+			}
+			if d.Doubt == vnet.DoubtRule {
+				settled++
+			}
+		}
+	}
+	if unknown < 200 || settled < 200 {
+		t.Errorf("only %d flows are unknown, and %d are not in spite of the doubt", unknown, settled)
 	}
 }
 

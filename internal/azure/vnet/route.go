@@ -18,10 +18,10 @@ type EffectiveRoute struct {
 	Active      bool       // false for a system route that a user-defined one of the same prefix overrides
 }
 
-// private are the ranges that Azure routes nowhere unless a virtual network has them (RFC 1918, RFC 6598; "Virtual network traffic
+// Private are the ranges that Azure routes nowhere unless a virtual network has them (RFC 1918, RFC 6598; "Virtual network traffic
 // routing", default system routes, learn.microsoft.com), nor a user-defined route leads everything to an appliance (routing example there;
 // what one of everything to the internet does is not documented, and taken to change nothing).
-var private = []netip.Prefix{
+var Private = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
 	netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 }
@@ -49,7 +49,7 @@ func (n *Network) EffectiveRoutes(vnet, table string) []EffectiveRoute {
 	firewalled := ok && slices.ContainsFunc(t.Routes, func(r UserRoute) bool {
 		return r.NextHopType == NextHopAppliance && r.Prefix.Bits() == 0
 	})
-	for _, p := range private {
+	for _, p := range Private {
 		if !firewalled && !taken(p) {
 			all = append(all, EffectiveRoute{Prefix: p, NextHopType: NextHopNone, Active: true})
 		}
