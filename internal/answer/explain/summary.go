@@ -76,7 +76,11 @@ func (s *explanation) aftermath() []string {
 	if back != nil && back.Refused {
 		more = append(more, back.Why)
 	}
-	if back != nil && back.Kind != walk.Delivered && back.Kind != walk.Left {
+	switch {
+	case back == nil || back.Kind == walk.Delivered || back.Kind == walk.Left:
+	case back.Kind == walk.Undecided:
+		more = append(more, fmt.Sprintf("whether the reply arrives is unknown: on %s: %s", endPlace(back), cmp.Or(back.Why, "see above")))
+	default:
 		more = append(more, fmt.Sprintf("the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above")))
 	}
 	return more

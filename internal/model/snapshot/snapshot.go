@@ -93,7 +93,7 @@ type Beyond struct {
 type Forwarder struct {
 	Name      string       // "appliance 10.13.200.4"
 	Addresses []netip.Addr // packets for these end there
-	// Stateful says that it drops an answer to a request that did not pass it.
+	// Stateful says that it drops an answer to a request that did not pass it, unless its rules, which are unknown, allow that as a new flow.
 	Stateful bool
 }
 

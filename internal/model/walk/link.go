@@ -187,11 +187,21 @@ func (t transit) leave(link string) passage {
 		case t.asked == nil:
 			t.run.forwarder = link
 		case f.Stateful && !passed:
-			end.Kind, end.Why = Dropped, "asymmetric routing: the request took another way, and a stateful firewall drops a reply without its request"
+			end.Kind, end.Why = withoutRequest(&t.p)
 		}
 	}
 	end.Link = link
 	return t.over(end)
+}
+
+// withoutRequest is what a stateful firewall does with a reply whose request it has not seen. A segment that answers is never the first of
+// a TCP connection. A datagram may be the first of a flow that the firewall's rules allow.
+func withoutRequest(reply *packet.Packet) (EndKind, string) {
+	const asymmetric = "asymmetric routing: the request took another way, and a stateful firewall "
+	if reply.Protocol == packet.TCP && reply.TCPFlags&(packet.SYN|packet.RST) != 0 {
+		return Dropped, asymmetric + "drops a reply without its request"
+	}
+	return Undecided, fmt.Sprintf("%sdrops a reply of %s without its request, unless its rules allow that as a new flow", asymmetric, reply.Protocol)
 }
 
 // cross takes the packet through a wire to another interface. What the kernel keeps beside it stays behind (skb_scrub_packet); its mark
