@@ -13,8 +13,8 @@ import (
 
 // Read adds what a JSON text holds: a resource, a list of them, or an answer of Azure Resource Manager with "value". Both ways of
 // writing them are understood, with "properties" and with their fields one level up, as az has them. Kinds that a walk does not need
-// are passed over. Source is the file's name: two files must not differ about a resource. Without one, the text is Azure's answer, which
-// replaces an earlier one.
+// are passed over. Source is the file's name: two files must not differ about a resource, and a file must not hold one page of a list only.
+// Without one, the text is Azure's answer, which replaces an earlier one, and whose next pages are the caller's to read.
 func (r *Resources) Read(source string, text []byte) error {
 	var root any
 	if err := unmarshal(text, &root); err != nil {
@@ -22,6 +22,9 @@ func (r *Resources) Read(source string, text []byte) error {
 	}
 	if o, ok := root.(map[string]any); ok {
 		if list, ok := o["value"].([]any); ok && o["id"] == nil {
+			if next, _ := o["nextLink"].(string); next != "" && source != "" {
+				return onePage(list)
+			}
 			root = list
 		}
 	}
@@ -40,6 +43,23 @@ func (r *Resources) Read(source string, text []byte) error {
 		}
 	}
 	return nil
+}
+
+// onePage is the error for a file that holds one page of a list. Resources of the other pages would be taken for ones that do not exist.
+func onePage(list []any) error {
+	command := "the list command of az, which fetches all pages"
+	if len(list) > 0 {
+		o, _ := list[0].(map[string]any)
+		id, _ := o["id"].(string)
+		switch {
+		case kind(id) == "managedclusters":
+			command = fmt.Sprintf("%q", clusterCommand)
+		case kinds[kind(id)].command != "":
+			command = fmt.Sprintf("%q", listCommand(id))
+		}
+	}
+	return fmt.Errorf("one page of a list: nextLink leads to more; save the whole list with %s, "+
+		"or save each further page as a file and take nextLink out", command)
 }
 
 // unmarshal reads JSON as az and shells write it.

@@ -91,11 +91,18 @@ func TestText(t *testing.T) {
 		utf16 = append(utf16, b, 0)
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"byte order mark":       {text: "\xef\xbb\xbf" + gateway},
-		"UTF-16":                {text: string(utf16), want: "the text is UTF-16; in PowerShell write it with"},
-		"empty":                 {text: "\n", want: "the file is empty"},
-		"table":                 {text: "Name    ResourceGroup\n------  -----", want: "no JSON as az … -o json writes it"},
-		"query":                 {text: `["a"]`, want: "a resource without an id: save what az … -o json prints without --query"},
+		"byte order mark":    {text: "\xef\xbb\xbf" + gateway},
+		"UTF-16":             {text: string(utf16), want: "the text is UTF-16; in PowerShell write it with"},
+		"empty":              {text: "\n", want: "the file is empty"},
+		"table":              {text: "Name    ResourceGroup\n------  -----", want: "no JSON as az … -o json writes it"},
+		"query":              {text: `["a"]`, want: "a resource without an id: save what az … -o json prints without --query"},
+		"a list's only page": {text: `{"value": ` + gateway + `, "nextLink": null}`},
+		"a list's first page": {text: `{"value": [{"id": "/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/natGateways/gw"}], "nextLink":
+"https://management.azure.com/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/natGateways?$skiptoken=2"}`,
+			want: `one page of a list: nextLink leads to more; save the whole list with "az network nat gateway list --resource-group net -o json > ` +
+				`nat-gateway-net.json", or save each further page as a file and take nextLink out`},
+		"clusters' first page":  {text: `{"value": [{"id": "/x/managedClusters/c"}], "nextLink": "x"}`, want: `"az aks list -o json > aks.json"`},
+		"an empty first page":   {text: `{"value": [], "nextLink": "x"}`, want: "save the whole list with the list command of az"},
 		"deep":                  {text: strings.Repeat("[", 1_000_000), want: "no JSON"},
 		"deep within":           {text: `[{"id": "/x/natGateways/gw", "sku": ` + strings.Repeat(`{"properties":`, 20_000), want: "no JSON"},
 		"field of another kind": {text: `[{"id": "/x/natGateways/gw", "publicIpAddresses": 7}]`, want: "/x/natGateways/gw: "},
@@ -106,6 +113,13 @@ func TestText(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, c.want)
 			}
 		})
+	}
+}
+
+// TestNextPage shows that a page of a list that Azure answered is read: whoever asked reads the others.
+func TestNextPage(t *testing.T) {
+	if err := armview.NewResources().Read("", []byte(`{"value": [{"id": "/x/natGateways/gw"}], "nextLink": "x"}`)); err != nil {
+		t.Error(err)
 	}
 }
 
