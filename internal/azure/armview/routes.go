@@ -27,6 +27,8 @@ const (
 
 func (f *fabric) rules() {
 	raw := f.base("raw", "filter", netfilter.Prerouting, netfilter.PriorityRaw, netfilter.Accept)
+	add(raw, "Azure's host, next to every machine", in(uplink), addresses(false, false, platform...),
+		unknown("Azure's host serves machines in Azure: what it does with a packet from the internet is not known"))
 	add(raw, "Azure's host, next to every machine", addresses(false, false, platform...), decide(netfilter.Accept))
 	for _, n := range f.nics {
 		f.senders(raw, n)
