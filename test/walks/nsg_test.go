@@ -62,6 +62,7 @@ func TestSecurityGroups(t *testing.T) {
 	t.Run("VM", s.vm)
 	t.Run("Service", s.service)
 	t.Run("Change", s.change)
+	t.Run("Azure", s.azure)
 }
 
 // vm: both groups are asked, the subnet's first; the first that denies decides; answers need no rule.
