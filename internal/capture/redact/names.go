@@ -248,7 +248,7 @@ var knownWords = wordSet(`kubernetes service services portals portal externally-
 	configured failsafe docker user azure cni swift svc pools pool addr-type cidr's cidrs cidr addrtype source-nat reject rejecting with ct state new established related
 	invalid valid untracked 169.254.169.254 metadata server wireserver wire dns proxy tcp udp sctp icmp ->
 	jump set comment rewritten destinations nodeport kubenet cluster-local match matches come redirect pods trying reach vip clusterip other will
-	dropped`)
+	dropped if internet holds routed prefixes or later does same that`)
 
 // publicCounters are the nfacct objects of kube-proxy (pkg/proxy/metrics).
 var publicCounters = wordSet("ct_state_invalid_dropped_pkts localhost_nps_accepted_pkts")

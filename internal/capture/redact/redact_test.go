@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/answer/authors"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/model/netfilter"
@@ -351,6 +352,8 @@ func TestRedactNames(t *testing.T) {
 		{r.Host, "fabric", `^fabric$`},
 		{r.Comment, "shop/cart:http cluster IP", `^ns-\w+/svc-\w+:http cluster IP$`},
 		{r.Comment, "kubernetes service portals", `^kubernetes service portals$`},
+		{r.Comment, vnet.DoubtAccess.Comment("acme (300)"), `^text-\w+ \(300\), if Internet holds routed prefixes$`},
+		{r.Comment, vnet.DoubtRule.Comment("acme (300)"), `^text-\w+ \(300\), or a later rule that does the same$`},
 		{r.Comment, "ticket ACME42: let Bob in", `^text-\w+ text-\w+: text-\w+ text-\w+ in$`},
 	} {
 		got := tt.how(tt.in)
