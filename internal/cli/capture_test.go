@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -292,4 +293,35 @@ func nginxPort(t *testing.T, held *capturetest.Held) string {
 	}
 	t.Fatal("no service nginx")
 	return ""
+}
+
+// TestRedactedWithAzure shows that a redacted capture does not go with Azure's own names, and that the error says so and what to do.
+func TestRedactedWithAzure(t *testing.T) {
+	held := capturetest.Open(t, worldA)
+	held.Hosts = slices.DeleteFunc(held.Hosts, func(h *capture.Raw) bool { return h.Name == "fabric" })
+	dir := t.TempDir()
+	nic := filepath.Join(dir, "nic.json")
+	const text = `[{"id": "/subscriptions/s/resourceGroups/MC_a/providers/Microsoft.Network/networkInterfaces/testvm-nic", "name": "testvm-nic",
+"macAddress": "00-0D-3A-00-00-01", "ipConfigurations": [{"primary": true, "privateIpAddress": "10.13.76.4"}]}]`
+	if err := os.WriteFile(nic, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, redacted := range []bool{false, true} {
+		path := filepath.Join(dir, fmt.Sprintf("%t.pwcap.tar.gz", redacted))
+		if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), path, redaction{on: redacted}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, azure := range []string{nic, byLogin, "/subscriptions/s/resourceGroups/MC_a"} {
+			if !redacted && azure != nic {
+				continue
+			}
+			var errs bytes.Buffer
+			args := []string{"walk", "--snapshot", path, "--from", "10.1.2.3", "--at", "fabric", "--to", "198.51.100.80:80", "--azure=" + azure}
+			code := Main(args, Streams{Out: io.Discard, Err: &errs})
+			says := strings.Contains(errs.String(), "the capture is redacted") && strings.Contains(errs.String(), redactedRemedy)
+			if says != redacted || redacted && code != 2 {
+				t.Errorf("redacted %t, --azure=%s: status %d, %s", redacted, azure, code, &errs)
+			}
+		}
+	}
 }

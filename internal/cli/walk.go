@@ -166,7 +166,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, world, req, &options)
 	if other, ok := errors.AsType[*armview.MismatchError](err); ok {
-		return badInput{fmt.Errorf("--azure: %w", other)}
+		return world.azureError(other)
 	}
 	if err != nil {
 		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {

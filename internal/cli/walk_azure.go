@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -32,6 +33,9 @@ func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
 	if len(a) == 0 {
 		return nil
 	}
+	if w.isRedacted && slices.ContainsFunc(a, isInAzure) {
+		return badInput{errors.New("--azure: the capture is redacted, so that its nodes are not found in Azure; " + redactedRemedy)}
+	}
 	resources, err := a.read(ctx, s, w.Source.Objects().Nodes)
 	if err != nil {
 		return err
@@ -41,7 +45,7 @@ func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
 		err = extended.Unmatched()
 	}
 	if err != nil {
-		return badInput{fmt.Errorf("--azure: %w", err)}
+		return w.azureError(err)
 	}
 	w.Source = extended
 	w.notes = append(w.notes, extended.Notes()...)
@@ -55,6 +59,24 @@ func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
 		}
 	}
 	return nil
+}
+
+// redactedRemedy is how a walk goes from a redacted capture through Azure: both have to have the same names.
+const redactedRemedy = "walk through the capture without --redact, or replace in the files all addresses, MAC addresses and names " +
+	"as the redaction's --map file has them"
+
+// azureError is the error for resources that are not those of the world's cluster. Those of a redacted capture's own cluster are not,
+// either, and the reason then misleads.
+func (w *world) azureError(err error) error {
+	if w.isRedacted {
+		return badInput{fmt.Errorf("--azure: the capture is redacted, and the files have other addresses and names; %s (%w)", redactedRemedy, err)}
+	}
+	return badInput{fmt.Errorf("--azure: %w", err)}
+}
+
+// isInAzure reports whether a value of --azure stands for Azure itself and not for files.
+func isInAzure(name string) bool {
+	return name == byLogin || strings.HasPrefix(strings.ToLower(name), "/subscriptions/")
 }
 
 // assumedInterfaces returns an assumption for each host whose interface in Azure only its address tells.
@@ -77,7 +99,7 @@ func (a azureOptions) read(ctx context.Context, s Streams, nodes []snapshot.Node
 	files := azureFiles{streams: s, left: maxAzureBytes, commands: func() []string { return armview.Commands(nodes) }}
 	for _, name := range a {
 		switch {
-		case name == byLogin || strings.HasPrefix(strings.ToLower(name), "/subscriptions/"):
+		case isInAzure(name):
 			scopes, err := azureScopes(name, nodes)
 			if err != nil {
 				return nil, err

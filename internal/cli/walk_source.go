@@ -32,7 +32,9 @@ import (
 type world struct {
 	snapshot.Source
 	taken time.Time // of the state; zero for a lab, which is now
-	notes []string
+	// isRedacted says that a capture's addresses and names are replaced.
+	isRedacted bool
+	notes      []string
 	// read is what reading the state had to assume.
 	read []walk.Assumption
 	// public are the public addresses of the lab's VMs; nil for a file.
@@ -200,7 +202,7 @@ func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	if len(names) <= 3 {
 		of = snapshot.List(names)
 	}
-	w := &world{Source: armview.WithDoubts(source), taken: c.Taken, close: f.Close}
+	w := &world{Source: armview.WithDoubts(source), taken: c.Taken, isRedacted: c.Redacted, close: f.Close}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
