@@ -104,6 +104,25 @@ func BindNamespaceOf(pid int, path string) error {
 	return nil
 }
 
+// MountNamespace mounts the network namespace that an open file is of at path, in the place of what was mounted there. A file that is none
+// is an error.
+func MountNamespace(file *os.File, path string) error {
+	kind, err := unix.IoctlRetInt(int(file.Fd()), unix.NS_GET_NSTYPE) // ioctl_nsfs(2)
+	if err == nil && kind != unix.CLONE_NEWNET {
+		err = errors.New("it is of another type")
+	}
+	if err != nil {
+		return fmt.Errorf("%s is no network namespace: %w", file.Name(), err)
+	}
+	if err := RemoveNamespace(path); err != nil {
+		return err
+	}
+	if err := bindNamespace(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), path); err != nil {
+		return fmt.Errorf("mount namespace at %s: %w", path, err)
+	}
+	return nil
+}
+
 // OpenNamespace opens the namespace that is mounted at path. A path where none is mounted is an error; when there is nothing
 // at all it is fs.ErrNotExist.
 func OpenNamespace(path string) (*Namespace, error) {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -99,26 +98,7 @@ func (d Dir) findPod(pod string) (Place, error) {
 	if err != nil || found == "" {
 		return Place{}, fmt.Errorf("no pod %q in namespace %q runs in this lab; 'packetwalk kubectl get pods -A' lists them", name, namespace)
 	}
-	return Place{Name: name, NetNS: found, ResolvConf: d.containersResolvConf(found)}, nil
-}
-
-// containersResolvConf is what the containers in a namespace, a pod's or a container group's, have as /etc/resolv.conf; nil where none has
-// been started there.
-func (d Dir) containersResolvConf(netns string) []byte {
-	for _, things := range []string{filepath.Join(d.Node("*"), "pods", "*"), filepath.Join(d.Groups(), "*")} {
-		files, _ := filepath.Glob(filepath.Join(things, "containers", "*", "*", container.SpecFile))
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				continue // it goes as we look
-			}
-			var s container.Spec
-			if json.Unmarshal(text, &s) == nil && s.NetNS == netns {
-				return s.ResolvConf
-			}
-		}
-	}
-	return nil
+	return Place{Name: name, NetNS: found}, nil
 }
 
 // groupKinds are the kinds of hosts of container groups, and where their namespaces are.
@@ -138,7 +118,7 @@ func (d Dir) findGroup(host, dir, name string) (Place, error) {
 	}
 	path := filepath.Join(dir, name)
 	if _, ok := spaces[path]; ok {
-		return Place{Name: name, NetNS: path, ResolvConf: d.containersResolvConf(path)}, nil
+		return Place{Name: name, NetNS: path, ResolvConf: d.groupResolvConf(name)}, nil
 	}
 	var there []string
 	for p := range spaces {

@@ -51,7 +51,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	api := &api{processes: processes{core: c, access: access}}
 	routes := &routes{core: c, azure: l.azure, api: api}
 	l.nodes.access, l.nodes.api, l.nodes.routes = access, api, routes
-	l.groups = &groups{core: c, azure: l.azure, access: access, library: l.nodes.library}
+	l.groups = &groups{core: c, azure: l.azure, access: access, library: l.nodes.library, real: &l.nodes.real}
 
 	ps := &l.parts
 	ps.place("the control socket", startOnly{start: l.startControl})

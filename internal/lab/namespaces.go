@@ -121,7 +121,11 @@ func (d Dir) processes() map[string][]int {
 		add(d.NetNS(filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
 	}
 	for _, file := range glob(d.Groups(), "*", "*.pid") {
-		add(filepath.Join(d.GroupNetNSDir(), filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
+		spaces := d.GroupNetNSDir()
+		if filepath.Base(file) == machinePidFile {
+			spaces = d.GroupHostNetNSDir()
+		}
+		add(filepath.Join(spaces, filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
 	}
 	for _, file := range glob(d.Host("*"), "*.pid") {
 		host := filepath.Base(filepath.Dir(file))

@@ -44,7 +44,7 @@ func (d Dir) nodeState(node string) string { return filepath.Join(d.State(), "no
 func (d Dir) cgroup(node string) string { return filepath.Join("packetwalk", d.Name(), node) }
 
 // machinePid is the pid file of a real node's first process.
-func (d Dir) machinePid(node string) string { return filepath.Join(d.Node(node), "machine.pid") }
+func (d Dir) machinePid(node string) string { return filepath.Join(d.Node(node), machinePidFile) }
 
 // machineLog is the log of what goes wrong before a real node has one of its own.
 func (d Dir) machineLog(node string) string { return d.Log(node + ".machine") }
@@ -125,7 +125,9 @@ func (l *nodes) labelNode(ctx context.Context, n *node) error {
 func (l *nodes) attend(ctx context.Context, n *node) {
 	life, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
+	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error {
+		return l.library.serveRegistry(ctx, l.access.ca, n.ns, l.dir.Node(n.Name))
+	})
 	beside.Go(func() { <-served })
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		followed := l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
@@ -139,15 +141,14 @@ func (l *nodes) attend(ctx context.Context, n *node) {
 	n.stop, n.done = stop, over
 }
 
-// endMachine ends what a lab process that was killed had started of a node before it wrote down its first process: that, and all that are
-// in the node's control groups.
-func (l *nodes) endMachine(ctx context.Context, n *node, first supervise.Process) error {
-	if err := endOthers(ctx, n.ns, first); err != nil {
+// endMachine ends what a lab process that was killed had started of a machine before it wrote down its first process: that, and all that are
+// in the machine's control groups.
+func endMachine(ctx context.Context, ns *kernel.Namespace, cgroup string, first supervise.Process) error {
+	if err := endOthers(ctx, ns, first); err != nil {
 		return err
 	}
-	err := kernel.Kill(ctx, func() ([]int, error) { return realnode.Processes(l.dir.cgroup(n.Name)) })
-	if err != nil {
-		return fmt.Errorf("end what was started before of %s: %w", n.Name, err)
+	if err := kernel.Kill(ctx, func() ([]int, error) { return realnode.Processes(cgroup) }); err != nil {
+		return fmt.Errorf("end what was started before of %s: %w", first.Name, err)
 	}
 	return nil
 }
@@ -162,7 +163,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
-	if err := l.endMachine(ctx, n, c); err != nil {
+	if err := endMachine(ctx, n.ns, l.dir.cgroup(n.Name), c); err != nil {
 		return c, err
 	}
 	identity, err := l.identity(n)
@@ -173,7 +174,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 	if err != nil {
 		return c, err
 	}
-	registries, err := l.registries(n)
+	registries, err := registries(l.dir.Node(n.Name))
 	if err != nil {
 		return c, err
 	}
@@ -283,18 +284,55 @@ func (d Dir) sandboxResolvConf(sandbox string) []byte {
 	}
 	nodes, _ := filepath.Glob(d.nodeState("*")) // the pattern is well formed
 	for _, state := range nodes {
-		file := filepath.Join("containerd/io.containerd.grpc.v1.cri/sandboxes", sandbox, resolvFile)
-		f, err := openOf(state, file)
-		if err != nil {
-			continue
-		}
-		defer f.Close()
-		if text, err := bounded.Read(f, maxResolvConf); err == nil {
+		if text := resolvConfIn(state, sandbox); text != nil {
 			return text
 		}
 	}
 	return nil
 }
+
+// sandboxes is where a machine's containerd has what it knows of sandboxes, below the machine's state.
+const sandboxes = "containerd/io.containerd.grpc.v1.cri/sandboxes"
+
+// resolvConfIn is what a sandbox's containers have as /etc/resolv.conf; nil where the machine has no such sandbox.
+func resolvConfIn(state, sandbox string) []byte {
+	f, err := openOf(state, filepath.Join(sandboxes, sandbox, resolvFile))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, err := bounded.Read(f, maxResolvConf)
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// groupResolvConf is what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has one pod.
+func (d Dir) groupResolvConf(group string) []byte {
+	state, err := beneath.Open(d.groupState(group))
+	if err != nil {
+		return nil
+	}
+	defer state.Close()
+	dir, err := beneath.In(state, sandboxes, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(maxSandboxes) // what can be read of them
+	for _, sandbox := range names {
+		if sandboxName.MatchString(sandbox) {
+			if text := resolvConfIn(d.groupState(group), sandbox); text != nil {
+				return text
+			}
+		}
+	}
+	return nil
+}
+
+// maxSandboxes is how many sandboxes of a group's machine are looked at: the one there is, and what is left of those before.
+const maxSandboxes = 100
 
 // maxResolvConf is the most that is read of a pod's resolv.conf, bytes.
 const maxResolvConf = 64 << 10

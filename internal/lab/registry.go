@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/internal/pods/registry"
 )
@@ -17,32 +19,30 @@ import (
 // that nothing else is known for.
 var registryAddress = netip.MustParseAddrPort("127.0.0.1:911")
 
-// registryToken is the secret by which a node's containerd is known, the same for all of the node's life.
-func (d Dir) registryToken(node string) (string, error) {
-	return secretOf(filepath.Join(d.Node(node), "registry-token"))
-}
+// registryToken is the secret by which a machine's containerd is known, the same for all of the machine's life; dir is who runs the machine's.
+func registryToken(dir string) (string, error) { return secretOf(filepath.Join(dir, "registry-token")) }
 
-// registries is what a node's containerd is told of registries.
-func (l *nodes) registries(n *node) (string, error) {
-	token, err := l.dir.registryToken(n.Name)
+// registries is what a machine's containerd is told of registries.
+func registries(dir string) (string, error) {
+	token, err := registryToken(dir)
 	return registry.Hosts(registryAddress.String(), filepath.Join(realnode.KubernetesDir, realnode.ClientCA), token), err
 }
 
-// serveRegistry serves images to a node's containerd until ctx ends. It listens in the node's network namespace, and nobody else there has
-// the token; that it is the lab's containerd knows by the certificate.
-func (l *nodes) serveRegistry(ctx context.Context, n *node) error {
-	token, err := l.dir.registryToken(n.Name)
+// serveRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else there
+// has the token; that it is the lab's containerd knows by the certificate.
+func (l *library) serveRegistry(ctx context.Context, ca *controlplane.Authority, ns *kernel.Namespace, dir string) error {
+	token, err := registryToken(dir)
 	if err != nil {
 		return err
 	}
-	certificate, err := l.access.ca.Serving("registry", registryAddress.Addr(), time.Now())
+	certificate, err := ca.Serving("registry", registryAddress.Addr(), time.Now())
 	if err != nil {
 		return err
 	}
-	server := serve.New(registry.Handler(l.library, token), slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
+	server := serve.New(registry.Handler(l, token), slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 	})
-	listener, err := n.ns.Listen(ctx, "tcp", registryAddress.String())
+	listener, err := ns.Listen(ctx, "tcp", registryAddress.String())
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +46,7 @@ type groups struct {
 	azure             *azure
 	access            *access
 	library           *library
+	real              *realNodes
 	*instances.Groups // nil without a virtual node
 }
 
@@ -64,9 +64,8 @@ func (l *groups) Start(ctx context.Context) error {
 	}
 	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
 	l.Groups, err = instances.Open(ctx, instances.Config{
-		Dir: l.dir.Groups(), Disk: filepath.Join(l.dir.Disk(), groupsDisk), DiskLayers: l.noDisk == "",
-		NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Runtime: l.runtime,
-		Images:    l.library.finder().Image,
+		Dir: l.dir.Groups(), State: l.dir.groupState,
+		NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Machines: groupMachines{l},
 		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
 		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,
 	})

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -58,6 +59,117 @@ spec:
       tolerations: [{operator: Exists}]
       containers: [{name: c, image: nginx}]
 `
+
+// groupRuns are pods for the virtual node that end, fail, are restarted and have volumes.
+const groupRuns = `
+apiVersion: v1
+kind: Pod
+metadata: {name: done}
+spec:
+  restartPolicy: OnFailure
+  containers: [{name: c, image: busybox, command: ["true"]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: failed}
+spec:
+  restartPolicy: Never
+  containers: [{name: c, image: busybox, command: [sh, -c, echo once; exit 4]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: nosuch}
+spec:
+  restartPolicy: Never
+  containers: [{name: c, image: busybox, command: [/no/such/program]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: again}
+spec:
+  restartPolicy: OnFailure
+  containers: [{name: c, image: busybox, command: [sh, -c, exit 3]}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {a: "$(HOME) one"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: probed}
+spec:
+  containers:
+  - name: c
+    image: gcr.io/kuar-demo/kuard-amd64
+    readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1, failureThreshold: 1}
+    livenessProbe: {exec: {command: [sh, -c, "! test -e /tmp/sick"]}, periodSeconds: 1, failureThreshold: 1}
+    volumeMounts:
+    - {name: data, mountPath: /conf/more/data}
+    - {name: conf, mountPath: /conf}
+  volumes:
+  - {name: conf, configMap: {name: conf}}
+  - {name: data, emptyDir: {}}
+`
+
+// TestContainerGroups: container groups run, end, are restarted and probed as they say, on machines of their own. One whose machine dies is
+// there again, and nothing is left of those that go.
+func TestContainerGroups(t *testing.T) {
+	w := freshOf(t, "groups", "virtual-node")
+	if _, err := w.TryInput(time.Minute, strings.ReplaceAll(groupRuns, "\nspec:\n", `
+spec:
+  nodeSelector: {type: virtual-kubelet}
+  tolerations: [{key: virtual-kubelet.io/provider, operator: Exists}]
+`), "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	const state = "jsonpath={.status.phase} {.status.containerStatuses[0].state.terminated.exitCode} {.status.containerStatuses[0].restartCount}"
+	for pod, want := range map[string]string{"done": "Succeeded 0 0", "failed": "Failed 4 0", "nosuch": "Failed 128 0"} {
+		is(t, w, pod, state, want)
+	}
+	if log := w.Kubectl(t, "logs", "failed"); log != "once\n" {
+		t.Errorf("the log is %q", log)
+	}
+	const restarts = "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}"
+	is(t, w, "again", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].lastState.terminated.exitCode}", "1 3")
+
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/probed", "--timeout=60s")
+	in := func(script string) string { return w.Kubectl(t, "exec", "probed", "--", "sh", "-c", script) }
+	if out := in("cat /conf/a; echo kept > /conf/more/data/x; cat /conf/more/data/x; (echo no > /conf/a) 2>/dev/null || echo refused"); out !=
+		"$(HOME) onekept\nrefused\n" {
+		t.Errorf("the volumes are %q", out)
+	}
+	in(`curl -sS -X PUT -d '{"failNext": -1}' http://127.0.0.1:8080/ready/api`)
+	is(t, w, "probed", restarts, "0 false")
+	in("touch /tmp/sick")
+	is(t, w, "probed", restarts, "1 true")
+
+	// Its machine dies: the pod's network namespace is another one afterwards, with the same address.
+	before := w.Kubectl(t, "get", "pod", "probed", "-o", "jsonpath={.status.podIP}")
+	file := filepath.Join(lab.DirOf(w.Name).Groups(), "default-probed", "machine.pid")
+	pid := supervise.Recorded(file)
+	kill(t, pid)
+	world.Eventually(t, 30*time.Second, func() error {
+		if now := supervise.Recorded(file); now == 0 || now == pid {
+			return fmt.Errorf("the machine is process %d", now)
+		}
+		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "2", "-o", "/dev/null", "http://"+before+":8080")
+		return err
+	})
+	w.Kubectl(t, "delete", "pods", "--all", "--grace-period=1")
+	world.Eventually(t, 30*time.Second, func() error { return onlyGroups(w) })
+}
+
+// is waits until a pod's status is as it should be.
+func is(t *testing.T, w *world.World, pod, path, want string) {
+	t.Helper()
+	world.Eventually(t, time.Minute, func() error {
+		if got := w.Kubectl(t, "get", "pod", pod, "-o", path); got != want {
+			return fmt.Errorf("pod %s is %q, want %q", pod, got, want)
+		}
+		return nil
+	})
+}
 
 // TestVirtualNode kills the connector and the lab process, while pods are deleted and made: no container group is lost or left behind. In
 // the end nothing of them is left on the machine.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/source"
 )
 
 // maxContainers is how many containers a group has at most ("Resource availability & quota limits for ACI", learn.microsoft.com).
@@ -72,7 +71,7 @@ const accessTime = 5 * time.Second
 func (s *Groups) checkContainer(ctx context.Context, g *aci.ContainerGroup, c *aci.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, accessTime)
 	defer cancel()
-	if _, err := s.cfg.Images(ctx, source.Request{Ref: c.Properties.Image}); err != nil && ctx.Err() == nil {
+	if err := s.cfg.Machines.HasImage(ctx, c.Properties.Image); err != nil && ctx.Err() == nil {
 		return aci.BadRequest("InaccessibleImage",
 			"The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
 	}

@@ -39,3 +39,37 @@ func refused(t *testing.T, err error, because string) {
 	}
 	t.Errorf("error %v, want one with %q", err, because)
 }
+
+// TestPutRefused: what Azure would refuse is refused, and leaves nothing.
+func TestPutRefused(t *testing.T) {
+	s, p := testGroups(t, 10)
+	for what, change := range map[string]func(*aci.ContainerGroup){
+		"InvalidContainerGroupName":    func(g *aci.ContainerGroup) { g.Name = strings.Repeat("a", 64) },
+		"InvalidContainers":            func(g *aci.ContainerGroup) { g.Properties.Containers = nil },
+		"InvalidOsType":                func(g *aci.ContainerGroup) { g.Properties.OSType = "Windows" },
+		"SubnetNotFound":               func(g *aci.ContainerGroup) { g.Properties.SubnetIDs[0].ID += "x" },
+		"InvalidSubnet":                func(g *aci.ContainerGroup) { g.Properties.IPAddress = nil },
+		"InaccessibleImage":            func(g *aci.ContainerGroup) { g.Properties.Containers[0].Properties.Image = "no/such" },
+		"ResourceRequestsNotSpecified": func(g *aci.ContainerGroup) { g.Properties.Containers[0].Properties.Resources.Requests.CPU = 0 },
+		"VolumeNotFound": func(g *aci.ContainerGroup) {
+			g.Properties.Containers[0].Properties.VolumeMounts = []aci.VolumeMount{{Name: "v", MountPath: "/v"}}
+		},
+		"InvalidContainerProbe": func(g *aci.ContainerGroup) { g.Properties.Containers[0].Properties.LivenessProbe = &aci.Probe{} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := testSpec("g", "1")
+			g.Properties.IPAddress = &aci.IPAddress{Type: aci.Private}
+			g.Properties.Containers = []aci.Container{{Name: "c", Properties: aci.ContainerProperties{
+				Image: "busybox", Resources: aci.Resources{Requests: aci.ResourceAmounts{CPU: 1, MemoryInGB: 1}},
+			}}}
+			change(&g)
+			var e *aci.Error
+			if _, err := s.Put(t.Context(), g); !errors.As(err, &e) || e.Code != what || e.Status != http.StatusBadRequest {
+				t.Error(err)
+			}
+		})
+	}
+	if all, _ := s.List(t.Context()); len(all) != 0 || len(p.nics()) != 0 {
+		t.Errorf("there are %+v, %v", all, p.nics())
+	}
+}

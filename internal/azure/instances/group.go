@@ -1,27 +1,24 @@
 package instances
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/pods/rootfs"
+	"packetwalk.dev/internal/pods/kubeletclient"
 )
 
 // group is one container group and the worker that runs it.
@@ -42,30 +39,32 @@ type group struct {
 	state    string // provisioning state
 	failing  string // why the group does not come up; "" while that is not known, or it is up
 	events   []aci.Event
-	runs     []*run // one for each container, in their order
-	space    *kernel.Namespace
+	views    []aci.ContainerView // of each container, in their order
+	is       *corev1.Pod         // as the kubelet has it; nil before it is known
+	space    *kernel.Namespace   // the pod's; nil before there is one
 	host     *kernel.Namespace
+	machine  *supervise.Supervisor
+	kubelet  *kubeletclient.Client
 	proxy    *supervise.Supervisor
-	watchers sync.WaitGroup
+	watchers sync.WaitGroup // the worker's
 }
 
 // stored is the state file: a group as it was put, and where it stands. It holds the group's secrets.
 type stored struct {
-	Group  aci.ContainerGroup `json:"group"`
-	IP     netip.Addr         `json:"ip,omitzero"`
-	State  string             `json:"state"`
-	Events []aci.Event        `json:"events"`
-	Runs   []runState         `json:"runs"`
+	Group  aci.ContainerGroup  `json:"group"`
+	IP     netip.Addr          `json:"ip,omitzero"`
+	State  string              `json:"state"`
+	Events []aci.Event         `json:"events"`
+	Views  []aci.ContainerView `json:"views"`
 }
 
 const stateFile = "group.json"
 
 func (s *Groups) newGroup(spec aci.ContainerGroup) *group {
-	g := &group{cfg: &s.cfg, name: spec.Name, dir: s.dir(spec.Name), disk: filepath.Join(s.cfg.Disk, spec.Name), spec: spec,
+	g := &group{cfg: &s.cfg, name: spec.Name, dir: s.dir(spec.Name), disk: s.cfg.State(spec.Name), spec: spec,
 		state: aci.ProvisioningPending, done: make(chan struct{})}
-	g.runs = make([]*run, len(spec.Properties.Containers))
-	for i, c := range spec.Properties.Containers {
-		g.runs[i] = &run{name: c.Name, runState: runState{Now: aci.ContainerState{State: aci.StateWaiting}}}
+	for range spec.Properties.Containers {
+		g.views = append(g.views, newView())
 	}
 	return g
 }
@@ -83,14 +82,11 @@ func (s *Groups) load(name string) (*group, error) {
 	if err := st.Group.Check(); err != nil {
 		return nil, err
 	}
-	if st.Group.Name != name || len(st.Runs) != len(st.Group.Properties.Containers) {
-		return nil, fmt.Errorf("it is of group %q with %d containers", st.Group.Name, len(st.Runs))
+	if st.Group.Name != name || len(st.Views) != len(st.Group.Properties.Containers) {
+		return nil, fmt.Errorf("it is of group %q with %d containers", st.Group.Name, len(st.Views))
 	}
 	g := s.newGroup(st.Group)
-	g.ip, g.state, g.events = st.IP, st.State, st.Events
-	for i := range g.runs {
-		g.runs[i].runState = st.Runs[i]
-	}
+	g.ip, g.state, g.events, g.views = st.IP, st.State, st.Events, st.Views
 	return g, nil
 }
 
@@ -105,11 +101,7 @@ func (g *group) saveLocked() error {
 	if g.removed {
 		return nil
 	}
-	st := stored{Group: g.spec, IP: g.ip, State: g.state, Events: g.events}
-	for _, r := range g.runs {
-		st.Runs = append(st.Runs, r.runState)
-	}
-	data, err := json.Marshal(st)
+	data, err := json.Marshal(stored{Group: g.spec, IP: g.ip, State: g.state, Events: g.events, Views: g.views})
 	if err != nil {
 		return err
 	}
@@ -142,22 +134,6 @@ func (g *group) failure() string {
 	return g.failing
 }
 
-// maxEvents is how many events a group, or a container, keeps.
-const maxEvents = 50
-
-// addEvent adds an event to a list, or counts one that is there.
-func addEvent(list []aci.Event, kind, name, message string) []aci.Event {
-	now := time.Now().UTC()
-	for i := range list {
-		if e := &list[i]; e.Name == name && e.Message == message {
-			e.Count, e.LastTimestamp = e.Count+1, now
-			return list
-		}
-	}
-	list = append(list, aci.Event{Count: 1, FirstTimestamp: now, LastTimestamp: now, Name: name, Message: message, Type: kind})
-	return list[max(0, len(list)-maxEvents):]
-}
-
 // event notes something about the group.
 func (g *group) event(kind, name, message string) {
 	g.change(func() { g.events = addEvent(g.events, kind, name, message) })
@@ -173,7 +149,7 @@ func (g *group) launch(ctx context.Context) {
 	}()
 }
 
-// work brings the group up, again and again until that succeeds, and then lets each container run.
+// work brings the group up, again and again until that succeeds, and then follows what becomes of its containers.
 func (g *group) work(ctx context.Context) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := g.bring(ctx)
@@ -192,9 +168,7 @@ func (g *group) work(ctx context.Context) {
 		}
 	}
 	g.change(func() { g.state, g.failing = aci.ProvisioningSucceeded, "" })
-	for i, r := range g.runs {
-		g.watchers.Go(func() { g.keep(ctx, &g.spec.Properties.Containers[i], r) })
-	}
+	g.watch(ctx)
 }
 
 // bring makes what the containers need.
@@ -215,7 +189,7 @@ func (g *group) bring(ctx context.Context) error {
 	if err := g.connect(ctx); err != nil {
 		return err
 	}
-	return g.startProxy()
+	return g.startMachine(ctx)
 }
 
 // remove ends everything that the group is. It can be called again when it has failed.
@@ -232,10 +206,10 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 		g.stop()
 		<-g.done
 	}
-	if err := g.stopContainers(ctx, grace); err != nil {
+	if err := g.stopMachine(ctx, grace); err != nil {
 		return err
 	}
-	if err := errors.Join(g.stopProxy(), g.endProcesses(ctx), g.disconnect()); err != nil {
+	if err := errors.Join(g.stopProxy(), g.endProcesses(ctx), g.disconnect(), g.cfg.Machines.Remove(g.name)); err != nil {
 		return err
 	}
 	g.mu.Lock()
@@ -254,77 +228,4 @@ func (g *group) endProcesses(ctx context.Context) error {
 		}
 	}
 	return kernel.KillIn(ctx, opened...)
-}
-
-// view is the group as it is now.
-func (g *group) view() aci.ContainerGroup {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	v := g.spec
-	p := &v.Properties
-	p.ProvisioningState = g.state
-	if p.IPAddress != nil {
-		ip := *p.IPAddress
-		ip.IP, ip.Ports = g.ip, slices.Clone(ip.Ports)
-		p.IPAddress = &ip
-	}
-	p.Containers = slices.Clone(p.Containers)
-	for i, r := range g.runs {
-		p.Containers[i].Properties.InstanceView = r.view()
-	}
-	p.InstanceView = &aci.GroupView{State: g.stateLocked(), Events: slices.Clone(g.events)}
-	return v
-}
-
-// stateLocked is the group's state by its containers'. Held: mu.
-func (g *group) stateLocked() string {
-	if g.state != aci.ProvisioningSucceeded {
-		return aci.GroupPending
-	}
-	state := aci.GroupSucceeded
-	for _, r := range g.runs {
-		if r.Now.State == aci.StateWaiting && r.Attempt == 0 {
-			return aci.GroupPending
-		}
-		code := 0
-		if r.Now.ExitCode != nil {
-			code = *r.Now.ExitCode
-		}
-		switch {
-		case r.Now.State != aci.StateTerminated || again(g.spec.Properties.RestartPolicy, code):
-			state = aci.GroupRunning
-		case code != 0 && state == aci.GroupSucceeded:
-			state = aci.GroupFailed
-		}
-	}
-	return state
-}
-
-// hostname is what the containers have: Azure's, of which only the form is known.
-func (g *group) hostname() string {
-	sum := sha256.Sum256([]byte(cmp.Or(g.spec.Tags[aci.TagUID], g.name)))
-	return fmt.Sprintf("SandboxHost-%018d", binary.BigEndian.Uint64(sum[:])%1e18)
-}
-
-// resolvConf is the containers' /etc/resolv.conf: as the group asks for, or Azure's name server.
-func (g *group) resolvConf() []byte {
-	d := g.spec.Properties.DNSConfig
-	if d == nil || len(d.NameServers) == 0 {
-		return []byte("nameserver 168.63.129.16\n")
-	}
-	var b strings.Builder
-	if d.SearchDomains != "" {
-		fmt.Fprintf(&b, "search %s\n", d.SearchDomains)
-	}
-	for _, s := range d.NameServers {
-		fmt.Fprintf(&b, "nameserver %s\n", s)
-	}
-	if d.Options != "" {
-		fmt.Fprintf(&b, "options %s\n", d.Options)
-	}
-	return []byte(b.String())
-}
-
-func (g *group) hostsFile() []byte {
-	return []byte(rootfs.Hosts(fmt.Sprintf("%s\t%s", g.address(), g.hostname())))
 }

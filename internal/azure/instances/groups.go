@@ -2,10 +2,12 @@ package instances
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,12 +15,14 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/logs"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/source"
+	"packetwalk.dev/internal/pods/kubeletclient"
 )
 
 // Network is what a group needs of Azure's host network.
@@ -30,20 +34,32 @@ type Network interface {
 	AttachNIC(nic string, machine *kernel.Namespace) error
 }
 
+// Machines make what groups run on.
+type Machines interface {
+	// Prepare writes what a group's machine is made of, unless it runs, and gives its first process.
+	Prepare(context.Context, Machine) (supervise.Process, error)
+	// ServeImages serves images to a machine until ctx ends.
+	ServeImages(context.Context, Machine) error
+	// Remove takes away what a group's machine, whose processes have ended, leaves beside its directories.
+	Remove(group string) error
+	// KubeletTLS is by what a machine's kubelet is known, and knows its client.
+	KubeletTLS() (*tls.Config, error)
+	// HasImage is an error when there is no such image. It may take as long as a pull does.
+	HasImage(ctx context.Context, ref string) error
+}
+
 // Config is all that the service needs; every field must be set.
 type Config struct {
 	Dir  string // of what is known of the groups
-	Disk string // of what their containers write: volumes and logs
-	// DiskLayers has containers' writable layers there, too: it is on a file system that overlayfs takes for them.
-	DiskLayers bool
-	NetNSDir   string // of the groups' network namespaces, a file each, by the groups' names
-	HostsDir   string // of the network namespaces of the machines that groups run on, by the groups' names
-	Network    Network
-	Runtime    *container.Runtime
-	Images     func(context.Context, source.Request) (source.Image, error) // finds what containers are made from
-	NodeAgent  string                                                      // the program packetwalk-node, the kube-proxy extension
-	LogFile    func(group string) string
-	Log        *slog.Logger
+	// State is the directory of what a group's machine writes, on a file system that overlayfs can write to.
+	State func(group string) string
+	// NetNSDir is where the groups' network namespaces are mounted, HostsDir where those of their hosts are, by the groups' names.
+	NetNSDir, HostsDir string
+	Network            Network
+	Machines           Machines
+	NodeAgent          string // the program packetwalk-node, the kube-proxy extension
+	LogFile            func(group string) string
+	Log                *slog.Logger
 
 	Subscription, ResourceGroup, Location string
 }
@@ -75,9 +91,6 @@ func Open(ctx context.Context, cfg Config) (*Groups, error) {
 				return nil, fmt.Errorf("remove container group %s: %w", e.Name(), err)
 			}
 			continue
-		}
-		for i, r := range g.runs {
-			g.adopt(&g.spec.Properties.Containers[i], r)
 		}
 		s.groups[g.name] = g
 		g.launch(ctx)
@@ -180,29 +193,57 @@ func (s *Groups) Delete(ctx context.Context, name, uid string, grace time.Durati
 
 // Logs is aci.Service's.
 func (s *Groups) Logs(ctx context.Context, name, of string, o logs.Options, w io.Writer) error {
-	g, err := s.find(name)
+	c, err := s.container(name, of)
 	if err != nil {
 		return err
 	}
-	path, ended, err := g.log(of, o.Previous)
-	if err != nil {
-		return err
+	err = c.kubelet.Logs(ctx, c.pod, c.name, o, w)
+	var status *kubeletclient.StatusError
+	if errors.As(err, &status) || errors.Is(err, kubeletclient.ErrStream) {
+		return aci.Conflict("ContainerGroupDeploymentNotReady", "The container '%s' in container group '%s' has no such log: %v", c.name, name, err)
 	}
-	return container.ReadLogs(ctx, path, o, ended, w)
+	return err
 }
 
 // Exec is aci.Service's.
 func (s *Groups) Exec(ctx context.Context, name, of string, e aci.Exec) (int, error) {
-	g, err := s.find(name)
+	c, err := s.container(name, of)
 	if err != nil {
 		return -1, err
 	}
-	c, err := g.running(of)
-	if err != nil {
-		return -1, err
+	if !c.runs {
+		return -1, aci.Conflict("ContainerNotRunning", "The container '%s' in container group '%s' is not running.", c.name, name)
 	}
-	x := container.Exec{Args: e.Command, TTY: e.TTY, Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Resize: e.Resize}
-	return x.Report(c.Exec(ctx, x))
+	return c.kubelet.Exec(ctx, c.pod, c.name, kubeletclient.Exec(e))
+}
+
+// A container is one of a group's, as its machine has it.
+type container struct {
+	name    string
+	runs    bool
+	kubelet *kubeletclient.Client
+	pod     *corev1.Pod
+}
+
+// container finds a group's container; "" means the first.
+func (s *Groups) container(group, name string) (container, error) {
+	g, err := s.find(group)
+	if err != nil {
+		return container{}, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, c := range g.spec.Properties.Containers {
+		if c.Name != name && name != "" {
+			continue
+		}
+		if g.is == nil {
+			return container{}, aci.Conflict("ContainerGroupDeploymentNotReady", "The container group '%s' is not there yet.", group)
+		}
+		return container{name: c.Name, runs: g.views[i].CurrentState.State == aci.StateRunning, kubelet: g.kubelet, pod: g.is}, nil
+	}
+	return container{}, &aci.Error{Status: http.StatusNotFound, Code: "ContainerNotFound",
+		Message: fmt.Sprintf("Container '%s' not found in container group '%s'.", name, group)}
 }
 
 // A Status is how a group is, for people.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -26,9 +27,9 @@ var (
 	anywhere     = netip.MustParsePrefix("0.0.0.0/0")
 )
 
-// machine and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have no
+// machineName and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have no
 // dot, so that nothing else is called so.
-func (g *group) machine() string { return g.name + ".group" }
+func (g *group) machineName() string { return g.name + ".group" }
 
 func (g *group) hostMachine() string { return g.name + ".host" }
 
@@ -43,7 +44,7 @@ func (g *group) allocate() (netip.Addr, error) {
 	}
 	var address netip.Addr
 	err := g.cfg.Network.Update(func(n *vnet.Network) error {
-		nic, err := ensureNIC(n, vnet.NIC{Machine: g.machine(), VNet: network, Subnet: subnet, ContainerGroup: true}, g.address())
+		nic, err := ensureNIC(n, vnet.NIC{Machine: g.machineName(), VNet: network, Subnet: subnet, ContainerGroup: true}, g.address())
 		if err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func ensureNIC(n *vnet.Network, of vnet.NIC, want netip.Addr) (vnet.NIC, error) 
 
 // release takes the group's NIC and its machine's out of a network, and no other.
 func (g *group) release(n *vnet.Network) {
-	if nic, ok := n.NIC(nicOf(g.machine())); ok && nic.Machine == g.machine() && nic.ContainerGroup {
+	if nic, ok := n.NIC(nicOf(g.machineName())); ok && nic.Machine == g.machineName() && nic.ContainerGroup {
 		n.ReleaseNIC(nic.Name)
 	}
 	if nic, ok := n.NIC(nicOf(g.hostMachine())); ok && nic.Machine == g.hostMachine() && nic.VNet == vnet.ContainerHostsVNet {
@@ -88,36 +89,52 @@ func (g *group) release(n *vnet.Network) {
 	}
 }
 
-// connect makes the group's namespace and its machine's, and the three links: group to subnet, machine to its network, group to machine.
-// What is there already stays.
+// connect makes the namespace of the group's host, and its link to its network. What is there already stays. A pod that an earlier process
+// made the network of is entered.
 func (g *group) connect(ctx context.Context) error {
-	space, _, err := kernel.EnsureNamespace(filepath.Join(g.cfg.NetNSDir, g.name))
-	if err != nil {
-		return err
-	}
+	g.closeNamespaces() // those of a try that failed
 	host, _, err := kernel.EnsureNamespace(filepath.Join(g.cfg.HostsDir, g.name))
 	if err != nil {
-		return errors.Join(err, space.Close())
-	}
-	g.closeNamespaces() // those of a try that failed
-	g.mu.Lock()
-	g.space, g.host = space, host
-	g.mu.Unlock()
-	// The group's own link first, so that it is the first in the group, too.
-	if err := g.cfg.Network.AttachNIC(nicOf(g.machine()), space); err != nil {
 		return err
 	}
+	g.mu.Lock()
+	g.host = host
+	g.mu.Unlock()
 	if err := g.cfg.Network.AttachNIC(nicOf(g.hostMachine()), host); err != nil {
+		return err
+	}
+	if err := g.enter(ctx); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// enter makes the network of the namespace that is mounted as the group's: its links to its subnet and to its host, and the service proxy.
+// What is there already stays. fs.ErrNotExist is in the error's chain where none is mounted.
+func (g *group) enter(ctx context.Context) error {
+	space, err := kernel.OpenNamespace(filepath.Join(g.cfg.NetNSDir, g.name))
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.space = space
+	host := g.host
+	g.mu.Unlock()
+	// The group's own link first, so that it is the first in the group, too.
+	if err := g.cfg.Network.AttachNIC(nicOf(g.machineName()), space); err != nil {
 		return err
 	}
 	outside, inside := kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}
 	if err := kernel.EnsureVeth(outside, inside, vnet.MTU); err != nil {
 		return err
 	}
-	return errors.Join(applyHost(ctx, host), applyGroup(space))
+	if err := errors.Join(g.applyHost(ctx, host), applyGroup(space)); err != nil {
+		return err
+	}
+	return g.startProxy()
 }
 
-func applyHost(ctx context.Context, host *kernel.Namespace) error {
+func (g *group) applyHost(ctx context.Context, host *kernel.Namespace) error {
 	err := host.Apply(kernel.State{
 		Sysctls: []kernel.Sysctl{
 			{Key: "net/ipv4/ip_forward", Value: "1"},
@@ -125,6 +142,8 @@ func applyHost(ctx context.Context, host *kernel.Namespace) error {
 		},
 		Links:     []string{hostLink},
 		Addresses: []kernel.Address{{Link: hostLink, Prefix: netip.PrefixFrom(hostAddress, linkLocal.Bits())}},
+		// The kubelet's way to the group, for its probes.
+		Routes: []kernel.Route{{Destination: netip.PrefixFrom(g.address(), g.address().BitLen()), Link: hostLink}},
 	})
 	if err != nil {
 		return err

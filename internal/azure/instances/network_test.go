@@ -2,8 +2,10 @@ package instances
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +46,18 @@ func (p *paper) nics() []string {
 
 const testSubnet = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/v/subnets/groups"
 
+// machines are none: a group's needs /dev, control groups and programs (test/faults has those of labs).
+type machines struct{ Machines }
+
+func (machines) Remove(string) error { return nil }
+
+func (machines) HasImage(_ context.Context, ref string) error {
+	if ref == "no/such" {
+		return errors.New("there is none")
+	}
+	return nil
+}
+
 // testGroups is a service on a network with a subnet of groups, which has room for room of them.
 func testGroups(t *testing.T, room int) (*Groups, *paper) {
 	t.Helper()
@@ -57,7 +71,7 @@ func testGroups(t *testing.T, room int) (*Groups, *paper) {
 	}}}}
 	dir := t.TempDir()
 	return &Groups{ctx: t.Context(), groups: map[string]*group{}, cfg: Config{
-		Dir: dir + "/groups", Disk: dir + "/disk",
+		Dir: dir + "/groups", State: func(group string) string { return filepath.Join(dir, "state", group) }, Machines: machines{},
 		NetNSDir: dir + "/netns", HostsDir: dir + "/hosts", Network: p, Log: slog.New(slog.DiscardHandler),
 		LogFile: func(name string) string { return dir + "/" + name + ".log" },
 	}}, p
@@ -93,7 +107,7 @@ func TestNICs(t *testing.T) {
 		t.Errorf("NICs: %q", p.nics())
 	}
 	for _, g := range []*group{web, other} {
-		if nic, _ := p.NIC(nicOf(g.machine())); !nic.ContainerGroup {
+		if nic, _ := p.NIC(nicOf(g.machineName())); !nic.ContainerGroup {
 			t.Errorf("%+v is not a group's", nic)
 		}
 		had := p.nics()
@@ -101,7 +115,7 @@ func TestNICs(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := slices.DeleteFunc(had, func(nic string) bool {
-			return strings.Contains(nic, " "+g.machine()+" ") || strings.Contains(nic, " "+g.hostMachine()+" ")
+			return strings.Contains(nic, " "+g.machineName()+" ") || strings.Contains(nic, " "+g.hostMachine()+" ")
 		})
 		if !slices.Equal(p.nics(), left) {
 			t.Errorf("after %s went: %q, want %q", g.name, p.nics(), left)
@@ -116,7 +130,7 @@ func TestNICs(t *testing.T) {
 func TestForeignNIC(t *testing.T) {
 	s, p := testGroups(t, 10)
 	g := s.newGroup(testSpec("g", "1"))
-	for _, machine := range []string{g.machine(), g.hostMachine()} {
+	for _, machine := range []string{g.machineName(), g.hostMachine()} {
 		if _, err := p.AllocateNIC(machine, "v", "groups", 1); err != nil {
 			t.Fatal(err)
 		}

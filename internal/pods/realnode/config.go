@@ -72,6 +72,9 @@ type KubeletConfig struct {
 	// PodProcesses are the most that a pod's containers may have, and threads, together.
 	PodProcesses int64
 	ClusterDNS   netip.Addr
+	// Standalone is a kubelet without an API server: it runs the pods of the files in PodsDir. Of the other fields it has Name and
+	// PodProcesses, and of files ClientCA, ServingCert and ServingKey. It answers on loopback alone, whoever has a certificate of ClientCA.
+	Standalone bool
 }
 
 // Names of files in KubernetesDir.
@@ -87,25 +90,36 @@ const (
 func (k KubeletConfig) file() ([]byte, error) {
 	type object = map[string]any
 	in := func(name string) string { return filepath.Join(KubernetesDir, name) }
-	return json.MarshalIndent(object{
+	file := object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"authentication": object{
-			"anonymous": object{"enabled": false}, "webhook": object{"enabled": true}, "x509": object{"clientCAFile": in(ClientCA)},
+			"anonymous": object{"enabled": false}, "webhook": object{"enabled": !k.Standalone}, "x509": object{"clientCAFile": in(ClientCA)},
 		},
-		"authorization": object{"mode": "Webhook"},
-		"tlsCertFile":   in(ServingCert), "tlsPrivateKeyFile": in(ServingKey),
+		"tlsCertFile": in(ServingCert), "tlsPrivateKeyFile": in(ServingKey),
 		"containerRuntimeEndpoint": "unix://" + socket,
 		"cgroupDriver":             "cgroupfs", "failCgroupV1": false, "enforceNodeAllocatable": []string{},
-		"failSwapOn": false, "evictionHard": object{},
-		"clusterDNS": []netip.Addr{k.ClusterDNS}, "clusterDomain": "cluster.local", "resolvConf": "/etc/resolv.conf",
-		"maxPods": k.MaxPods, "podPidsLimit": k.PodProcesses, "providerID": k.ProviderID, "serializeImagePulls": false,
-		"kubeAPIQPS": 50, "kubeAPIBurst": 100,
-		"registerWithTaints": k.Taints,
-	}, "", "  ")
+		"failSwapOn": false, "evictionHard": object{}, "resolvConf": "/etc/resolv.conf",
+		"podPidsLimit": k.PodProcesses, "serializeImagePulls": false,
+	}
+	if k.Standalone {
+		maps.Copy(file, object{
+			"authorization": object{"mode": "AlwaysAllow"}, "address": "127.0.0.1", "staticPodPath": PodsDir,
+		})
+		return json.MarshalIndent(file, "", "  ")
+	}
+	maps.Copy(file, object{
+		"authorization": object{"mode": "Webhook"},
+		"clusterDNS":    []netip.Addr{k.ClusterDNS}, "clusterDomain": "cluster.local",
+		"maxPods": k.MaxPods, "providerID": k.ProviderID, "kubeAPIQPS": 50, "kubeAPIBurst": 100, "registerWithTaints": k.Taints,
+	})
+	return json.MarshalIndent(file, "", "  ")
 }
 
 // args are kubelet's flags: what its configuration file does not take.
 func (k KubeletConfig) args() []string {
+	if k.Standalone {
+		return []string{"--config=" + kubeletFile, "--hostname-override=" + k.Name}
+	}
 	var labels []string
 	for _, name := range slices.Sorted(maps.Keys(k.Labels)) {
 		labels = append(labels, name+"="+k.Labels[name])

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/pods/handover"
 )
 
 // Paths of a node.
@@ -17,6 +18,7 @@ const (
 	PluginsDir     = "/opt/cni/bin"    // CNI plugins
 	NetworksDir    = "/etc/cni/net.d"  // CNI configuration
 	KubernetesDir  = "/etc/kubernetes" // kubelet's identity
+	PodsDir        = "/etc/kubernetes/manifests" // of pods that a standalone kubelet runs
 	containerdFile = "/etc/containerd/config.toml"
 	registriesDir  = "/etc/containerd/certs.d"
 	kubeletFile    = "/etc/kubelet.yaml"
@@ -83,7 +85,7 @@ func WriteLayer(dir string, files []File) error {
 // WriteBase makes the layer that all nodes of a lab have above the distribution's files: copies of runc, of the CNI plugins, and of
 // Programs, by their names.
 func WriteBase(dir, runc string, plugins []string, programs map[string]string) error {
-	files := alternatives()
+	files := append(alternatives(), File{Path: filepath.Join(PluginsDir, handover.Plugin), Link: "packetwalk-cni"})
 	for _, name := range Programs {
 		files = append(files, File{Path: filepath.Join("/usr/local/bin", name), Link: filepath.Join(ProgramsDir, name)})
 	}

@@ -28,6 +28,8 @@ type Config struct {
 	Base, Distribution string
 	// Networks is where CNI configuration is written.
 	Networks string
+	// Pods is where the files of a standalone kubelet's pods are written; "" for others.
+	Pods string
 	// Kubernetes are the files of KubernetesDir, by their names.
 	Kubernetes map[string][]byte
 	Cgroup     string // below the root of each hierarchy
@@ -96,7 +98,7 @@ func (c Config) machineID() string { return fmt.Sprintf("%x", sha256.Sum256([]by
 // spec is what the node's first process is to make.
 func (c Config) spec(own string) Spec {
 	state := func(name string) string { return filepath.Join(c.State, name) }
-	return Spec{
+	s := Spec{
 		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup, Bounds: c.Bounds,
 		Lower: []string{own, c.Base, c.Distribution},
 		Binds: []Bind{
@@ -110,6 +112,10 @@ func (c Config) spec(own string) Spec {
 			Log: "/var/log/containerd.log", Socket: socket},
 		Agent: Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
 	}
+	if c.Pods != "" {
+		s.Binds = append(s.Binds, Bind{Source: c.Pods, Target: PodsDir})
+	}
+	return s
 }
 
 // Start starts a node's first process, packetwalk-app with Prepare's arguments, in namespaces of its own; start puts it into the node's

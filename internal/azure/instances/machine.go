@@ -1,0 +1,258 @@
+package instances
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/pods/handover"
+	"packetwalk.dev/internal/pods/kubeletclient"
+	"packetwalk.dev/internal/pods/realnode"
+)
+
+// A Machine is what a group runs on: a container runtime and a kubelet of their own, in the namespace of the group's host.
+type Machine struct {
+	Group string
+	// Dir is for what is written once, and State for what the machine writes.
+	Dir, State string
+	// Networks and Pods are directories of the machine's: of its CNI configuration, and of the pod that it runs.
+	Networks, Pods string
+	Host           *kernel.Namespace
+}
+
+// KubeletAddress is where a machine's kubelet answers, in the namespace of the group's host.
+const KubeletAddress = "127.0.0.1:10250"
+
+func (g *group) machineOf() Machine {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return Machine{Group: g.name, Dir: g.dir, State: g.disk, Networks: filepath.Join(g.dir, "net.d"), Pods: g.podsDir(), Host: g.host}
+}
+
+// handoverSocket is the socket's name in the directory of the machine's CNI configuration.
+const handoverSocket = "handover.sock"
+
+// startMachine starts the group's machine, or takes over the one that runs, and what it needs from outside.
+func (g *group) startMachine(ctx context.Context) error {
+	g.mu.Lock()
+	kept := g.machine != nil
+	g.mu.Unlock()
+	if kept {
+		return nil
+	}
+	m := g.machineOf()
+	conflist, err := handover.Conflist(filepath.Join(realnode.NetworksDir, handoverSocket))
+	if err == nil {
+		err = errors.Join(os.MkdirAll(m.Networks, 0o700), os.MkdirAll(m.State, 0o700), g.writePod())
+	}
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(m.Networks, "10-handover.conflist"), conflist, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	listener, err := listenIn(ctx, m.Networks, handoverSocket)
+	if err != nil {
+		return err
+	}
+	g.beside(ctx, "the handover of its pod", func(ctx context.Context) (err error) {
+		if listener == nil {
+			if listener, err = listenIn(ctx, m.Networks, handoverSocket); err != nil {
+				return err
+			}
+		}
+		defer func() { listener.Close(); listener = nil }()
+		return handover.Serve(ctx, listener, g.join)
+	})
+	g.beside(ctx, "its images", func(ctx context.Context) error { return g.cfg.Machines.ServeImages(ctx, m) })
+	process, err := g.cfg.Machines.Prepare(ctx, m)
+	if err != nil {
+		return err
+	}
+	machine, err := supervise.Run(process, func(cmd *exec.Cmd) error { return realnode.Start(cmd, m.Host.Start) }, supervise.Options{})
+	if err != nil {
+		return err
+	}
+	config, err := g.cfg.Machines.KubeletTLS()
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.machine, g.kubelet = machine, kubeletclient.New(KubeletAddress, m.Host.Dial, config)
+	return nil
+}
+
+// listenIn listens on a Unix socket in a directory, whose path may be longer than that of a socket can be (108 bytes, unix(7)).
+func listenIn(ctx context.Context, dir, name string) (net.Listener, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that has died
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the path is another one then
+	return l, nil
+}
+
+// tryAgain is the pause before something that has ended is begun again.
+const tryAgain = time.Second
+
+// beside runs f in the background until ctx ends, again and again.
+func (g *group) beside(ctx context.Context, what string, f func(context.Context) error) {
+	g.watchers.Go(func() {
+		for ctx.Err() == nil {
+			if err := f(ctx); ctx.Err() == nil {
+				g.cfg.Log.Error("container group", "group", g.name, "what", what, "err", err)
+			}
+			pause.For(ctx, tryAgain)
+		}
+	})
+}
+
+// join makes the network of the pod's namespace, which is the group's from now on, and gives the group's address.
+func (g *group) join(ctx context.Context, file *os.File) (netip.Prefix, error) {
+	if err := g.leave(); err != nil {
+		return netip.Prefix{}, err
+	}
+	if err := kernel.MountNamespace(file, filepath.Join(g.cfg.NetNSDir, g.name)); err != nil {
+		return netip.Prefix{}, err
+	}
+	if err := g.enter(ctx); err != nil {
+		g.event("Warning", "FailedNetwork", err.Error())
+		return netip.Prefix{}, err
+	}
+	return g.prefix()
+}
+
+// prefix is the group's address with the length of its subnet's.
+func (g *group) prefix() (netip.Prefix, error) {
+	n, _ := g.cfg.Network.Snapshot()
+	network, subnet, _ := parseSubnet(g.spec.Properties.SubnetIDs[0].ID)
+	s, ok := n.Subnet(network, subnet)
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("subnet %s/%s is not there any more", network, subnet)
+	}
+	return netip.PrefixFrom(g.address(), s.Prefix.Bits()), nil
+}
+
+// leave takes what the group had in the namespace of a pod before: its service proxy and its links.
+func (g *group) leave() error {
+	if err := g.stopProxy(); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	space := g.space
+	g.space = nil
+	g.mu.Unlock()
+	if space == nil {
+		return nil
+	}
+	return errors.Join(space.DeleteLink(groupLink), space.DeleteLink(uplink), space.Close())
+}
+
+// Pauses between two looks at the pod: while it changes, and when it runs.
+const (
+	lookSoon   = 100 * time.Millisecond
+	lookLater  = time.Second
+	lookLimit  = 10 * time.Second
+	soonPeriod = 15 * time.Second
+)
+
+// watch looks at the pod until ctx ends.
+func (g *group) watch(ctx context.Context) {
+	changed := time.Now()
+	for ctx.Err() == nil {
+		if g.look(ctx) {
+			changed = time.Now()
+		}
+		wait := lookSoon
+		if time.Since(changed) > soonPeriod {
+			wait = lookLater
+		}
+		pause.For(ctx, wait)
+	}
+}
+
+// look takes what the kubelet says of the group's containers, and reports whether it is something new. What a kubelet that does not answer
+// has last said stays.
+func (g *group) look(ctx context.Context) (changed bool) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	pods, err := g.kubelet.Pods(ctx)
+	if err != nil || len(pods) == 0 {
+		return false
+	}
+	pod := &pods[0]
+	g.mu.Lock()
+	g.is = pod
+	views := append(g.views[:0:0], g.views...)
+	g.mu.Unlock()
+	for i := range views {
+		for j := range pod.Status.ContainerStatuses {
+			s := &pod.Status.ContainerStatuses[j]
+			if s.Name == g.spec.Properties.Containers[i].Name {
+				is := viewOf(views[i], s)
+				changed = changed || !same(views[i], is)
+				views[i] = is
+			}
+		}
+	}
+	if changed {
+		g.change(func() { g.views = views })
+	}
+	return changed
+}
+
+// stopMachine ends the group's containers within grace, and then the machine with all that runs on it.
+func (g *group) stopMachine(ctx context.Context, grace time.Duration) error {
+	g.mu.Lock()
+	machine, kubelet := g.machine, g.kubelet
+	g.mu.Unlock()
+	if machine == nil {
+		return nil
+	}
+	if grace > 0 && os.Remove(g.podFile()) == nil {
+		g.awaitEnd(ctx, kubelet, grace)
+	}
+	kubelet.Close()
+	if err := machine.Stop(); err != nil {
+		return fmt.Errorf("stop the machine: %w", err)
+	}
+	g.mu.Lock()
+	g.machine = nil
+	g.mu.Unlock()
+	return nil
+}
+
+// awaitEnd waits until the kubelet has no pod with a container that runs.
+func (g *group) awaitEnd(ctx context.Context, kubelet *kubeletclient.Client, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	for {
+		pods, err := kubelet.Pods(ctx)
+		if err == nil && len(pods) == 0 {
+			return
+		}
+		if !pause.For(ctx, lookSoon) {
+			return
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"packetwalk.dev/internal/azure/instances"
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/pods/cgroup"
+	"packetwalk.dev/internal/pods/realnode"
+)
+
+// groupMachines are what container groups run on: machines as nodes are, whose kubelet knows no API server.
+type groupMachines struct{ *groups }
+
+// groupState is the directory of what a group's machine has on disk, among those of the nodes, whose names have no dot.
+func (d Dir) groupState(group string) string { return d.nodeState(group + ".group") }
+
+// groupCgroup is the control group of a group's machine.
+func (d Dir) groupCgroup(group string) string { return d.cgroup(group + ".group") }
+
+// groupPid is the pid file of the first process of a group's machine.
+func (d Dir) groupPid(group string) string { return filepath.Join(d.Groups(), group, machinePidFile) }
+
+// machinePidFile is the pid file's name of a machine's first process.
+const machinePidFile = "machine.pid"
+
+// Prepare is instances.Machines'.
+func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (supervise.Process, error) {
+	c := supervise.Process{
+		Name: m.Group + ".machine", Path: l.bin.App, Args: realnode.Args(m.State), LogFile: l.dir.GroupLog(m.Group + ".machine"),
+		PidFile: l.dir.groupPid(m.Group),
+	}
+	if err := l.real.prepare(l.dir, l.bin); err != nil {
+		return c, err
+	}
+	if supervise.Recorded(c.PidFile) != 0 {
+		return c, nil
+	}
+	cgroup := l.dir.groupCgroup(m.Group)
+	if err := endMachine(ctx, m.Host, cgroup, c); err != nil {
+		return c, err
+	}
+	serving, err := l.access.ca.KubeletPair(m.Group, netip.MustParseAddrPort(instances.KubeletAddress).Addr(), time.Now())
+	if err != nil {
+		return c, err
+	}
+	distribution, err := l.builtIn.Root(ctx)
+	if err != nil {
+		return c, err
+	}
+	registries, err := registries(m.Dir)
+	if err != nil {
+		return c, err
+	}
+	return c, realnode.Config{
+		Name: m.Group, State: m.State, Base: l.dir.programsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
+		Kubernetes: map[string][]byte{
+			realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
+		},
+		Cgroup: cgroup, Bounds: l.nodeBounds, ResolvConf: []byte{}, Registries: registries,
+		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.runtime.Bounds.Processes, Standalone: true},
+	}.Prepare()
+}
+
+// ServeImages is instances.Machines'.
+func (l groupMachines) ServeImages(ctx context.Context, m instances.Machine) error {
+	return l.library.serveRegistry(ctx, l.access.ca, m.Host, m.Dir)
+}
+
+// Remove is instances.Machines'.
+func (l groupMachines) Remove(group string) error {
+	return errors.Join(cgroup.Remove(l.dir.groupCgroup(group)), supervise.RemoveLog(l.dir.GroupLog(group+".machine")))
+}
+
+// kubeletUser is who asks the kubelets of groups' machines.
+var kubeletUser = controlplane.User{Common: "packetwalk"}
+
+// KubeletTLS is instances.Machines'.
+func (l groupMachines) KubeletTLS() (*tls.Config, error) {
+	pair, err := l.access.ca.Client(kubeletUser, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(l.access.ca.Certificate) {
+		return nil, os.ErrInvalid
+	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
+}
+
+// HasImage is instances.Machines'.
+func (l groupMachines) HasImage(ctx context.Context, ref string) error {
+	_, err := l.library.Manifest(ctx, ref)
+	return err
+}
