@@ -1,30 +1,49 @@
-// Command packetwalk-app is a container's shim and first process, the built-in applications and a real node's first processes in one
-// small, static program. It is started by packetwalk, hundreds of times in one lab, and is of no use by hand: "shim DIR" keeps the
-// container of a directory, "first DIR" is one of a built-in application, "run JSON" becomes a command on a host, "start N" starts a
-// process in a container, "node FILE" makes a node's machine of a spec, "confined FILE" becomes a host's application, and under a built-in
-// program's name it is that program. The main holds nothing else.
+// Command packetwalk-app is the built-in applications, the stages of a node's first processes and of commands on hosts: one small, static
+// program. It is started by packetwalk and is of no use by hand: "run JSON" becomes a command on a host, "node FILE" makes a node's machine
+// of a spec, "node-exec COMMAND" runs a command there, "confined FILE" becomes a host's application, and under a built-in program's name it
+// is that program. The main holds nothing else.
 //
 // Build it with CGO_ENABLED=0: its parts change the namespaces and capabilities of all threads.
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"os/signal"
+	"path"
 	"runtime"
 
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/confine"
-	"packetwalk.dev/internal/pods/container/boot"
-	realnode "packetwalk.dev/internal/pods/realnode/boot"
+	"packetwalk.dev/internal/pods/hostexec"
+	"packetwalk.dev/internal/pods/realnode/boot"
 )
 
-// "run" becomes its command on the main thread, whose namespaces it has changed.
+// Stages change the namespaces of the main thread, and become another program on it.
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if status, ok := realnode.Main(os.Args); ok {
-		os.Exit(status)
+	if program, ok := app.FindProgram(path.Base(os.Args[0])); ok {
+		os.Exit(run(program))
 	}
-	if status, ok := confine.Main(os.Args); ok {
-		os.Exit(status)
+	for _, stage := range []func([]string) (int, bool){boot.Main, confine.Main, hostexec.Main} {
+		if status, ok := stage(os.Args); ok {
+			os.Exit(status)
+		}
 	}
-	os.Exit(boot.Main(os.Args, os.Stderr))
+	fmt.Fprintln(os.Stderr, "packetwalk-app is what nodes and hosts of a lab run; packetwalk starts it")
+	os.Exit(2)
+}
+
+// run is a program of an image. Its name is a symbolic link to this binary.
+func run(program app.Program) int {
+	if os.Getpid() == 1 {
+		app.BuryOthers()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
+	defer stop()
+	return program.Run(ctx, &app.Process{Args: os.Args, Env: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr, Ready: func() {}})
 }

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/hostexec"
 )
 
 // takeName takes a leading --name NAME off arguments that otherwise belong to another program.
@@ -104,10 +104,8 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 	if err != nil {
 		return err
 	}
-	runtime := container.Runtime{Binary: bin.App}
-	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command, Env: d.HostEnvironment(os.Environ()), ResolvConf: at.ResolvConf,
-		Machine: at.Machine}
-	code, err := runtime.RunIn(ctx, run, s.In, s.Out, s.Err)
+	code, err := hostexec.Command{NetNS: at.NetNS, Hostname: at.Name, Args: command, Env: d.HostEnvironment(os.Environ()),
+		ResolvConf: at.ResolvConf, Machine: at.Machine}.Run(ctx, bin.App, s.In, s.Out, s.Err)
 	if err != nil {
 		return err
 	}

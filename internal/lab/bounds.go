@@ -8,23 +8,20 @@ import (
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
-// bounds is what the lab's containers may use together, one without limits of its own, and a real node: control groups, and a disk. Where
-// the machine has none, or they are read-only, containers run without bounds, and status says so.
+// bounds is what the lab's nodes may use together, a node and a pod: control groups, and a disk. Where the machine has none, or they are
+// read-only, there are no bounds, and status says so.
 type bounds struct {
 	still
 	*core
 }
-
-// containersGroup is where containers' groups are, below the lab's.
-const containersGroup = "containers"
 
 func (l *bounds) Start(ctx context.Context) error {
 	b, err := cgroup.Machine()
 	if err != nil {
 		return err
 	}
-	l.runtime.Bounds, l.nodeBounds = b.One, b.Node
-	l.runtime.Groups, l.unbounded = cgroup.Grow(l.dir.cgroup(""), containersGroup, b.Lab)
+	l.podProcesses, l.nodeBounds = b.PodProcesses, b.Node
+	l.unbounded = cgroup.Bound(l.dir.cgroup(""), b.Lab)
 	if err := l.dir.makeDisk(ctx); err != nil {
 		l.noDisk = "what they write is not limited: " + oneLine(err)
 	}

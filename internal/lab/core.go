@@ -17,7 +17,6 @@ import (
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/source"
 )
 
@@ -27,10 +26,10 @@ type core struct {
 	bin     Binaries
 	log     *slog.Logger
 	say     func(Step)
-	runtime *container.Runtime
 	builtIn *source.BuiltIn
-	// nodeBounds are of each real node.
-	nodeBounds cgroup.Limits
+	// nodeBounds are of each node and each container group's machine, podProcesses the most processes and threads of a pod there.
+	nodeBounds   cgroup.Limits
+	podProcesses int64
 	// unbounded says what the control groups of containers do not bound, and why.
 	unbounded []string
 	// noDisk is why what containers write is not bounded, and their writable layers are in memory: there is no file system for them; "" where

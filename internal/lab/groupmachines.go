@@ -66,7 +66,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 			realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},
 		Cgroup: cgroup, Bounds: l.nodeBounds, ResolvConf: []byte{}, Registries: registries,
-		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.runtime.Bounds.Processes, Standalone: true},
+		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.podProcesses, Standalone: true},
 	}.Prepare()
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/hostexec"
 )
 
 // A Place is where a command can be run: a host's network namespace.
@@ -43,7 +43,7 @@ func (d Dir) FindHost(host string) (Place, error) {
 	}
 	at := Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.machinePid(host))}
 	if _, err := os.Lstat(d.nodeState(host)); err == nil && at.Machine == 0 {
-		at.Machine = container.NoMachine
+		at.Machine = hostexec.NoMachine
 	}
 	return at, nil
 }

@@ -179,7 +179,7 @@ func TestClosedStore(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o700), os.WriteFile(dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.finder().Image(t.Context(), source.Request{Ref: "nginx"}); err == nil || !strings.Contains(err.Error(), "no container starts") {
+	if got, err := l.finder().Find(t.Context(), source.Request{Ref: "nginx"}); err == nil || !strings.Contains(err.Error(), "no container starts") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := l.Manifest(t.Context(), "nginx"); err == nil {

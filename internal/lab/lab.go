@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/preflight"
-	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/source"
 )
 
@@ -38,7 +37,6 @@ type lab struct {
 // meanwhile.
 func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	c.runtime = &container.Runtime{Binary: bin.App}
 	images := &library{core: c}
 	c.builtIn = &source.BuiltIn{Program: bin.App, Select: source.Machine(c.lacks), Open: images.open, Brought: map[string]string{
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,

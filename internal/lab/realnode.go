@@ -141,8 +141,8 @@ func (l *nodes) attend(ctx context.Context, n *node) {
 	n.stop, n.done = stop, over
 }
 
-// endMachine ends what a lab process that was killed had started of a machine before it wrote down its first process: that, and all that are
-// in the machine's control groups.
+// endMachine ends what a lab process that was killed had started of a machine before it wrote down its first process: that, and all that
+// are in the machine's control groups.
 func endMachine(ctx context.Context, ns *kernel.Namespace, cgroup string, first supervise.Process) error {
 	if err := endOthers(ctx, ns, first); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), Taints: taints,
 			MaxPods:      n.MaxPods,
-			PodProcesses: l.runtime.Bounds.Processes, ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,
+			PodProcesses: l.podProcesses, ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,
 		},
 	}.Prepare()
 	return c, err
@@ -308,7 +308,8 @@ func resolvConfIn(state, sandbox string) []byte {
 	return text
 }
 
-// groupResolvConf is what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has one pod.
+// groupResolvConf is what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has one
+// pod.
 func (d Dir) groupResolvConf(group string) []byte {
 	state, err := beneath.Open(d.groupState(group))
 	if err != nil {

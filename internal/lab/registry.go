@@ -19,7 +19,7 @@ import (
 // that nothing else is known for.
 var registryAddress = netip.MustParseAddrPort("127.0.0.1:911")
 
-// registryToken is the secret by which a machine's containerd is known, the same for all of the machine's life; dir is who runs the machine's.
+// registryToken is the secret by which a machine's containerd is known, the same for all of the machine's life. It is kept in dir.
 func registryToken(dir string) (string, error) { return secretOf(filepath.Join(dir, "registry-token")) }
 
 // registries is what a machine's containerd is told of registries.
@@ -28,8 +28,8 @@ func registries(dir string) (string, error) {
 	return registry.Hosts(registryAddress.String(), filepath.Join(realnode.KubernetesDir, realnode.ClientCA), token), err
 }
 
-// serveRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else there
-// has the token; that it is the lab's containerd knows by the certificate.
+// serveRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else
+// there has the token; that it is the lab's containerd knows by the certificate.
 func (l *library) serveRegistry(ctx context.Context, ca *controlplane.Authority, ns *kernel.Namespace, dir string) error {
 	token, err := registryToken(dir)
 	if err != nil {

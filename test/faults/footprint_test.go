@@ -42,8 +42,8 @@ func expectSame(t *testing.T, before, after map[string]string) {
 	}
 }
 
-// A footprint is where a lab is on the machine. Its namespaces stay open: the kernel gives the number of one that is gone to the next, which
-// may be another test's.
+// A footprint is where a lab is on the machine. Its namespaces stay open: the kernel gives the number of one that is gone to the next,
+// which may be another test's.
 type footprint struct {
 	spaces []*kernel.Namespace
 	listen string

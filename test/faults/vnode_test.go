@@ -139,6 +139,10 @@ spec:
 		"$(HOME) onekept\nrefused\n" {
 		t.Errorf("the volumes are %q", out)
 	}
+	// A command in the group's network asks the name server that its containers ask.
+	if there, here := in("cat /etc/resolv.conf"), w.SSH(t, "container-group/default-probed", "cat", "/etc/resolv.conf"); here != there {
+		t.Errorf("ssh has the name servers %q, containers have %q", here, there)
+	}
 	in(`curl -sS -X PUT -d '{"failNext": -1}' http://127.0.0.1:8080/ready/api`)
 	is(t, w, "probed", restarts, "0 false")
 	in("touch /tmp/sick")
@@ -153,7 +157,8 @@ spec:
 		if now := supervise.Recorded(file); now == 0 || now == pid {
 			return fmt.Errorf("the machine is process %d", now)
 		}
-		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "2", "-o", "/dev/null", "http://"+before+":8080")
+		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "2", "-o", "/dev/null",
+			"http://"+before+":8080")
 		return err
 	})
 	w.Kubectl(t, "delete", "pods", "--all", "--grace-period=1")

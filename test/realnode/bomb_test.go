@@ -23,9 +23,9 @@ func bomb(t *testing.T, w *world.World, node string) {
 	run(t, w, "bomb", image, "IfNotPresent")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/bomb", "--timeout=60s")
 	out, err := w.Try(2*time.Minute, "kubectl", "--name", w.Name, "exec", "bomb", "--", "sh", "-c",
-		fmt.Sprintf("n=0; while test $n -lt %d; do sleep 600 </dev/null >/dev/null 2>&1 & n=$((n+1)); done; echo all", bounds.One.Processes+100))
+		fmt.Sprintf("n=0; while test $n -lt %d; do sleep 600 </dev/null >/dev/null 2>&1 & n=$((n+1)); done; echo all", bounds.PodProcesses+100))
 	if err == nil || strings.Contains(out, "all") {
-		t.Fatalf("a pod can start %d processes: %q", bounds.One.Processes+100, out)
+		t.Fatalf("a pod can start %d processes: %q", bounds.PodProcesses+100, out)
 	}
 	w.Kubectl(t, "exec", "web", "--", "/agnhost", "connect", "127.0.0.1:80", "--timeout=5s")
 	w.SSH(t, node, "true")

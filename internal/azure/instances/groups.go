@@ -50,7 +50,7 @@ type Machines interface {
 
 // Config is all that the service needs; every field must be set.
 type Config struct {
-	Dir  string // of what is known of the groups
+	Dir string // of what is known of the groups
 	// State is the directory of what a group's machine writes, on a file system that overlayfs can write to.
 	State func(group string) string
 	// NetNSDir is where the groups' network namespaces are mounted, HostsDir where those of their hosts are, by the groups' names.

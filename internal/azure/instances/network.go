@@ -27,8 +27,8 @@ var (
 	anywhere     = netip.MustParsePrefix("0.0.0.0/0")
 )
 
-// machineName and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have no
-// dot, so that nothing else is called so.
+// machineName and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have
+// no dot, so that nothing else is called so.
 func (g *group) machineName() string { return g.name + ".group" }
 
 func (g *group) hostMachine() string { return g.name + ".host" }

@@ -129,7 +129,9 @@ func TestPod(t *testing.T) {
 // TestView: a container's view follows the kubelet's status, and has an event for each change.
 func TestView(t *testing.T) {
 	at := func(seconds int) metav1.Time { return metav1.NewTime(time.Unix(int64(seconds), 0)) }
-	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", StartedAt: at(1), FinishedAt: at(2)}}
+	terminated := corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", StartedAt: at(1), FinishedAt: at(2)}
+	ended := corev1.ContainerState{Terminated: &terminated}
+	notStarted := corev1.ContainerStateTerminated{ExitCode: codeNotStarted, Reason: "StartError", Message: "no such file"}
 	steps := []struct {
 		status       corev1.ContainerStatus
 		state, event string
@@ -149,8 +151,8 @@ func TestView(t *testing.T) {
 		{corev1.ContainerStatus{LastTerminationState: ended, RestartCount: 1,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(3)}}},
 			aci.StateRunning, "Started container", 0, true},
-		{corev1.ContainerStatus{RestartCount: 1, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: codeNotStarted,
-			Reason: "StartError", Message: "no such file"}}}, aci.StateTerminated, "no such file", codeNotStarted, false},
+		{corev1.ContainerStatus{RestartCount: 1, State: corev1.ContainerState{Terminated: &notStarted}},
+			aci.StateTerminated, "no such file", codeNotStarted, false},
 	}
 	view := newView()
 	for i, step := range steps {

@@ -34,7 +34,9 @@ func newView() aci.ContainerView {
 
 // viewOf is a container's view by the kubelet's status of it, after the view before.
 func viewOf(was aci.ContainerView, s *corev1.ContainerStatus) aci.ContainerView {
-	is := aci.ContainerView{RestartCount: int(s.RestartCount), CurrentState: stateOf(s.State), Ready: s.Ready, Events: slices.Clone(was.Events)}
+	is := aci.ContainerView{
+		RestartCount: int(s.RestartCount), CurrentState: stateOf(s.State), Ready: s.Ready, Events: slices.Clone(was.Events),
+	}
 	if previous := s.LastTerminationState; previous.Terminated != nil {
 		state := stateOf(previous)
 		is.PreviousState = &state

@@ -193,7 +193,7 @@ func tryLimits(context.Context, *kernel.Namespace) error {
 	if err != nil {
 		return err
 	}
-	_, missing := cgroup.Grow(group(), "containers", bounds.Lab)
+	missing := cgroup.Bound(group(), bounds.Lab)
 	errs := []error{cgroup.Remove(group())}
 	for _, m := range missing {
 		errs = append(errs, errors.New(m))

@@ -12,9 +12,9 @@ import (
 
 // Bounds are derived from the machine.
 type Bounds struct {
-	Lab  Limits // of all of a lab's containers and real nodes together: they leave the machine enough to end them
-	Node Limits // of a real node: it leaves the lab's others a quarter
-	One  Limits // of a container without limits of its own; its Processes are those of a pod on a real node
+	Lab          Limits // of all of a lab's nodes together: they leave the machine enough to end them
+	Node         Limits // of a node: it leaves the lab's others a quarter
+	PodProcesses int64  // the most processes and threads of a pod
 }
 
 // Machine is this machine's.
@@ -37,8 +37,8 @@ func Machine() (b Bounds, err error) {
 func bounds(memory, pids, processors int64) Bounds {
 	lab := Limits{Memory: memory - max(memory/8, min(1<<30, memory/2)), Processes: pids * 3 / 4, Weight: 4096 * processors}
 	return Bounds{
-		Lab:  lab,
-		Node: Limits{Memory: lab.Memory / 4 * 3, Processes: lab.Processes / 4 * 3},
-		One:  Limits{Memory: max(lab.Memory/4, min(256<<20, lab.Memory)), Processes: min(max(lab.Processes/16, 256), 4096), Weight: 1024},
+		Lab:          lab,
+		Node:         Limits{Memory: lab.Memory / 4 * 3, Processes: lab.Processes / 4 * 3},
+		PodProcesses: min(max(lab.Processes/16, 256), 4096),
 	}
 }

@@ -130,7 +130,9 @@ func (c *Client) url(path string, query url.Values) *url.URL {
 	return &url.URL{Scheme: "https", Host: c.address, Path: path, RawQuery: query.Encode()}
 }
 
-func path(pod *corev1.Pod, container string) string { return pod.Namespace + "/" + pod.Name + "/" + container }
+func path(pod *corev1.Pod, container string) string {
+	return pod.Namespace + "/" + pod.Name + "/" + container
+}
 
 // An Exec is a command to run. Nil streams are not there.
 type Exec struct {

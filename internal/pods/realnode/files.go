@@ -14,10 +14,10 @@ import (
 
 // Paths of a node.
 const (
-	ProgramsDir    = "/opt/packetwalk" // containerd, kubelet and what they start
-	PluginsDir     = "/opt/cni/bin"    // CNI plugins
-	NetworksDir    = "/etc/cni/net.d"  // CNI configuration
-	KubernetesDir  = "/etc/kubernetes" // kubelet's identity
+	ProgramsDir    = "/opt/packetwalk"           // containerd, kubelet and what they start
+	PluginsDir     = "/opt/cni/bin"              // CNI plugins
+	NetworksDir    = "/etc/cni/net.d"            // CNI configuration
+	KubernetesDir  = "/etc/kubernetes"           // kubelet's identity
 	PodsDir        = "/etc/kubernetes/manifests" // of pods that a standalone kubelet runs
 	containerdFile = "/etc/containerd/config.toml"
 	registriesDir  = "/etc/containerd/certs.d"
@@ -45,6 +45,17 @@ const RunStage = "node-run"
 func RunArgs(pidFile, program string, args []string) []string {
 	return append([]string{RunStage, pidFile, program}, args...)
 }
+
+// ExecArgs are packetwalk-app's arguments to run a command on a node, or a shell, with the streams that it is given; a pidfd of the node's
+// first process is in ExecFd.
+func ExecArgs(command []string) []string { return append([]string{ExecStage}, command...) }
+
+// ExecStage is packetwalk-app's first argument for ExecArgs, ExecFd the file descriptor, and Home the directory that the command begins in.
+const (
+	ExecStage = "node-exec"
+	ExecFd    = 3
+	Home      = "/root"
+)
 
 // Plugins are the CNI plugins of others that each node has beside portmap.
 var Plugins = []string{"loopback", "bandwidth"}

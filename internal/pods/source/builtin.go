@@ -70,19 +70,6 @@ const programPath = "/.packetwalk/program"
 // longestBuild bounds the making of an image, which takes seconds, and some minutes on an emulated processor.
 const longestBuild = 15 * time.Minute
 
-// Image gives the image of a built-in application by its name, as one that is meant.
-func (b *BuiltIn) Image(ctx context.Context, name string) (Image, error) {
-	a, err := app.ByName(name)
-	if err != nil {
-		return Image{}, err
-	}
-	i, err := unpacked(ctx, func() (Found, error) { return b.find(ctx, &a) })
-	if err != nil {
-		return Image{}, fmt.Errorf("make the image of the built-in %s: %w", name, err)
-	}
-	return i, nil
-}
-
 // Root gives the directory with the whole distribution's files, absolute; nobody changes it.
 func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
 	b.mu.Lock()

@@ -1,34 +1,17 @@
 // Package source finds what containers are made from, in one order: an image of the machine's store, then the image of a built-in
 // application by its name, which is made first if it must be, then what the image's registry has, which is pulled into the store. It must
-// not import Kubernetes, or anything that runs pods.
+// not import Kubernetes.
 package source
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"slices"
 	"strings"
 
-	"github.com/moby/sys/signal"
-
 	"packetwalk.dev/internal/pods/app"
-	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/pull"
 )
-
-// An Image is what a container is made from.
-type Image struct {
-	ID     string        // as a pod's status has it
-	Layers []string      // container.Spec's
-	Config images.Config // of the image
-	App    string        // the built-in application that it is of; "" for an image of others
-	// Pulled tells that it came for this container.
-	Pulled bool
-}
 
 // A Request is for a container's image.
 type Request struct {
@@ -54,8 +37,8 @@ type Finder struct {
 type Found struct {
 	Store  *images.Store
 	Ref    string
-	App    string // as an Image's
-	Pulled bool
+	App    string // the built-in application that it is of; "" for an image of others
+	Pulled bool   // it came now
 }
 
 // Find finds an image. A digest never means a built-in application: it names an image's very octets. [images.ErrNotFound] is in the error's
@@ -83,68 +66,4 @@ func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
 		err = pull.Why(r.Ref, missing)
 	}
 	return Found{Store: store, Ref: r.Ref, Pulled: pulled}, err
-}
-
-// Image is Find for who runs the image here.
-func (f *Finder) Image(ctx context.Context, r Request) (Image, error) {
-	return unpacked(ctx, func() (Found, error) { return f.Find(ctx, r) })
-}
-
-// tries is how often what another process removes is looked for.
-const tries = 3
-
-// unpacked has an image's layers unpacked, also where another lab, which has another program, puts its own in its place meanwhile.
-func unpacked(ctx context.Context, find func() (Found, error)) (i Image, err error) {
-	for range tries {
-		found, err := find()
-		if err != nil {
-			return i, err
-		}
-		of, err := found.Store.Image(ctx, found.Ref)
-		i = Image{ID: of.Digest, Layers: of.Layers, Config: of.Config, App: found.App, Pulled: found.Pulled}
-		if !errors.Is(err, images.ErrNotFound) {
-			return i, err
-		}
-	}
-	return i, err
-}
-
-// Said is what an event says of an image that is there.
-func (i *Image) Said(ref string) string {
-	if i.Pulled {
-		return fmt.Sprintf("Successfully pulled image %q", ref)
-	}
-	return fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", ref)
-}
-
-// Gone tells whether the image was removed since it was found.
-func (i *Image) Gone() bool {
-	return slices.ContainsFunc(i.Layers, func(dir string) bool {
-		_, err := os.Lstat(dir)
-		return errors.Is(err, fs.ErrNotExist)
-	})
-}
-
-// Apply puts what an image says into the spec of a container, below what the pod says.
-func (i *Image) Apply(s *container.Spec) error {
-	s.App, s.Layers = i.App, i.Layers
-	s.ImageEnv = i.Config.Env
-	s.User, _, _ = strings.Cut(i.Config.User, ":") // the group is the user's own, as with containerd (getUserFromImage)
-	if len(s.Command) == 0 {
-		s.Command = i.Config.Entrypoint
-		if len(s.Args) == 0 {
-			s.Args = i.Config.Cmd
-		}
-	}
-	if s.WorkingDir == "" {
-		s.WorkingDir = i.Config.WorkingDir
-	}
-	s.Volumes = i.Config.Volumes
-	if name := i.Config.StopSignal; name != "" {
-		var err error
-		if s.StopSignal, err = signal.ParseSignal(name); err != nil {
-			return fmt.Errorf("the image's stop signal: %w", err)
-		}
-	}
-	return nil
 }

@@ -10,48 +10,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
-
-// TestApply: what the pod says comes before what its image does (pkg/kubelet/kuberuntime; containerd's CRI, WithImageConfig).
-func TestApply(t *testing.T) {
-	image := Image{Layers: []string{"/l"}, Config: images.Config{Entrypoint: []string{"/e"}, Cmd: []string{"c"}, Env: []string{"A=1"},
-		User: "web:logs", WorkingDir: "/w", StopSignal: "SIGQUIT"}}
-	full := func(change func(*container.Spec)) container.Spec {
-		s := container.Spec{Layers: []string{"/l"}, ImageEnv: []string{"A=1"}, User: "web", WorkingDir: "/w", StopSignal: unix.SIGQUIT,
-			Command: []string{"/e"}, Args: []string{"c"}}
-		change(&s)
-		return s
-	}
-	for name, tt := range map[string]struct{ pod, want container.Spec }{
-		"nothing":           {container.Spec{}, full(func(*container.Spec) {})},
-		"arguments":         {container.Spec{Args: []string{"x"}}, full(func(s *container.Spec) { s.Args = []string{"x"} })},
-		"working directory": {container.Spec{WorkingDir: "/x"}, full(func(s *container.Spec) { s.WorkingDir = "/x" })},
-		"command": {container.Spec{Command: []string{"/x"}}, full(func(s *container.Spec) {
-			s.Command, s.Args = []string{"/x"}, nil
-		})},
-	} {
-		got := tt.pod
-		if err := image.Apply(&got); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if d := cmp.Diff(tt.want, got); d != "" {
-			t.Errorf("%s: want -, got +\n%s", name, d)
-		}
-	}
-	for text, want := range map[string]unix.Signal{"": 0, "TERM": unix.SIGTERM, "9": unix.SIGKILL, "sigrtmin+3": 37, "x": -1, "0": -1} {
-		s, i := container.Spec{}, Image{Config: images.Config{StopSignal: text}}
-		if err := i.Apply(&s); (err != nil) != (want < 0) || err == nil && s.StopSignal != want {
-			t.Errorf("stop signal %q: %v, %v", text, s.StopSignal, err)
-		}
-	}
-}
 
 // newFinder finds images of a store of the test's own, which none is pulled into because of missing.
 func newFinder(t *testing.T, missing *error) *Finder {
@@ -77,15 +42,26 @@ func newFinder(t *testing.T, missing *error) *Finder {
 	}
 }
 
+// image finds an image and unpacks it.
+func image(t *testing.T, found Found, err error) images.Image {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := found.Store.Image(t.Context(), found.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
 // TestBase: an image that is there for its program has the small part of the distribution below it, one that is a distribution the whole.
 func TestBase(t *testing.T) {
 	var missing error
 	f := newFinder(t, &missing)
 	for ref, part := range map[string]string{"nginx": "small", "ubuntu": "whole", "registry.k8s.io/pause": ""} {
-		i, err := f.Image(t.Context(), Request{Ref: ref})
-		if err != nil {
-			t.Fatal(err)
-		}
+		found, err := f.Find(t.Context(), Request{Ref: ref})
+		i := image(t, found, err)
 		var has []string
 		for _, dir := range i.Layers {
 			for _, name := range []string{"small", "whole"} {
@@ -109,13 +85,13 @@ func TestFindOrder(t *testing.T) {
 	ensure := f.Ensure
 	f.Ensure = func(ctx context.Context, r Request) (*images.Store, bool, error) { asked++; return ensure(ctx, r) }
 	for _, ref := range []string{"nginx:1.27", "docker.io/library/nginx", "packetwalk/hello"} {
-		got, err := f.Image(t.Context(), Request{Ref: ref})
-		if err != nil || got.App == "" || len(got.Layers) != 3 || asked != 0 {
+		got, err := f.Find(t.Context(), Request{Ref: ref})
+		if err != nil || got.App == "" || asked != 0 {
 			t.Errorf("%s: %+v, %v, asked %d times", ref, got, err, asked)
 		}
 	}
 	for _, ref := range []string{"nginx@sha256:" + strings.Repeat("1", 64), "example.org/shop"} {
-		got, err := f.Image(t.Context(), Request{Ref: ref})
+		got, err := f.Find(t.Context(), Request{Ref: ref})
 		if !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "packetwalk image load "+ref) ||
 			!strings.Contains(err.Error(), "cannot be pulled: no network") {
 			t.Errorf("%s: %+v, %v", ref, got, err)
@@ -125,14 +101,14 @@ func TestFindOrder(t *testing.T) {
 		t.Errorf("asked %d times, not 2", asked)
 	}
 	f.NoNames = true
-	if _, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"}); !errors.Is(err, images.ErrNotFound) {
+	if _, err := f.Find(t.Context(), Request{Ref: "nginx:1.27"}); !errors.Is(err, images.ErrNotFound) {
 		t.Errorf("with names that mean what registries have: %v", err)
 	}
-	if got, err := f.Image(t.Context(), Request{Ref: "packetwalk/hello"}); err != nil || got.App != "hello" {
+	if got, err := f.Find(t.Context(), Request{Ref: "packetwalk/hello"}); err != nil || got.App != "hello" {
 		t.Errorf("one of our own: %+v, %v", got, err)
 	}
 	f.NoNames, missing = false, nil
-	if _, err := f.Image(t.Context(), Request{Ref: "NGINX"}); err == nil || errors.Is(err, images.ErrNotFound) {
+	if _, err := f.Find(t.Context(), Request{Ref: "NGINX"}); err == nil || errors.Is(err, images.ErrNotFound) {
 		t.Errorf("a reference that is none: %v", err)
 	}
 	store, err := f.BuiltIn.Open()
@@ -142,7 +118,7 @@ func TestFindOrder(t *testing.T) {
 	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "nginx:1.27", Layers: []images.Layer{{Dir: t.TempDir()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"}); err != nil || got.App != "" || len(got.Layers) != 1 {
+	if got, err := f.Find(t.Context(), Request{Ref: "nginx:1.27"}); err != nil || got.App != "" || len(image(t, got, err).Layers) != 1 {
 		t.Errorf("of one that is loaded: %+v, %v", got, err)
 	}
 }
@@ -152,17 +128,18 @@ func TestFindOrder(t *testing.T) {
 func TestBuiltIn(t *testing.T) {
 	var missing error
 	b := newFinder(t, &missing).BuiltIn
-	image := func(name string) Image {
+	of := func(name string) images.Image {
 		t.Helper()
-		i, err := b.Image(t.Context(), name)
+		a, err := app.ByName(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return i
+		found, err := b.find(t.Context(), &a)
+		return image(t, found, err)
 	}
-	nginx, kuard, ubuntu, pause := image("nginx"), image("kuard"), image("ubuntu"), image("pause")
-	if again := image("nginx"); again.ID != nginx.ID {
-		t.Errorf("%s, and again %s", nginx.ID, again.ID)
+	nginx, kuard, ubuntu, pause := of("nginx"), of("kuard"), of("ubuntu"), of("pause")
+	if again := of("nginx"); again.Digest != nginx.Digest {
+		t.Errorf("%s, and again %s", nginx.Digest, again.Digest)
 	}
 	if d := cmp.Diff(nginx.Layers[:2], kuard.Layers[:2]); d != "" || nginx.Layers[0] == ubuntu.Layers[0] {
 		t.Errorf("they share other layers than an application and a distribution do: %s", d)
@@ -181,7 +158,11 @@ func TestBuiltIn(t *testing.T) {
 	if len(pause.Layers) != 2 {
 		t.Errorf("an image without a distribution has %v", pause.Layers)
 	}
-	if _, err := b.Image(t.Context(), "coredns"); err == nil || !strings.Contains(err.Error(), "there is no program for /coredns") {
+	a, err := app.ByName("coredns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.find(t.Context(), &a); err == nil || !strings.Contains(err.Error(), "there is no program for /coredns") {
 		t.Errorf("without the program: %v", err)
 	}
 	store, err := b.Open()
@@ -191,26 +172,26 @@ func TestBuiltIn(t *testing.T) {
 	if err := os.WriteFile(b.Program, []byte("22"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	other := image("nginx")
-	if text, err := os.ReadFile(other.Layers[1] + programPath); err != nil || string(text) != "22" || other.ID == nginx.ID {
+	other := of("nginx")
+	if text, err := os.ReadFile(other.Layers[1] + programPath); err != nil || string(text) != "22" || other.Digest == nginx.Digest {
 		t.Errorf("of another program: %+v, %q, %v", other, text, err)
 	}
-	if _, err := store.Image(t.Context(), nginx.ID); err != nil { // another lab's
+	if _, err := store.Image(t.Context(), nginx.Digest); err != nil { // another lab's
 		t.Errorf("the one of the old program: %v", err)
 	}
 	yesterday := time.Now().Add(-kept)
-	blob := filepath.Join(filepath.Dir(nginx.Layers[0]), "../blobs", strings.Replace(nginx.ID, ":", "/", 1))
+	blob := filepath.Join(filepath.Dir(nginx.Layers[0]), "../blobs", strings.Replace(nginx.Digest, ":", "/", 1))
 	if err := os.Chtimes(blob, yesterday, yesterday); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(b.Program, []byte("333"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	image("nginx")
-	if _, err := store.Image(t.Context(), nginx.ID); !errors.Is(err, images.ErrNotFound) {
+	of("nginx")
+	if _, err := store.Image(t.Context(), nginx.Digest); !errors.Is(err, images.ErrNotFound) {
 		t.Errorf("the one of an old program is still there: %v", err)
 	}
-	if _, err := store.Image(t.Context(), other.ID); err != nil {
+	if _, err := store.Image(t.Context(), other.Digest); err != nil {
 		t.Errorf("the one before: %v", err)
 	}
 }

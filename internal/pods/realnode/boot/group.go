@@ -39,12 +39,12 @@ func makeGroups(name string, bounds cgroup.Limits) ([]group, error) {
 		if err := cgroup.Make(h, filepath.Join(name, inner)); err != nil {
 			return nil, fmt.Errorf("make control group %s: %w", name, err)
 		}
-		outer := cgroup.Group{{Dir: filepath.Join(h.Point, name), In: h.Dir()}}
+		outer := cgroup.Member{Dir: filepath.Join(h.Point, name), In: h.Dir()}
 		if err := outer.Limit(bounds); err != nil {
 			return nil, fmt.Errorf("bound control group %s: %w", name, err)
 		}
 		if h.V2() {
-			if err := limitGroup(outer[0].Dir); err != nil {
+			if err := limitGroup(outer.Dir); err != nil {
 				return nil, err
 			}
 		}

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/pods/container"
 )
 
 // machineLimit is how long a program waits for its node to run.
@@ -29,10 +28,10 @@ func runInside(pidFile string, args []string) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := errors.Join(container.Enter(pidfd, container.MachineNamespaces), unix.Close(pidfd)); err != nil {
+	if err := errors.Join(enter(pidfd), unix.Close(pidfd)); err != nil {
 		return 0, err
 	}
-	if err := container.LimitMachine(); err != nil {
+	if err := limitMachine(); err != nil {
 		return 0, err
 	}
 	null, err := os.Open(os.DevNull) // the node's
@@ -49,10 +48,10 @@ func runInside(pidFile string, args []string) (status int, err error) {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
-	pid, err := syscall.ForkExec(filepath.Join(programDir, processName), append([]string{processName, stageBecome}, args...),
-		&syscall.ProcAttr{Env: environment, Dir: "/", Files: []uintptr{null.Fd(), said.Fd(), said.Fd(), alive.Fd()}})
+	pid, err := startBecoming(args, &syscall.ProcAttr{Env: environment, Dir: "/",
+		Files: []uintptr{null.Fd(), said.Fd(), said.Fd(), alive.Fd()}})
 	if err != nil {
-		return 0, fmt.Errorf("start %s: %w", args[0], err)
+		return 0, err
 	}
 	for _, f := range []*os.File{null, said, alive} {
 		f.Close()
@@ -102,7 +101,18 @@ func awaitMachine(pidFile string) (pidfd int, err error) {
 	return 0, fmt.Errorf("the node does not run after %v", machineLimit)
 }
 
-// become is runInside's child on its way to be the program, which ends with its parent.
+// startBecoming starts a program on the node, in which the calling thread is, by the node's own copy of this one: that has it end with this
+// process, which Go's own way to (SysProcAttr.Pdeathsig) cannot, because in the node's PID namespace it has no parent. The fourth of attr's
+// files is the end of a pipe whose other end this process holds.
+func startBecoming(args []string, attr *syscall.ProcAttr) (pid int, err error) {
+	pid, err = syscall.ForkExec(filepath.Join(programDir, processName), append([]string{processName, stageBecome}, args...), attr)
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", args[0], err)
+	}
+	return pid, nil
+}
+
+// become is startBecoming's child on its way to be the program, which ends with its parent.
 func become(args []string) error {
 	const alive = 3
 	unix.CloseOnExec(alive)
@@ -113,5 +123,5 @@ func become(args []string) error {
 	if _, err := unix.Poll(poll, 0); err != nil || poll[0].Revents != 0 { // a parent that ended before tells nobody any more
 		return fmt.Errorf("who started %s has ended (%w)", args[0], err)
 	}
-	return fmt.Errorf("execute %s: %w", args[0], unix.Exec(args[0], args, environment))
+	return fmt.Errorf("execute %s: %w", args[0], unix.Exec(args[0], args, os.Environ()))
 }

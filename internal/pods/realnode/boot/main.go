@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,34 +15,40 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// The stages of a node, by the first argument of packetwalk-app. The second is the spec's file, but for the last two.
+// The stages of a node, by the first argument of packetwalk-app. The second is the spec's file, but for the last three.
 const (
-	stageMake   = "node"            // the first process, in fresh namespaces: makes the machine, and becomes
-	stageInit   = "node-init"       // the first process of the machine, which collects orphans, and starts
-	stageKeep   = "node-keep"       // what keeps containerd and kubelet running
-	stageRun    = realnode.RunStage // beside the machine: starts one of its programs there. PIDFILE PROGRAM ARG...
-	stageBecome = "node-become"     // in the machine, on its way to be that program. PROGRAM ARG...
+	stageMake   = "node"             // the first process, in fresh namespaces: makes the machine, and becomes
+	stageInit   = "node-init"        // the first process of the machine, which collects orphans, and starts
+	stageKeep   = "node-keep"        // what keeps containerd and kubelet running
+	stageRun    = realnode.RunStage  // beside the machine: starts one of its programs there. PIDFILE PROGRAM ARG...
+	stageBecome = "node-become"      // in the machine, on its way to be that program. PROGRAM ARG...
+	stageExec   = realnode.ExecStage // beside the machine: runs a command there. [COMMAND ARG...]
 )
 
 // Main is packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
 func Main(args []string) (status int, ok bool) {
-	if len(args) < 3 {
+	if len(args) < 3 && !(len(args) == 2 && args[1] == stageExec) {
 		return 0, false
 	}
 	var err error
 	switch args[1] {
+	case stageExec:
+		if err = runPrivately(); err == nil {
+			status, err = execInside(args[2:])
+		}
 	case stageRun:
 		if len(args) < 4 {
 			return 0, false
 		}
-		status, err = runInside(args[2], args[3:])
+		if err = runPrivately(); err == nil {
+			status, err = runInside(args[2], args[3:])
+		}
 	case stageBecome:
-		err = become(args[2:])
+		status, err = statusNoExec, become(args[2:])
 	case stageMake:
 		err = makeMachine(args[2])
 	case stageInit:
@@ -53,7 +60,7 @@ func Main(args []string) (status int, ok bool) {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
-		return 1, true
+		return cmp.Or(status, 1), true
 	}
 	return status, true
 }
@@ -85,7 +92,7 @@ func makeMachine(path string) error {
 	if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
 		return fmt.Errorf("set hostname %q: %w", spec.Hostname, err)
 	}
-	if err := container.LimitMachine(); err != nil {
+	if err := limitMachine(); err != nil {
 		return err
 	}
 	program, err := ownProgram()

@@ -1,0 +1,106 @@
+// Package hostexec runs commands on the hosts of a lab, as ssh(1) would. It must not import Kubernetes, or lab.
+package hostexec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/pods/realnode"
+)
+
+// A Command is one on a host. On a VM, an internet host or another network namespace it has the machine's own file system, read-write, new
+// mount and UTS namespaces, and a /sys that shows the network namespace's links.
+type Command struct {
+	NetNS    string // path
+	Hostname string // "" keeps the machine's
+	Args     []string
+	Env      []string
+	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
+	ResolvConf []byte
+	// Machine is the first process of a host that is a machine of its own, whose file system, processes and control groups the command has; 0
+	// for none, and NoMachine for one that does not run. Of the other fields, Args, Env and Hostname count then.
+	Machine int
+}
+
+// NoMachine is the Machine of a host that is one of its own and does not run.
+const NoMachine = -1
+
+// endTime is how long a command that is to end may take, and what it has left behind may write.
+const endTime = 5 * time.Second
+
+// Run runs the command by packetwalk-app, at a path, and returns its exit status (128+n after signal n). Empty Args run a shell. Files
+// among the streams are handed through, so that a terminal stays one; nil streams are /dev/null. A command that cannot be executed gives
+// 127 or 126 and says why on stderr, as a shell does. When ctx ends, the command is killed.
+func (c Command) Run(ctx context.Context, app string, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
+	cmd := exec.CommandContext(ctx, app)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = endTime
+	if c.Machine != 0 {
+		err = c.onMachine(cmd)
+	} else {
+		err = c.inNamespace(cmd)
+	}
+	if err != nil {
+		return -1, err
+	}
+	err = cmd.Run()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	var status *exec.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case ctx.Err() != nil:
+		return -1, context.Cause(ctx)
+	case !errors.As(err, &status):
+		return -1, fmt.Errorf("run a command on %s: %w", c.Hostname, err)
+	}
+	if w := status.Sys().(syscall.WaitStatus); w.Signaled() {
+		return 128 + int(w.Signal()), nil
+	}
+	return status.ExitCode(), nil
+}
+
+func (c Command) inNamespace(cmd *exec.Cmd) error {
+	if !filepath.IsAbs(c.NetNS) {
+		return fmt.Errorf("network namespace %q is not an absolute path", c.NetNS)
+	}
+	cmd.Env = c.Env
+	c.Env = nil // it is the process's
+	text, err := json.Marshal(c)
+	cmd.Args = append(cmd.Args, stageRun, string(text))
+	return err
+}
+
+func (c Command) onMachine(cmd *exec.Cmd) error {
+	if c.Machine == NoMachine {
+		return fmt.Errorf("%s is a machine of its own, and it does not run: packetwalk status says more", c.Hostname)
+	}
+	fd, err := unix.PidfdOpen(c.Machine, 0)
+	if err != nil {
+		return fmt.Errorf("enter the machine %s: %w", c.Hostname, err)
+	}
+	for _, variable := range c.Env {
+		if !strings.HasPrefix(variable, "PATH=") && !strings.HasPrefix(variable, "HOME=") {
+			cmd.Env = append(cmd.Env, variable)
+		}
+	}
+	cmd.Env = append(cmd.Env, "PATH="+program.Path, "HOME="+realnode.Home)
+	cmd.Args = append(cmd.Args, realnode.ExecArgs(c.Args)...)
+	cmd.ExtraFiles = []*os.File{os.NewFile(uintptr(fd), "pidfd")}
+	return nil
+}
