@@ -53,7 +53,7 @@ func packetwalkProcesses(t *testing.T) string {
 		for _, dir := range dirs {
 			exe, _ := os.Readlink(filepath.Join(dir, "exe")) // a kernel thread has none
 			group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-			if strings.HasPrefix(exe, bin+"/") || strings.Contains(string(group), "/packetwalk/") {
+			if strings.HasPrefix(exe, bin+"/") || strings.HasPrefix(exe, "/memfd:packetwalk") || strings.Contains(string(group), "/packetwalk/") {
 				found = append(found, dir+" "+exe)
 			}
 		}

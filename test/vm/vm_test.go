@@ -2,6 +2,7 @@ package vm
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -139,6 +140,16 @@ func (l *lab) kubectl(t *testing.T, args ...string) string {
 	return l.run(t, commandLimit, append([]string{"kubectl", "--name", l.Name}, args...)...)
 }
 
+// kubectlUntil runs kubectl until it succeeds: in emulation a request may meet a time-out of kubectl's, and a rollout its deadline of
+// ten minutes.
+func (l *lab) kubectlUntil(t *testing.T, args ...string) {
+	t.Helper()
+	world.Eventually(t, 2*commandLimit, func() error {
+		_, err := l.Try(commandLimit, append([]string{"kubectl", "--name", l.Name}, args...)...)
+		return err
+	})
+}
+
 func (l *lab) get(t *testing.T, v any, args ...string) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(l.kubectl(t, append([]string{"get", "-o", "json"}, args...)...)), v); err != nil {
@@ -163,13 +174,10 @@ func (l *lab) upCommand(example string) []string {
 // deploy applies manifests and waits until what they describe is ready.
 func (l *lab) deploy(t *testing.T, example string, manifests []string) {
 	for _, m := range manifests {
-		world.Eventually(t, commandLimit, func() error { // in emulation a request to the API may meet a time-out of kubectl's
-			_, err := l.Try(commandLimit, "kubectl", "--name", l.Name, "apply", "-f", l.Example(example, m))
-			return err
-		})
+		l.kubectlUntil(t, "apply", "-f", l.Example(example, m))
 	}
 	for name := range strings.FieldsSeq(l.kubectl(t, "get", "deployments,statefulsets,daemonsets", "-o", "name")) {
-		l.kubectl(t, "rollout", "status", name, "--timeout="+commandLimit.String())
+		l.kubectlUntil(t, "rollout", "status", name, "--timeout="+commandLimit.String())
 	}
 	l.kubectl(t, "wait", "--for=condition=Ready", "pods", "--all", "--timeout="+commandLimit.String())
 	var pods corev1.PodList
@@ -235,9 +243,10 @@ func (l *lab) walk(t *testing.T) {
 	var status struct {
 		Hosts []struct{ Name, Kind, App string }
 	}
-	if err := json.Unmarshal([]byte(l.run(t, commandLimit, "status", "--name", l.Name, "-o", "json")), &status); err != nil {
-		t.Fatal(err)
-	}
+	world.Eventually(t, commandLimit, func() error { // it fails while something is not well
+		out, err := l.Try(commandLimit, "status", "--name", l.Name, "-o", "json")
+		return errors.Join(err, json.Unmarshal([]byte(out), &status))
+	})
 	for _, h := range status.Hosts {
 		if (h.Kind == "vm" || h.Kind == "internet") && h.App != "dns" {
 			pairs = append(pairs, pair{pod, h.Kind + "/" + h.Name + ":80"})
