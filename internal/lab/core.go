@@ -32,8 +32,7 @@ type core struct {
 	podProcesses int64
 	// unbounded says what the control groups of containers do not bound, and why.
 	unbounded []string
-	// noDisk is why what containers write is not bounded, and their writable layers are in memory: there is no file system for them; "" where
-	// there is one.
+	// noDisk is why what nodes write is not bounded: there is no file system for them; "" where there is one.
 	noDisk string
 	broken chan error // what keeps a lab from starting, whoever waits for it; of size 1
 

@@ -16,17 +16,10 @@ import (
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// A lab has a file system in a file, whose size bounds what its containers and processes write: writable layers, volumes, files of light
-// nodes, logs.
+// A lab has a file system in a file, whose size bounds what its nodes and processes write: images, writable layers, volumes, logs.
 
-// Disk is where it is mounted: a directory for each node.
+// Disk is where it is mounted.
 func (d Dir) Disk() string { return filepath.Join(d.State(), "disk") }
-
-// groupsDisk is the directory of container groups there; no node has such a name.
-const groupsDisk = ".groups"
-
-// nodeDisk is a light node's directory.
-func (d Dir) nodeDisk(node string) string { return filepath.Join(d.Disk(), node) }
 
 // The size of the file, which takes only what is written: half of what is free on its own disk, in bytes.
 const (
@@ -113,30 +106,35 @@ func (d Dir) hasDisk() (bool, error) {
 	return slices.ContainsFunc(mounted, func(m mounts.Mount) bool { return m.Point == d.Disk() }), err
 }
 
-// nodesDisk is the directory of real nodes on the lab's disk; no node has such a name.
+// nodesDisk is the directory of nodes on the lab's disk.
 const nodesDisk = ".nodes"
 
-// placeNodes makes the directory of real nodes. It is on the lab's disk where overlayfs cannot write to the machine's file system: a
-// container's root is an overlay.
+// placeNodes makes the directory of nodes, on the lab's disk where there is one. Where nodes of this lab are already, they stay.
 func (d Dir) placeNodes() error {
 	nodes := d.nodeState("")
 	if err := os.MkdirAll(nodes, 0o700); err != nil {
 		return err
 	}
-	failed := rootfs.TryUpper(nodes)
-	if failed == nil {
+	there, err := os.ReadDir(nodes)
+	if err != nil || len(there) > 0 {
+		return err
+	}
+	has, err := d.hasDisk()
+	if err != nil {
+		return err
+	}
+	if !has {
+		if err := rootfs.TryUpper(nodes); err != nil {
+			return fmt.Errorf("nodes need a file system that overlayfs can write to: %w; mount one at %s, in a container as a volume", err,
+				StateRoot)
+		}
 		return nil
 	}
-	if has, err := d.hasDisk(); err != nil || !has {
-		return errors.Join(fmt.Errorf("nodes need a file system that overlayfs can write to: %w; "+
-			"mount one at %s, in a container as a volume", failed, StateRoot), err)
-	}
 	onDisk := filepath.Join(d.Disk(), nodesDisk)
-	err := os.MkdirAll(onDisk, 0o700)
-	if err == nil {
-		err = unix.Mount(onDisk, nodes, "", unix.MS_BIND, "")
+	if err := os.MkdirAll(onDisk, 0o700); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := unix.Mount(onDisk, nodes, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("put nodes on the lab's disk: %w", err)
 	}
 	return nil

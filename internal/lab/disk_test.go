@@ -39,7 +39,19 @@ func TestDisk(t *testing.T) {
 	if err := unix.Stat(filepath.Join(d.State(), "disk.img"), &file); err != nil || file.Blocks*512 > 64<<20 {
 		t.Errorf("it takes %d bytes: %v", file.Blocks*512, err)
 	}
-	inner := filepath.Join(d.nodeDisk("node"), "inner")
+	// Nodes are on it, also for the next lab process.
+	for range 2 {
+		if err := d.placeNodes(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(d.nodeState("node"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is, want := deviceOf(t, d.nodeState("node")), deviceOf(t, d.Disk()); is != want || want == deviceOf(t, d.State()) {
+		t.Errorf("nodes are on device %d, the lab's disk on %d", is, want)
+	}
+	inner := filepath.Join(d.nodeState("node"), "inner")
 	if err := os.MkdirAll(inner, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +74,15 @@ func TestDisk(t *testing.T) {
 	if _, e := os.Lstat(d.State()); err != nil || !os.IsNotExist(e) {
 		t.Errorf("%v, %v", err, e)
 	}
+}
+
+func deviceOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Dev
 }
 
 // TestLogsWithoutDisk: where the lab has no file system on disk, its logs have one in memory, and one that could be made later hides

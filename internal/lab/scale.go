@@ -291,8 +291,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	err = errors.Join(n.ns.Remove(), tree.Remove(l.dir.Node(n.Name)), tree.Remove(pods),
-		unmountBelow(l.dir.nodeDisk(n.Name)), tree.Remove(l.dir.nodeDisk(n.Name)), l.dir.removeMachine(n.Name))
+	err = errors.Join(n.ns.Remove(), tree.Remove(l.dir.Node(n.Name)), tree.Remove(pods), l.dir.removeMachine(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}

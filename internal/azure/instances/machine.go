@@ -61,10 +61,26 @@ func (g *group) startMachine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	config, err := g.cfg.Machines.KubeletTLS()
+	if err != nil {
+		return err
+	}
+	process, err := g.cfg.Machines.Prepare(ctx, m)
+	if err != nil {
+		return err
+	}
 	listener, err := listenIn(ctx, m.Networks, handoverSocket)
 	if err != nil {
 		return err
 	}
+	machine, err := supervise.Run(process, func(cmd *exec.Cmd) error { return realnode.Start(cmd, m.Host.Start) }, supervise.Options{})
+	if err != nil {
+		listener.Close()
+		return err
+	}
+	g.mu.Lock()
+	g.machine, g.kubelet = machine, kubeletclient.New(KubeletAddress, m.Host.Dial, config)
+	g.mu.Unlock()
 	g.beside(ctx, "the handover of its pod", func(ctx context.Context) (err error) {
 		if listener == nil {
 			if listener, err = listenIn(ctx, m.Networks, handoverSocket); err != nil {
@@ -75,21 +91,6 @@ func (g *group) startMachine(ctx context.Context) error {
 		return handover.Serve(ctx, listener, g.join)
 	})
 	g.beside(ctx, "its images", func(ctx context.Context) error { return g.cfg.Machines.ServeImages(ctx, m) })
-	process, err := g.cfg.Machines.Prepare(ctx, m)
-	if err != nil {
-		return err
-	}
-	machine, err := supervise.Run(process, func(cmd *exec.Cmd) error { return realnode.Start(cmd, m.Host.Start) }, supervise.Options{})
-	if err != nil {
-		return err
-	}
-	config, err := g.cfg.Machines.KubeletTLS()
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.machine, g.kubelet = machine, kubeletclient.New(KubeletAddress, m.Host.Dial, config)
 	return nil
 }
 
@@ -176,13 +177,26 @@ const (
 	soonPeriod = 15 * time.Second
 )
 
+// silence is how long a machine's kubelet may say nothing before that is told.
+const silence = time.Minute
+
 // watch looks at the pod until ctx ends.
 func (g *group) watch(ctx context.Context) {
-	changed := time.Now()
+	changed, heard := time.Now(), time.Now()
 	for ctx.Err() == nil {
-		if g.look(ctx) {
+		is, err := g.look(ctx)
+		if is {
 			changed = time.Now()
 		}
+		if err == nil {
+			heard = time.Now()
+		}
+		g.mu.Lock()
+		g.failing = ""
+		if time.Since(heard) > silence {
+			g.failing = fmt.Sprintf("its machine does not say how its containers are: %v", err)
+		}
+		g.mu.Unlock()
 		wait := lookSoon
 		if time.Since(changed) > soonPeriod {
 			wait = lookLater
@@ -193,12 +207,15 @@ func (g *group) watch(ctx context.Context) {
 
 // look takes what the kubelet says of the group's containers, and reports whether it is something new. What a kubelet that does not answer
 // has last said stays.
-func (g *group) look(ctx context.Context) (changed bool) {
+func (g *group) look(ctx context.Context) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	pods, err := g.kubelet.Pods(ctx)
-	if err != nil || len(pods) == 0 {
-		return false
+	if err == nil && len(pods) == 0 {
+		err = errors.New("it has no pod yet")
+	}
+	if err != nil {
+		return false, err
 	}
 	pod := &pods[0]
 	g.mu.Lock()
@@ -218,7 +235,7 @@ func (g *group) look(ctx context.Context) (changed bool) {
 	if changed {
 		g.change(func() { g.views = views })
 	}
-	return changed
+	return changed, nil
 }
 
 // stopMachine ends the group's containers within grace, and then the machine with all that runs on it.

@@ -31,7 +31,7 @@ const (
 
 // Main is packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
 func Main(args []string) (status int, ok bool) {
-	if len(args) < 3 && !(len(args) == 2 && args[1] == stageExec) {
+	if len(args) < 2 || len(args) == 2 && args[1] != stageExec {
 		return 0, false
 	}
 	var err error
