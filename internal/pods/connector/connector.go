@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/controllers"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
@@ -94,9 +93,7 @@ func (c *connector) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, pods, err := controllers.New(controllers.Config{
-		Client: c.cfg.Client, Node: c.node, Health: alive{}, Pods: c.pods, Objects: c.all, Recorder: c.recorder, Provider: c,
-	})
+	nodes, pods, err := c.controllers()
 	if err != nil {
 		return err
 	}
@@ -144,7 +141,7 @@ func synced(ctx context.Context, factories ...informers.SharedInformerFactory) e
 // register makes the Node and keeps its lease. One that is there keeps its labels and taints, which somebody may have changed; its status
 // becomes the connector's, by the library's controller.
 func (c *connector) register(ctx context.Context, nodes *vknode.NodeController) error {
-	there, err := controllers.Register(ctx, c.cfg.Client, c.node)
+	there, err := c.makeNode(ctx)
 	if err != nil {
 		return fmt.Errorf("register: %w", err)
 	}

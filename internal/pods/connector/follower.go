@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/controllers"
 )
 
 // Azure tells nothing by itself: it is asked, often while something is about to change, and else at leisure.
@@ -293,7 +292,7 @@ func (f *follower) end(ctx context.Context) bool {
 		}
 		return false
 	}
-	if err := controllers.Delete(ctx, f.c.cfg.Client, pod); err != nil {
+	if err := f.c.deleteObject(ctx, pod); err != nil {
 		if ctx.Err() == nil {
 			f.c.cfg.Log.Error("delete pod", "pod", key(pod.Namespace, pod.Name), "err", err)
 		}

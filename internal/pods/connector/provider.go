@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/controllers"
 )
 
 // The methods here are virtual-kubelet's PodLifecycleHandler and PodNotifier. What they ask for is done by the pods' followers, which write
@@ -91,11 +90,6 @@ func (c *connector) follower(namespace, name string) *follower {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known[key(namespace, name)]
-}
-
-// fromAPI is the pod as the API server has it, as far as the cache knows; nil if it is not there.
-func (c *connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
-	return controllers.FromAPI(c.pods, pod)
 }
 
 // restore finds the groups that an earlier connector of this node has made. Those whose pods are gone are deleted by the library, which
