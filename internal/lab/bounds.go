@@ -52,5 +52,5 @@ func (l *bounds) missing() []string {
 }
 
 func unboundedText(why string) string {
-	return fmt.Sprintf("containers are not kept from using up the machine: %s", why)
+	return fmt.Sprintf("nodes are not kept from using up the machine: %s", why)
 }
