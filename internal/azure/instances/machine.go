@@ -259,12 +259,12 @@ func (g *group) stopMachine(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
-// awaitEnd waits until the kubelet has no pod with a container that runs.
+// awaitEnd waits until no pod runs on the machine.
 func (g *group) awaitEnd(ctx context.Context, kubelet *kubeletclient.Client, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	for {
-		pods, err := kubelet.Pods(ctx)
+		pods, err := kubelet.Running(ctx)
 		if err == nil && len(pods) == 0 {
 			return
 		}

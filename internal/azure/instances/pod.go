@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/realnode"
 )
@@ -106,10 +108,7 @@ func (g *group) container(c *aci.Container) corev1.Container {
 		files := slices.ContainsFunc(g.spec.Properties.Volumes, func(v aci.Volume) bool { return v.Name == m.Name && v.EmptyDir == nil })
 		k.VolumeMounts = append(k.VolumeMounts, corev1.VolumeMount{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly || files})
 	}
-	k.Command = slices.Clone(k.Command)
-	for i := range k.Command {
-		k.Command[i] = escape(k.Command[i])
-	}
+	k.Command = escapeAll(k.Command)
 	if l := p.Resources.Limits; l != nil {
 		k.Resources.Limits = limits(*l)
 		k.Resources.Requests = corev1.ResourceList{} // or they are the limits, which the machine may not have
@@ -122,6 +121,13 @@ func (g *group) container(c *aci.Container) corev1.Container {
 
 // escape has Kubernetes take a text as it is: $(NAME) is a reference to a variable there (core/v1, EnvVar).
 func escape(text string) string { return strings.ReplaceAll(text, "$", "$$") }
+
+func escapeAll(texts []string) (all []string) {
+	for _, text := range texts {
+		all = append(all, escape(text))
+	}
+	return all
+}
 
 func limits(a aci.ResourceAmounts) corev1.ResourceList {
 	list := corev1.ResourceList{}
@@ -143,7 +149,7 @@ func podProbe(p *aci.Probe) *corev1.Probe {
 		SuccessThreshold: int32(p.SuccessThreshold), FailureThreshold: int32(p.FailureThreshold),
 	}
 	if p.Exec != nil {
-		k.Exec = &corev1.ExecAction{Command: p.Exec.Command}
+		k.Exec = &corev1.ExecAction{Command: escapeAll(p.Exec.Command)}
 	} else {
 		k.HTTPGet = &corev1.HTTPGetAction{Path: p.HTTPGet.Path, Port: intstr.FromInt32(int32(p.HTTPGet.Port)),
 			Scheme: corev1.URIScheme(strings.ToUpper(cmp.Or(p.HTTPGet.Scheme, "http")))}
@@ -160,15 +166,10 @@ func (g *group) writePod() error {
 	if err := os.MkdirAll(g.podsDir(), 0o700); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(g.podFile(), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if os.IsExist(err) {
-		return nil
-	}
-	if err != nil {
+	if _, err := os.Lstat(g.podFile()); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	_, err = file.Write(text)
-	return cmp.Or(err, file.Close())
+	return atomicfile.Write(g.podFile(), text, 0o600)
 }
 
 // podsDir is where the machine finds the group's pod.

@@ -45,9 +45,16 @@ const (
 	maxError = 64 << 10
 )
 
-// Pods are the kubelet's pods, with their statuses.
-func (c *Client) Pods(ctx context.Context) ([]corev1.Pod, error) {
-	body, err := c.get(ctx, "/pods", nil)
+// Pods are the pods that the kubelet is to run, with their statuses.
+func (c *Client) Pods(ctx context.Context) ([]corev1.Pod, error) { return c.list(ctx, "/pods") }
+
+// Running are the pods that the container runtime runs, also those that end, without statuses.
+func (c *Client) Running(ctx context.Context) ([]corev1.Pod, error) {
+	return c.list(ctx, "/runningpods/")
+}
+
+func (c *Client) list(ctx context.Context, path string) ([]corev1.Pod, error) {
+	body, err := c.get(ctx, path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("list the kubelet's pods: %w", err)
 	}

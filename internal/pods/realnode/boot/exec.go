@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// leftTime is how long what a command has left behind is read.
+// leftTime is how long what a command has left behind is waited for to write more.
 const leftTime = time.Second
 
 // execInside runs a command on the node whose first process the pidfd in realnode.ExecFd is of, and gives its exit status. This process
@@ -56,6 +57,7 @@ func execInside(args []string) (status int, err error) {
 		return 0, err
 	}
 	defer s.restore()
+	s.last.Store(time.Now().UnixNano())
 	child, err := startBecoming(append([]string{path}, args[1:]...), &syscall.ProcAttr{Dir: realnode.Home, Env: os.Environ(),
 		Files: append(s.descriptors(), alive.Fd()), Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.terminal}})
 	if err != nil {
@@ -73,10 +75,7 @@ func execInside(args []string) (status int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("wait for %s: %w", path, err)
 	}
-	select {
-	case <-over:
-	case <-time.After(leftTime):
-	}
+	s.await(over)
 	if ended.Signaled() {
 		return 128 + int(ended.Signal()), nil
 	}
@@ -112,6 +111,39 @@ type streams struct {
 	theirs   [3]*os.File // the command's
 	ours     [3]*os.File // the other ends; of a terminal the first is all
 	before   *term.State
+	writing  atomic.Int32 // how many of the two outputs are being written
+	last     atomic.Int64 // when something was written last, Unix nanoseconds
+}
+
+// await waits until over closes, or nothing more has come for leftTime. Who reads what is written may take their time.
+func (s *streams) await(over <-chan struct{}) {
+	for end := time.Now(); ; {
+		select {
+		case <-over:
+			return
+		case <-time.After(leftTime / 10):
+		}
+		if s.writing.Load() == 0 && time.Since(time.Unix(0, s.last.Load())) > leftTime && time.Since(end) > leftTime {
+			return
+		}
+	}
+}
+
+// move copies until the other end is closed.
+func (s *streams) move(to io.Writer, from io.Reader) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		s.writing.Add(1)
+		if n > 0 {
+			_, _ = to.Write(buf[:n]) // nobody may read it any more
+		}
+		s.last.Store(time.Now().UnixNano())
+		s.writing.Add(-1)
+		if err != nil {
+			return
+		}
+	}
 }
 
 func (s *streams) open() (err error) {
@@ -154,13 +186,13 @@ func (s *streams) copy() (over <-chan struct{}) {
 			}
 		}()
 		go func() { _, _ = io.Copy(s.ours[0], os.Stdin) }()
-		go func() { _, _ = io.Copy(os.Stdout, s.ours[0]); close(done) }() // EIO when nobody has the terminal any more
+		go func() { s.move(os.Stdout, s.ours[0]); close(done) }() // EIO when nobody has the terminal any more
 		return done
 	}
 	go func() { _, _ = io.Copy(s.ours[0], os.Stdin); s.ours[0].Close() }()
 	out := make(chan struct{})
-	go func() { _, _ = io.Copy(os.Stdout, s.ours[1]); close(out) }()
-	go func() { _, _ = io.Copy(os.Stderr, s.ours[2]); <-out; close(done) }()
+	go func() { s.move(os.Stdout, s.ours[1]); close(out) }()
+	go func() { s.move(os.Stderr, s.ours[2]); <-out; close(done) }()
 	return done
 }
 
