@@ -103,7 +103,11 @@ func makeSparse(file string) error {
 
 func (d Dir) hasDisk() (bool, error) {
 	mounted, err := mounts.Own()
-	return slices.ContainsFunc(mounted, func(m mounts.Mount) bool { return m.Point == d.Disk() }), err
+	return isPoint(mounted, d.Disk()), err
+}
+
+func isPoint(mounted []mounts.Mount, path string) bool {
+	return slices.ContainsFunc(mounted, func(m mounts.Mount) bool { return m.Point == path })
 }
 
 // nodesDisk is the directory of nodes on the lab's disk.
@@ -119,11 +123,11 @@ func (d Dir) placeNodes() error {
 	if err != nil || len(there) > 0 {
 		return err
 	}
-	has, err := d.hasDisk()
-	if err != nil {
+	mounted, err := mounts.Own()
+	if err != nil || isPoint(mounted, nodes) {
 		return err
 	}
-	if !has {
+	if !isPoint(mounted, d.Disk()) {
 		if err := rootfs.TryUpper(nodes); err != nil {
 			return fmt.Errorf("nodes need a file system that overlayfs can write to: %w; mount one at %s, in a container as a volume", err,
 				StateRoot)

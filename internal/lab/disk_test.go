@@ -44,9 +44,12 @@ func TestDisk(t *testing.T) {
 		if err := d.placeNodes(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(d.nodeState("node"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+	}
+	if mounted, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Count(string(mounted), " "+d.nodeState("")+" ") != 1 {
+		t.Errorf("nodes are mounted more than once, or not: %v\n%s", err, mounted)
+	}
+	if err := os.MkdirAll(d.nodeState("node"), 0o755); err != nil {
+		t.Fatal(err)
 	}
 	if is, want := deviceOf(t, d.nodeState("node")), deviceOf(t, d.Disk()); is != want || want == deviceOf(t, d.State()) {
 		t.Errorf("nodes are on device %d, the lab's disk on %d", is, want)

@@ -2,6 +2,7 @@ package instances
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +33,7 @@ func (g *group) startProxy() error {
 		s, err := supervise.Run(supervise.Process{
 			Name: g.name, Path: g.cfg.NodeAgent, Args: args, Dir: "/", LogFile: g.cfg.LogFile(g.name),
 			PidFile: filepath.Join(g.dir, "kube-proxy.pid"),
-		}, func(cmd *exec.Cmd) error { return g.space.Start(cmd) }, supervise.Options{})
+		}, g.startInside, supervise.Options{})
 		if err != nil {
 			return fmt.Errorf("extension %s: %w", e.Name, err)
 		}
@@ -42,6 +43,17 @@ func (g *group) startProxy() error {
 		return nil
 	}
 	return nil
+}
+
+// startInside starts a program in the group's namespace, as it is now.
+func (g *group) startInside(cmd *exec.Cmd) error {
+	g.mu.Lock()
+	space := g.space
+	g.mu.Unlock()
+	if space == nil {
+		return errors.New("the group has no network namespace now")
+	}
+	return space.Start(cmd)
 }
 
 // proxyArgs are packetwalk-node's flags for what the extension's settings say. Nobody asks it for its health or metrics there.

@@ -23,6 +23,9 @@ import (
 // waited longer has given up.
 const limit = time.Minute
 
+// answerLimit is how long the plugin may take to read the answer.
+const answerLimit = 10 * time.Second
+
 // answer is what the plugin gets: an address with the length of its subnet's prefix, or why there is none.
 type answer struct {
 	Address netip.Prefix `json:"address,omitzero"`
@@ -50,7 +53,8 @@ func Serve(ctx context.Context, l net.Listener, join func(context.Context, *os.F
 			a.Error = err.Error()
 		}
 		text, _ := json.Marshal(a) // an address and a string
-		_, _ = c.Write(text)       // the plugin may be gone
+		_ = c.SetDeadline(time.Now().Add(answerLimit))
+		_, _ = c.Write(text) // the plugin may be gone
 		c.Close()
 	}
 }
@@ -59,8 +63,9 @@ func Serve(ctx context.Context, l net.Listener, join func(context.Context, *os.F
 func receive(ctx context.Context, c *net.UnixConn, join func(context.Context, *os.File) (netip.Prefix, error)) (netip.Prefix, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	deadline, _ := ctx.Deadline()
-	if err := errors.Join(c.SetDeadline(deadline), fromRoot(c)); err != nil {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) }) // also when the lab process ends
+	defer stop()
+	if err := fromRoot(c); err != nil {
 		return netip.Prefix{}, err
 	}
 	rights := make([]byte, unix.CmsgSpace(4))
@@ -102,6 +107,9 @@ func descriptor(rights []byte) (int, error) {
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 		return -1, fmt.Errorf("there is no namespace in the message: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	unix.CloseOnExec(fds[0])

@@ -40,6 +40,9 @@ func execInside(args []string) (status int, err error) {
 	if err := limitMachine(); err != nil {
 		return 0, err
 	}
+	if err := os.Chdir(realnode.Home); err != nil { // where the command is looked for, too
+		return 0, err
+	}
 	if len(args) == 0 {
 		args = []string{"/bin/bash", "-l"}
 	}
