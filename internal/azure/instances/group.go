@@ -35,6 +35,7 @@ type group struct {
 
 	mu       sync.Mutex
 	removed  bool
+	ending   bool // its removal has begun, and is gone on with by the next process
 	ip       netip.Addr
 	state    string // provisioning state
 	failing  string // why the group does not come up; "" while that is not known, or it is up
@@ -56,6 +57,7 @@ type stored struct {
 	State  string              `json:"state"`
 	Events []aci.Event         `json:"events"`
 	Views  []aci.ContainerView `json:"views"`
+	Ending bool                `json:"ending,omitempty"`
 }
 
 const stateFile = "group.json"
@@ -86,7 +88,7 @@ func (s *Groups) load(name string) (*group, error) {
 		return nil, fmt.Errorf("it is of group %q with %d containers", st.Group.Name, len(st.Views))
 	}
 	g := s.newGroup(st.Group)
-	g.ip, g.state, g.events, g.views = st.IP, st.State, st.Events, st.Views
+	g.ip, g.state, g.events, g.views, g.ending = st.IP, st.State, st.Events, st.Views, st.Ending
 	return g, nil
 }
 
@@ -101,7 +103,7 @@ func (g *group) saveLocked() error {
 	if g.removed {
 		return nil
 	}
-	data, err := json.Marshal(stored{Group: g.spec, IP: g.ip, State: g.state, Events: g.events, Views: g.views})
+	data, err := json.Marshal(stored{Group: g.spec, IP: g.ip, State: g.state, Events: g.events, Views: g.views, Ending: g.ending})
 	if err != nil {
 		return err
 	}
@@ -206,6 +208,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 		g.stop()
 		<-g.done
 	}
+	g.change(func() { g.ending = true })
 	if err := g.stopMachine(ctx, grace); err != nil {
 		return err
 	}

@@ -92,6 +92,12 @@ func Open(ctx context.Context, cfg Config) (*Groups, error) {
 			}
 			continue
 		}
+		if g.ending {
+			if err := g.remove(ctx, 0); err != nil {
+				return nil, fmt.Errorf("remove container group %s: %w", e.Name(), err)
+			}
+			continue
+		}
 		s.groups[g.name] = g
 		g.launch(ctx)
 	}
