@@ -83,7 +83,7 @@ func TestMissingTemporaryDirectory(t *testing.T) {
 func TestShellSettings(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip(err)
+		kerneltest.Missing(t, "bash: %v", err)
 	}
 	home := t.TempDir()
 	settings := "shopt -s expand_aliases\nexport KUBECONFIG=/other KUBERC=/other KUBECACHEDIR=/other KUBERNETES_MASTER=http://127.0.0.1:1\n" +

@@ -1,17 +1,16 @@
 package invoker
 
 import (
-	"os"
 	"os/user"
 	"path/filepath"
 	"testing"
+
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestCacheDir: root behind sudo has its own cache, also with the environment of the user who called it.
 func TestCacheDir(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is called by sudo")
-	}
+	kerneltest.NeedRoot(t)
 	root, err := user.LookupId("0")
 	if err != nil {
 		t.Fatal(err)
