@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -29,7 +30,11 @@ func (s *Groups) check(ctx context.Context, g *aci.ContainerGroup) error {
 	if len(p.SubnetIDs) != 1 || p.IPAddress == nil || p.IPAddress.Type != aci.Private {
 		return aci.BadRequest("InvalidSubnet", "The container group '%s' needs one subnet, and an address of type %s.", g.Name, aci.Private)
 	}
+	p.RestartPolicy = cmp.Or(p.RestartPolicy, aci.RestartAlways)
 	if err := s.checkSubnet(p.SubnetIDs[0].ID); err != nil {
+		return err
+	}
+	if err := checkPod(g); err != nil {
 		return err
 	}
 	for i := range p.Containers {
@@ -38,9 +43,51 @@ func (s *Groups) check(ctx context.Context, g *aci.ContainerGroup) error {
 		}
 	}
 	p.OSType, p.SKU = "Linux", cmp.Or(p.SKU, "Standard")
-	p.RestartPolicy = cmp.Or(p.RestartPolicy, aci.RestartAlways)
 	g.Type, g.Location = aci.Type, cmp.Or(g.Location, s.cfg.Location)
 	g.ID = "/subscriptions/" + s.cfg.Subscription + "/resourceGroups/" + s.cfg.ResourceGroup + "/providers/" + aci.Type + "/" + g.Name
+	return nil
+}
+
+// maxNameServers is how many a pod has at most (k8s.io/kubernetes, pkg/apis/core/validation).
+const maxNameServers = 3
+
+// checkPod refuses what a kubelet refuses of a pod, and would tell nobody.
+func checkPod(g *aci.ContainerGroup) error {
+	p := &g.Properties
+	switch p.RestartPolicy {
+	case aci.RestartAlways, aci.RestartOnFailure, aci.RestartNever:
+	default:
+		return aci.BadRequest("InvalidRestartPolicy", "The restart policy '%s' of container group '%s' is none of Always, OnFailure and Never.",
+			p.RestartPolicy, g.Name)
+	}
+	if d := p.DNSConfig; d != nil {
+		if len(d.NameServers) > maxNameServers {
+			return aci.BadRequest("InvalidDnsConfig", "The container group '%s' has %d name servers; it can have %d.", g.Name, len(d.NameServers),
+				maxNameServers)
+		}
+		for _, server := range d.NameServers {
+			if _, err := netip.ParseAddr(server); err != nil {
+				return aci.BadRequest("InvalidDnsConfig", "The name server '%s' of container group '%s' is no IP address.", server, g.Name)
+			}
+		}
+	}
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		paths := map[string]bool{}
+		for _, m := range c.Properties.VolumeMounts {
+			if paths[m.MountPath] {
+				return aci.BadRequest("InvalidVolumeMount", "The container '%s' in container group '%s' has two mounts at '%s'.", c.Name, g.Name,
+					m.MountPath)
+			}
+			paths[m.MountPath] = true
+		}
+		for _, v := range c.Properties.Environment {
+			if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") {
+				return aci.BadRequest("InvalidEnvironmentVariable", "The environment variable '%s' of container '%s' in container group '%s' has no valid name.",
+					v.Name, c.Name, g.Name)
+			}
+		}
+	}
 	return nil
 }
 
@@ -94,6 +141,14 @@ func checkProbes(g *aci.ContainerGroup, c *aci.Container) error {
 		if (p.Exec == nil) == (p.HTTPGet == nil) {
 			return aci.BadRequest("InvalidContainerProbe",
 				"A probe of container '%s' in container group '%s' must have one of exec and httpGet.", c.Name, g.Name)
+		}
+		if p.Exec != nil && len(p.Exec.Command) == 0 || p.HTTPGet != nil && p.HTTPGet.Port == 0 {
+			return aci.BadRequest("InvalidContainerProbe",
+				"A probe of container '%s' in container group '%s' has no command or port.", c.Name, g.Name)
+		}
+		if i == 0 && p.SuccessThreshold > 1 {
+			return aci.BadRequest("InvalidContainerProbe", "The livenessProbe.successThreshold of container '%s' in container group '%s' can be 1 only.",
+				c.Name, g.Name)
 		}
 		for _, field := range []struct {
 			name  string

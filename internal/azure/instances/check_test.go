@@ -14,6 +14,7 @@ func TestProbesRefused(t *testing.T) {
 	get := &aci.HTTPProbe{Port: 80}
 	for path, probe := range map[string]aci.Probe{
 		"must have one of exec and httpGet":         {},
+		"has no command or port":                    {Exec: &aci.ExecProbe{}},
 		"livenessProbe.initialDelaySeconds of":      {HTTPGet: get, InitialDelaySeconds: -1},
 		"livenessProbe.periodSeconds of":            {HTTPGet: get, PeriodSeconds: -1},
 		"livenessProbe.timeoutSeconds of":           {HTTPGet: get, TimeoutSeconds: -1},
@@ -55,6 +56,17 @@ func TestPutRefused(t *testing.T) {
 			g.Properties.Containers[0].Properties.VolumeMounts = []aci.VolumeMount{{Name: "v", MountPath: "/v"}}
 		},
 		"InvalidContainerProbe": func(g *aci.ContainerGroup) { g.Properties.Containers[0].Properties.LivenessProbe = &aci.Probe{} },
+		"InvalidRestartPolicy":  func(g *aci.ContainerGroup) { g.Properties.RestartPolicy = "Sometimes" },
+		"InvalidDnsConfig": func(g *aci.ContainerGroup) {
+			g.Properties.DNSConfig = &aci.DNSConfig{NameServers: []string{"dns.example"}}
+		},
+		"InvalidEnvironmentVariable": func(g *aci.ContainerGroup) {
+			g.Properties.Containers[0].Properties.Environment = []aci.Variable{{Value: "x"}}
+		},
+		"InvalidVolumeMount": func(g *aci.ContainerGroup) {
+			g.Properties.Volumes = []aci.Volume{{Name: "v", EmptyDir: &struct{}{}}}
+			g.Properties.Containers[0].Properties.VolumeMounts = []aci.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/v"}}
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			g := testSpec("g", "1")
