@@ -51,7 +51,7 @@ func (s *Groups) check(ctx context.Context, g *aci.ContainerGroup) error {
 // maxNameServers is how many a pod has at most (k8s.io/kubernetes, pkg/apis/core/validation).
 const maxNameServers = 3
 
-// checkPod refuses what a kubelet refuses of a pod, and would tell nobody.
+// checkPod refuses what the kubelet would refuse. Without an API server it reports that only in its log.
 func checkPod(g *aci.ContainerGroup) error {
 	p := &g.Properties
 	switch p.RestartPolicy {

@@ -20,7 +20,7 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// A Machine is what a group runs on: a container runtime and a kubelet of their own, in the namespace of the group's host.
+// A Machine runs one group: containerd and a kubelet, in the network namespace of the group's host.
 type Machine struct {
 	Group string
 	// Dir is for what is written once, and State for what the machine writes.

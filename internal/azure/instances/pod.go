@@ -56,7 +56,7 @@ func (g *group) pod() *corev1.Pod {
 	return pod
 }
 
-// hostname is what the containers have: Azure's, of which only the form is known, in the lower-case letters that a pod's has.
+// hostname is the containers' host name. Azure's begins with SandboxHost-; a pod's must be in lower case.
 func (g *group) hostname() string {
 	sum := sha256.Sum256([]byte(cmp.Or(g.spec.Tags[aci.TagUID], g.name)))
 	return fmt.Sprintf("sandboxhost-%018d", binary.BigEndian.Uint64(sum[:])%1e18)

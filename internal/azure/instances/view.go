@@ -51,7 +51,7 @@ func viewOf(was aci.ContainerView, s *corev1.ContainerStatus) aci.ContainerView 
 	return is
 }
 
-// news are the events of a container that came from one state to another. A kubelet without an API server tells its own to nobody.
+// news are the events of a container that came from one state to another. A kubelet without an API server publishes no events.
 func news(was, is aci.ContainerState) []aci.Event {
 	switch {
 	case is.State == was.State && is.StartTime.Equal(was.StartTime) && is.DetailStatus == was.DetailStatus && is.Message == was.Message:

@@ -144,7 +144,7 @@ func (p Provisioner) open(node, of string) (root *os.Root, name string, err erro
 	if !ok {
 		return nil, "", fmt.Errorf("%s: %w", node, errNoNode)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { // a light node has none before it is used
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, "", err
 	}
 	root, err = os.OpenRoot(dir)

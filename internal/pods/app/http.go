@@ -63,7 +63,7 @@ func content(kind string, body []byte) response {
 type handler func(*request) response
 
 const (
-	maxBody   = 1 << 20 // of a request, in octets
+	maxBody   = 1 << 20 // of a request, bytes
 	drainTime = 100 * time.Millisecond
 )
 

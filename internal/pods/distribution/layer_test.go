@@ -225,11 +225,11 @@ func TestThisMachine(t *testing.T) {
 		sizes[part.String()] = sizeOf(t, root)
 	}
 	if sizes["small"]*3/2 > sizes["whole"] { // how large packages are is the machine's
-		t.Errorf("in octets: %v", sizes)
+		t.Errorf("in bytes: %v", sizes)
 	}
 }
 
-// sizeOf is how many octets the regular files below a directory have.
+// sizeOf is the size of the regular files below a directory, bytes.
 func sizeOf(t *testing.T, dir string) (size int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

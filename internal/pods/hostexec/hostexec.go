@@ -29,12 +29,12 @@ type Command struct {
 	Env      []string
 	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
 	ResolvConf []byte
-	// Machine is the first process of a host that is a machine of its own, whose file system, processes and control groups the command has; 0
-	// for none, and NoMachine for one that does not run. Of the other fields, Args, Env and Hostname count then.
+	// Machine is the first process of a node. The command has the node's file system, processes and control groups then, and of the other
+	// fields Args, Env and Hostname count. 0 is for hosts that are no nodes, NoMachine for a node that is not running.
 	Machine int
 }
 
-// NoMachine is the Machine of a host that is one of its own and does not run.
+// NoMachine is the Machine of a node that is not running.
 const NoMachine = -1
 
 // endTime is how long a command that is to end may take, and what it has left behind may write.
@@ -88,7 +88,7 @@ func (c Command) inNamespace(cmd *exec.Cmd) error {
 
 func (c Command) onMachine(cmd *exec.Cmd) error {
 	if c.Machine == NoMachine {
-		return fmt.Errorf("%s is a machine of its own, and it does not run: packetwalk status says more", c.Hostname)
+		return fmt.Errorf("node %s is not running; packetwalk status says why", c.Hostname)
 	}
 	fd, err := unix.PidfdOpen(c.Machine, 0)
 	if err != nil {

@@ -36,7 +36,7 @@ func New(address string, dial func(ctx context.Context, network, address string)
 		IdleConnTimeout: time.Minute}}
 }
 
-// Close closes the connections that nobody uses.
+// Close closes idle connections.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
 // The most that a kubelet's answers may hold, bytes: a list of pods, and an error.

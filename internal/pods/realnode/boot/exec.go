@@ -139,7 +139,7 @@ func (s *streams) move(to io.Writer, from io.Reader) {
 		n, err := from.Read(buf)
 		s.writing.Add(1)
 		if n > 0 {
-			_, _ = to.Write(buf[:n]) // nobody may read it any more
+			_, _ = to.Write(buf[:n]) // the reader may be gone
 		}
 		s.last.Store(time.Now().UnixNano())
 		s.writing.Add(-1)
@@ -189,7 +189,7 @@ func (s *streams) copy() (over <-chan struct{}) {
 			}
 		}()
 		go func() { _, _ = io.Copy(s.ours[0], os.Stdin) }()
-		go func() { s.move(os.Stdout, s.ours[0]); close(done) }() // EIO when nobody has the terminal any more
+		go func() { s.move(os.Stdout, s.ours[0]); close(done) }() // EIO when the terminal is closed everywhere
 		return done
 	}
 	go func() { _, _ = io.Copy(s.ours[0], os.Stdin); s.ours[0].Close() }()
