@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/realnode"
@@ -55,6 +56,11 @@ func (c Command) Run(ctx context.Context, app string, stdin io.Reader, stdout, s
 	}
 	if err != nil {
 		return -1, err
+	}
+	if f, ok := stdin.(*os.File); ok { // a node that ends kills what reads the terminal, which would stay raw
+		if before, err := term.GetState(int(f.Fd())); err == nil {
+			defer func() { _ = term.Restore(int(f.Fd()), before) }()
+		}
 	}
 	err = cmd.Run()
 	for _, f := range cmd.ExtraFiles {
