@@ -191,3 +191,22 @@ test-image: deps image ## the image built twice, which makes the same archive, a
 	@rm -rf $(AGAIN)
 	CI=1 IMAGE=$(CURDIR)/bin/packetwalk-image.tar IMAGE_VERSION='$(VERSION)' go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" \
 		-run 'TestWhole$$' ./internal/pods/nodeimage
+
+# A release: make release VERSION=v1.2.0, in a checkout without changes. BASE is where its files will be published.
+BASE   ?= https://packetwalk.dev/releases/$(VERSION)
+RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' -- $(IMAGE)
+
+.PHONY: release
+release: ## what VERSION=v1.2.0 publishes: image, plugin, programs, chart, manifests and their checksums in bin/release
+	@$(RELEASE)
+
+.PHONY: test-release
+test-release: deps ## a release made twice, which gives the same files, and its plugin and chart name the image's digest
+	@$(MAKE) --no-print-directory release VERSION=v0.0.0-test
+	@rm -rf $(AGAIN) && mkdir -p $(AGAIN)/bin
+	@git ls-files -coz --exclude-standard | xargs -0 cp --parents -dt $(AGAIN)
+	@$(MAKE) --no-print-directory -C $(AGAIN) release VERSION=v0.0.0-test
+	diff -r bin/release $(AGAIN)/bin/release
+	@rm -rf $(AGAIN)
+	cd bin/release && sha256sum --quiet -c SHA256SUMS && digest=$$(grep -om1 'sha256:[0-9a-f]*' node.yaml) && \
+		for file in *_linux_*.tar.gz *.tgz; do tar -xzOf $$file | grep -qaF "$$digest" || { echo "$$file lacks $$digest"; exit 1; }; done

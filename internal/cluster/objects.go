@@ -52,7 +52,7 @@ func (o Options) image() string {
 	if o.Image != "" {
 		return o.Image
 	}
-	return release.Image(o.Version)
+	return release.Pinned(o.Version)
 }
 
 func (o Options) kept() bool { return o.Kept || o.PullSecret != "" }

@@ -11,6 +11,18 @@ const Repository = "packetwalk.dev/packetwalk"
 // manifests") becomes "-"; no version at all is "dev".
 func Image(version string) string { return Repository + ":" + tag(version) }
 
+// Digest is the digest of the image of this program's version. The linker sets it in a release's plugin ("make release"); the image's own
+// programs cannot know it.
+var Digest string
+
+// Pinned is the image that nodes run: [Image], in a release's plugin with the digest that was published.
+func Pinned(version string) string {
+	if Digest == "" {
+		return Image(version)
+	}
+	return Image(version) + "@" + Digest
+}
+
 // longest is how many octets a tag may have.
 const longest = 128
 

@@ -36,3 +36,18 @@ func TestImage(t *testing.T) {
 		}
 	}
 }
+
+func TestPinned(t *testing.T) {
+	if got := Pinned("v1.2.0"); got != "packetwalk.dev/packetwalk:v1.2.0" {
+		t.Errorf("without a digest: %s", got)
+	}
+	Digest = "sha256:" + strings.Repeat("a", 64)
+	defer func() { Digest = "" }()
+	pinned := Pinned("v1.2.0")
+	if pinned != "packetwalk.dev/packetwalk:v1.2.0@"+Digest {
+		t.Errorf("with a digest: %s", pinned)
+	}
+	if ref, err := name.NewDigest(pinned, name.StrictValidation); err != nil || ref.DigestStr() != Digest {
+		t.Errorf("%s: %v, %v", pinned, ref, err)
+	}
+}

@@ -1,0 +1,262 @@
+// Command release writes what a version of packetwalk publishes into bin/release: the image, the plugin and the node's programs for amd64
+// and arm64, the Helm chart, the manifests, krew's manifest, the SBOM, and the checksums. Plugin, chart and manifests name the image by its
+// digest. The same commit and the same version give the same bytes. make release runs it:
+//
+//	go run ./tools/release -version v1.2.0 -ldflags FLAGS -base URL -- COMMAND that makes bin/packetwalk-image.tar
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/template"
+	"time"
+
+	"packetwalk.dev/internal/base/release"
+)
+
+const (
+	imageArchive = "bin/packetwalk-image.tar"
+	imageSBOM    = "bin/packetwalk-image.spdx.json"
+)
+
+// versions are those of Semantic Versioning without build metadata, which an image's tag cannot have.
+var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z][0-9A-Za-z.-]*)?$`)
+
+type releaser struct {
+	version, ldflags, base string
+	out                    string // the folder that is written
+	created                time.Time
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	var r releaser
+	flag.StringVar(&r.version, "version", "", "the version, such as v1.2.0")
+	flag.StringVar(&r.ldflags, "ldflags", "", "flags of Go's linker for the programs")
+	flag.StringVar(&r.base, "base", "", "the URL of the folder that the archives will be published in")
+	flag.StringVar(&r.out, "o", "bin/release", "the folder to write")
+	flag.Parse()
+	err := r.run(ctx, flag.Args())
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// run makes the image by a command, and everything else from that. The working directory is the checkout.
+func (r *releaser) run(ctx context.Context, makeImage []string) error {
+	if !versions.MatchString(r.version) {
+		return fmt.Errorf("invalid version %q; write VERSION=v1.2.0", r.version)
+	}
+	if len(makeImage) == 0 {
+		return errors.New("no command that makes the image")
+	}
+	if err := r.checkout(ctx); err != nil {
+		return err
+	}
+	if err := run(ctx, nil, makeImage...); err != nil {
+		return err
+	}
+	archive, err := os.Open(imageArchive)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	digest, err := imageDigest(archive)
+	if err != nil {
+		return fmt.Errorf("%s: %w", imageArchive, err)
+	}
+	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
+		return err
+	}
+	for _, write := range []func(context.Context, string) error{r.copyImage, r.writePrograms, r.writeChart, r.writeManifests, r.writeKrew} {
+		if err := write(ctx, digest); err != nil {
+			return err
+		}
+	}
+	if err := r.writeSums(); err != nil {
+		return err
+	}
+	fmt.Printf("%s@%s\n%s\n", release.Image(r.version), digest, r.out)
+	return nil
+}
+
+// checkout reads the commit's time (or SOURCE_DATE_EPOCH), and refuses changes that are not committed.
+func (r *releaser) checkout(ctx context.Context) error {
+	changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain").Output()
+	if err != nil {
+		return fmt.Errorf("git status: %w", err)
+	}
+	if len(changes) > 0 {
+		return fmt.Errorf("uncommitted changes; commit or stash them:\n%s", changes)
+	}
+	text, err := exec.CommandContext(ctx, "git", "log", "-1", "--format=%ct").Output()
+	if err != nil {
+		return fmt.Errorf("git log: %w", err)
+	}
+	stamp := cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), strings.TrimSpace(string(text)))
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	if err != nil {
+		return fmt.Errorf("invalid time of the commit or SOURCE_DATE_EPOCH: %w", err)
+	}
+	r.created = time.Unix(seconds, 0).UTC()
+	return nil
+}
+
+func (r *releaser) copyImage(context.Context, string) error {
+	for _, file := range []string{imageArchive, imageSBOM} {
+		to := filepath.Join(r.out, filepath.Base(file))
+		if err := os.Link(file, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writePrograms builds the programs again, with the image's digest, and packs them.
+func (r *releaser) writePrograms(ctx context.Context, digest string) error {
+	const portmap = "github.com/containernetworking/plugins/plugins/meta/portmap"
+	for _, arch := range []string{"amd64", "arm64"} {
+		dir, err := os.MkdirTemp("", "packetwalk-release-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		env := append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
+			"GOFLAGS=-trimpath", "GOFIPS140=off") // as tools/image builds
+		ldflags := r.ldflags + " -X packetwalk.dev/internal/base/release.Digest=" + digest
+		fmt.Fprintf(os.Stderr, "building the programs for %s, which name the image by its digest\n", arch)
+		if err := run(ctx, env, "go", "build", "-buildvcs=false", "-ldflags", ldflags, "-o", dir+"/",
+			"./cmd/packetwalk", "./cmd/packetwalk-node", "./cmd/packetwalk-cni", portmap); err != nil {
+			return err
+		}
+		license := archived{"LICENSE", "LICENSE", 0o644}
+		plugin := []archived{license, {"kubectl-packetwalk", filepath.Join(dir, "packetwalk"), 0o755}}
+		all := []archived{license}
+		for _, name := range []string{"packetwalk", "packetwalk-cni", "packetwalk-node", "portmap"} {
+			all = append(all, archived{name, filepath.Join(dir, name), 0o755})
+		}
+		for name, files := range map[string][]archived{"kubectl-packetwalk": plugin, "packetwalk": all} {
+			if err := writeArchive(filepath.Join(r.out, name+"_linux_"+arch+".tar.gz"), files, r.created); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeChart runs the program that packs the chart, which is in another module: Helm needs other versions of Kubernetes' libraries.
+func (r *releaser) writeChart(ctx context.Context, digest string) error {
+	out, err := filepath.Abs(r.out)
+	if err != nil {
+		return err
+	}
+	return run(ctx, nil, "go", "run", "-C", "controlplane/chart", "./pack", "-version", r.version, "-digest", digest,
+		"-time", strconv.FormatInt(r.created.Unix(), 10), "-o", out)
+}
+
+// writeManifests writes deploy/manifests with the image's digest.
+func (r *releaser) writeManifests(_ context.Context, digest string) error {
+	files, err := filepath.Glob("deploy/manifests/*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		stamped, err := stamp(text, release.Image(r.version)+"@"+digest)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if err := os.WriteFile(filepath.Join(r.out, filepath.Base(file)), stamped, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var imageLine = regexp.MustCompile(`(?m)^( +image: )` + regexp.QuoteMeta(release.Image("VERSION")) + `$`)
+
+// stamp replaces the image of a manifest's containers.
+func stamp(manifest []byte, image string) ([]byte, error) {
+	stamped := imageLine.ReplaceAll(manifest, []byte("${1}"+image))
+	if bytes.Equal(stamped, manifest) {
+		return nil, fmt.Errorf("no container has the image %s", release.Image("VERSION"))
+	}
+	return stamped, nil
+}
+
+// writeKrew fills in krew's manifest.
+func (r *releaser) writeKrew(context.Context, string) error {
+	t, err := template.New("packetwalk.yaml").Option("missingkey=error").ParseFiles("deploy/krew/packetwalk.yaml")
+	if err != nil {
+		return err
+	}
+	sums, err := sums(r.out)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := t.Execute(&text, map[string]any{"Version": r.version, "Base": r.base, "SHA256": sums}); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.out, "krew-packetwalk.yaml"), text.Bytes(), 0o644)
+}
+
+// writeSums writes the checksums of all files, as sha256sum does.
+func (r *releaser) writeSums() error {
+	sums, err := sums(r.out)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for name, sum := range sums {
+		lines = append(lines, sum+"  "+name+"\n")
+	}
+	slices.SortFunc(lines, func(a, b string) int { return cmp.Compare(a[64:], b[64:]) })
+	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(strings.Join(lines, "")), 0o644)
+}
+
+// sums returns the SHA-256 of each file in a folder, by its name.
+func sums(dir string) (map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all[e.Name()] = fmt.Sprintf("%x", sha256.Sum256(text))
+	}
+	return all, nil
+}
+
+// run runs a command, with the environment env or, if that is nil, this process's.
+func run(ctx context.Context, env []string, args ...string) error {
+	c := exec.CommandContext(ctx, args[0], args[1:]...)
+	c.Env, c.Stdout, c.Stderr = env, os.Stderr, os.Stderr
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var digest = "sha256:" + strings.Repeat("ab", 32)
+
+func TestInvalidVersion(t *testing.T) {
+	for _, version := range []string{"", "dev", "0.2.0", "v0.2", "v0.2.0+build", "v01.2.0", "v0.2.0-", "v0.2.0\n", "5d97fb75-dirty"} {
+		r := releaser{version: version, out: t.TempDir()}
+		if err := r.run(t.Context(), []string{"false"}); err == nil || !strings.Contains(err.Error(), "VERSION=v1.2.0") {
+			t.Errorf("version %q: %v", version, err)
+		}
+	}
+	for _, version := range []string{"v0.2.0", "v10.0.0-rc.1"} {
+		if !versions.MatchString(version) {
+			t.Errorf("version %q is refused", version)
+		}
+	}
+}
+
+// imageLayout is an archive with the given index.json, between other files; "" is for none.
+func imageLayout(t *testing.T, index string) io.Reader {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for name, text := range map[string]string{"oci-layout": "{}", "index.json": index, "blobs/sha256/ab": "x"} {
+		if text == "" {
+			continue
+		}
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(text)), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+func TestImageDigest(t *testing.T) {
+	one := fmt.Sprintf(`{"digest": %q, "size": 1}`, digest)
+	if got, err := imageDigest(imageLayout(t, `{"manifests": [`+one+`]}`)); err != nil || got != digest {
+		t.Errorf("%s, %v", got, err)
+	}
+	for name, index := range map[string]string{
+		"no index":     "",
+		"no image":     `{"manifests": []}`,
+		"two images":   `{"manifests": [` + one + "," + one + `]}`,
+		"not JSON":     "x",
+		"not a digest": `{"manifests": [{"digest": "latest"}]}`,
+		"endless":      `{"manifests": [` + strings.Repeat(" ", maxIndex) + one + `]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := imageDigest(imageLayout(t, index)); err == nil {
+				t.Errorf("digest %s", got)
+			}
+		})
+	}
+}
+
+// TestStamp: each manifest of the repository gets the digest at each of its containers, and nowhere else.
+func TestStamp(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/manifests/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	image := "packetwalk.dev/packetwalk:v1.2.0@" + digest
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stamped, err := stamp(text, image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, got := bytes.Count(text, []byte(" image: ")), bytes.Count(stamped, []byte(" image: "+image+"\n")); want != got {
+			t.Errorf("%s: %d of %d images", file, got, want)
+		}
+		reverted := bytes.ReplaceAll(stamped, []byte("image: "+image), []byte("image: packetwalk.dev/packetwalk:VERSION"))
+		if !bytes.Equal(reverted, text) {
+			t.Errorf("%s: more than images was replaced", file)
+		}
+	}
+	if _, err := stamp([]byte("kind: Pod\n"), image); err == nil {
+		t.Error("stamped a manifest without an image")
+	}
+}
+
+// TestWriteArchive: the same files make the same archive, whatever their times and modes are.
+func TestWriteArchive(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	var archives [2][]byte
+	for i := range archives {
+		if err := errors.Join(os.RemoveAll(program), os.WriteFile(program, []byte("ELF"), 0o600+os.FileMode(i)),
+			os.Chtimes(program, time.Time{}, time.Unix(int64(i), 0))); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, "a.tar.gz")
+		if err := writeArchive(file, []archived{{"kubectl-packetwalk", program, 0o755}}, time.Unix(1700000000, 0)); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if archives[i], err = os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("the second archive differs")
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(archives[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := tar.NewReader(zip).Next()
+	if err != nil || h.Name != "kubectl-packetwalk" || h.Mode != 0o755 || h.Uid != 0 || h.Uname != "" || h.ModTime.Unix() != 1700000000 {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+func TestSums(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"b": "", "a": "abc"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := releaser{out: dir}
+	if err := r.writeSums(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
+	want := "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad  a\n" +
+		"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  b\n"
+	if err != nil || string(got) != want {
+		t.Errorf("%s, %v", got, err)
+	}
+}
