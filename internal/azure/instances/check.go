@@ -37,6 +37,9 @@ func (s *Groups) check(ctx context.Context, g *aci.ContainerGroup) error {
 	if err := checkPod(g); err != nil {
 		return err
 	}
+	if err := s.checkResources(g); err != nil {
+		return err
+	}
 	for i := range p.Containers {
 		if err := s.checkContainer(ctx, g, &p.Containers[i]); err != nil {
 			return err
@@ -122,12 +125,49 @@ func (s *Groups) checkContainer(ctx context.Context, g *aci.ContainerGroup, c *a
 		return aci.BadRequest("InaccessibleImage",
 			"The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
 	}
-	r := c.Properties.Resources.Requests
-	if r.CPU <= 0 || r.MemoryInGB <= 0 {
-		return aci.BadRequest("ResourceRequestsNotSpecified",
-			"The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
-	}
 	return checkProbes(g, c)
+}
+
+// The most that a container group has in any region, in cores and gigabytes ("Resource availability & quota limits for ACI",
+// learn.microsoft.com).
+const (
+	maxCores     = 31
+	maxGigabytes = 240
+)
+
+// checkResources checks what the containers request, alone and together, and their limits.
+func (s *Groups) checkResources(g *aci.ContainerGroup) error {
+	var all aci.ResourceAmounts
+	for i := range g.Properties.Containers {
+		c := &g.Properties.Containers[i]
+		r, l := c.Properties.Resources.Requests, c.Properties.Resources.Limits
+		if r.CPU <= 0 || r.MemoryInGB <= 0 {
+			return aci.BadRequest("ResourceRequestsNotSpecified",
+				"The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
+		}
+		all.CPU, all.MemoryInGB = all.CPU+r.CPU, all.MemoryInGB+r.MemoryInGB
+		if l == nil {
+			continue
+		}
+		if l.CPU != 0 && l.CPU < r.CPU || l.MemoryInGB != 0 && l.MemoryInGB < r.MemoryInGB {
+			return aci.BadRequest("ResourceLimitsLessThanRequests",
+				"The limits of container '%s' in container group '%s' must be greater than or equal to its requests.", c.Name, g.Name)
+		}
+		if l.CPU > maxCores || l.MemoryInGB > maxGigabytes {
+			return s.unavailable(*l)
+		}
+	}
+	if all.CPU > maxCores || all.MemoryInGB > maxGigabytes {
+		return s.unavailable(all)
+	}
+	return nil
+}
+
+// unavailable is Azure's error for more than a region has.
+func (s *Groups) unavailable(a aci.ResourceAmounts) error {
+	return aci.BadRequest("ServiceUnavailable",
+		"The requested resource is not available in the location '%s' at this moment. Please retry with a different resource request or in "+
+			"another location. Resource requested: '%v' CPU '%v' GB memory 'Linux' OS", s.cfg.Location, a.CPU, a.MemoryInGB)
 }
 
 // maxProbe is the most that a number of a probe is, as in Kubernetes: as seconds it is a time.Duration.

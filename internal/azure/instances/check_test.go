@@ -85,3 +85,41 @@ func TestPutRefused(t *testing.T) {
 		t.Errorf("there are %+v, %v", all, p.nics())
 	}
 }
+
+// TestCheckResources: amounts that no region has are refused, before they overflow an int64.
+func TestCheckResources(t *testing.T) {
+	s, _ := testGroups(t, 1)
+	for name, tt := range map[string]struct {
+		requests []aci.ResourceAmounts
+		limits   *aci.ResourceAmounts // of each
+		code     string
+	}{
+		"largest":               {requests: []aci.ResourceAmounts{{CPU: 30.5, MemoryInGB: 239}, {CPU: 0.5, MemoryInGB: 1}}},
+		"with limits":           {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 1}}, &aci.ResourceAmounts{CPU: 31, MemoryInGB: 240}, ""},
+		"without requests":      {[]aci.ResourceAmounts{{CPU: 1}}, nil, "ResourceRequestsNotSpecified"},
+		"more bytes than int64": {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 9.3e9}}, nil, "ServiceUnavailable"},
+		"too many cores":        {[]aci.ResourceAmounts{{CPU: 31.5, MemoryInGB: 1}}, nil, "ServiceUnavailable"},
+		"too much together":     {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 200}, {CPU: 1, MemoryInGB: 41}}, nil, "ServiceUnavailable"},
+		"infinite together": {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 1.7e308}, {CPU: 1, MemoryInGB: 1.7e308}}, nil,
+			"ServiceUnavailable"},
+		"limit of too many cores": {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 1}}, &aci.ResourceAmounts{CPU: 1e17}, "ServiceUnavailable"},
+		"limit of too much memory": {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 1}}, &aci.ResourceAmounts{MemoryInGB: 9.3e9},
+			"ServiceUnavailable"},
+		"limit below request": {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 1}}, &aci.ResourceAmounts{CPU: 1, MemoryInGB: 0.5},
+			"ResourceLimitsLessThanRequests"},
+		"negative limit": {[]aci.ResourceAmounts{{CPU: 1, MemoryInGB: 1}}, &aci.ResourceAmounts{CPU: -1}, "ResourceLimitsLessThanRequests"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &aci.ContainerGroup{Name: "g"}
+			for _, r := range tt.requests {
+				g.Properties.Containers = append(g.Properties.Containers, aci.Container{Name: "c",
+					Properties: aci.ContainerProperties{Resources: aci.Resources{Requests: r, Limits: tt.limits}}})
+			}
+			var e *aci.Error
+			err := s.checkResources(g)
+			if errors.As(err, &e); tt.code == "" && err != nil || tt.code != "" && (e == nil || e.Code != tt.code) {
+				t.Errorf("%v, want %q", err, tt.code)
+			}
+		})
+	}
+}
