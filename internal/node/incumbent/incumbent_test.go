@@ -26,7 +26,7 @@ const (
 	role      = "PACKETWALK_TEST_ROLE"
 	roleSleep = "sleep" // a process that does nothing
 	roleTake  = "take"  // one that has a part, and says so
-	roleBind  = "bind"  // one that has the record's first name
+	roleBind  = "bind"  // one that has many names of the record
 	roleFlick = "flick" // one that has it now and then
 	roleWorld = "world" // the test itself, in a network namespace of its own
 )
@@ -40,13 +40,7 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Hour)
 	}
 	if os.Getenv(role) == roleBind {
-		if os.Args[1] == "listen" {
-			_, err := net.Listen("unix", recordName+"service-proxy")
-			fmt.Println(err)
-		} else {
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-			fmt.Println(errors.Join(err, unix.Bind(fd, &unix.SockaddrUnix{Name: recordName + "service-proxy"})))
-		}
+		fmt.Println(bindMany(os.Args[1]))
 		time.Sleep(time.Hour)
 	}
 	for os.Getenv(role) == roleFlick {
@@ -56,6 +50,41 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(m.Run())
+}
+
+// impostorNames is how many names an impostor takes.
+const impostorNames = 200
+
+// bindMany takes names of the record, and listens at them or not; those that are full have no room for one more client.
+func bindMany(how string) error {
+	for n := range impostorNames {
+		at := &unix.SockaddrUnix{Name: recordName + "service-proxy"}
+		if n > 0 {
+			at.Name += fmt.Sprint("#", n)
+		}
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err := errors.Join(err, unix.Bind(fd, at)); err != nil {
+			return err
+		}
+		if how == "bind" {
+			continue
+		}
+		if err := unix.Listen(fd, 0); err != nil {
+			return err
+		}
+		for how == "full" {
+			client, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
+				return err
+			}
+			if err := unix.Connect(client, at); errors.Is(err, unix.EAGAIN) {
+				break
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // inWorld runs the test again in a network namespace of its own, and tells whether this is there.
@@ -276,7 +305,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestImpostor: a user other than root that takes the record's name does not keep root from a part, whether it answers or not. Only
+// TestImpostor: a user other than root that takes many names of the record does not keep root from a part, whether it answers or not. Only
 // one of two of root's processes gets it.
 func TestImpostor(t *testing.T) {
 	if !inWorld(t) {
@@ -287,7 +316,7 @@ func TestImpostor(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := copyOf(t, dir, "impostor")
-	for _, how := range []string{"listen", "bind"} {
+	for _, how := range []string{"listen", "bind", "full"} {
 		cmd := exec.Command(program, how)
 		cmd.Env = append(os.Environ(), role+"="+roleBind)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

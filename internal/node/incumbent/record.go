@@ -1,29 +1,29 @@
 package incumbent
 
 import (
+	"bufio"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
+	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// recordName is the abstract name of the socket that is the record of the process that has a part (unix(7)). Such a name belongs to one
+// recordName begins the abstract name of the socket that is the record of the process that has a part (unix(7)). Such a name belongs to one
 // network namespace, needs no file that could be shared or left behind, and the kernel gives it back when the process ends, however it
-// does.
+// does. A name ends in random text, so that no other user can take it first.
 const recordName = "@packetwalk-node/"
 
 // ErrTaken is that another process has the part.
 var ErrTaken = errors.New("another packetwalk-node on this node has it")
 
-// maxImpostors is how many names other users may have taken: every process in the network namespace can take one.
-const maxImpostors = 64
-
 // Take makes this process the one that has a part, such as "service-proxy", in its network namespace, for as long as it lives. The error
-// is ErrTaken where another of the same user has it; a name that another user has does not count, and the next one is the record.
-// Of several that try at once, one succeeds.
+// is ErrTaken where another of the same user has it. Names that other users have taken do not count, however many they are. Of several that
+// try at once, one succeeds.
 func Take(part string) error {
 	l, err := take(part)
 	if err == nil {
@@ -33,56 +33,78 @@ func Take(part string) error {
 }
 
 func take(part string) (net.Listener, error) {
-	for n := range maxImpostors {
-		l, err := net.Listen("unix", nameOf(part, n))
-		if err == nil {
-			if hasOther(part, n) {
-				return nil, errors.Join(ErrTaken, l.Close())
-			}
-			return l, nil
-		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("record the owner of %s: %w", part, err)
-		}
-		if isOursSoon(nameOf(part, n)) {
-			return nil, ErrTaken
-		}
+	own := recordName + part + "#" + rand.Text()
+	l, err := net.Listen("unix", own)
+	if err != nil {
+		return nil, fmt.Errorf("record the owner of %s: %w", part, err)
 	}
-	return nil, fmt.Errorf("record the owner of %s: other users have taken all %d names for it", part, maxImpostors)
+	taken, err := hasOther(part, own)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("look for another owner of %s: %w", part, err), l.Close())
+	}
+	if taken {
+		return nil, errors.Join(ErrTaken, l.Close())
+	}
+	return l, nil
 }
 
 // yieldTime is how long a process that took a later name at the same moment has to see the earlier one and to give its own back.
 const yieldTime = time.Second
 
-// hasOther reports whether another process of ours has a part whose nth name this one has just taken. Another user may take an earlier name
-// and give it back at any time, so two processes can take two names at once. Each takes its name before it looks for the other's: at least
-// one sees the other, and of two that both do the earlier name is the record.
-func hasOther(part string, n int) bool {
-	for earlier := range n {
-		if ours, _ := isOurs(nameOf(part, earlier)); ours {
-			return true
-		}
-	}
-	end := time.Now().Add(yieldTime)
-	for later := n + 1; later < maxImpostors; later++ {
-		for {
-			if ours, _ := isOurs(nameOf(part, later)); !ours {
-				break
+// hasOther reports whether another process of ours has a part for which this one has just taken a name. Each takes its name before it looks
+// for others: of two that try at once, at least one sees the other. Of two that both do, the one whose name sorts first waits for the other
+// to give way. An owner that has the part already does not give way, whatever its name is.
+//
+// The kernel's list of sockets may miss one when another ends while it is read, so it has to show none twice in a row.
+func hasOther(part, own string) (bool, error) {
+	clear := 0
+	for end := time.Now().Add(yieldTime); ; {
+		before, after, err := otherOwners(part, own)
+		switch {
+		case err != nil || before:
+			return before, err
+		case !after:
+			if clear++; clear == 2 {
+				return false, nil
 			}
-			if time.Now().After(end) {
-				return true
-			}
+		case time.Now().After(end):
+			return true, nil
+		default:
+			clear = 0
 			time.Sleep(answerPause)
 		}
 	}
-	return false
 }
 
-func nameOf(part string, n int) string {
-	if n == 0 {
-		return recordName + part
+// otherOwners reports whether processes of ours have names for a part that sort before and after own.
+func otherOwners(part, own string) (before, after bool, err error) {
+	end := time.Now().Add(answerTime) // for all names together
+	err = eachListening("/proc/self/net/unix", func(name string) bool {
+		if name == own || name != recordName+part && !strings.HasPrefix(name, recordName+part+"#") || !isOursBy(name, end) {
+			return true
+		}
+		before, after = before || name < own, after || name > own
+		return !before
+	})
+	return before, after, err
+}
+
+// eachListening calls do with the name of each socket that listens in the text of /proc/net/unix, until it returns false. A name is
+// column 8; flag 0x10000 of column 4 is that it listens (net/unix/af_unix.c, __SO_ACCEPTCON). A name may contain spaces, ours do not.
+func eachListening(file string, do func(name string) bool) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
 	}
-	return recordName + part + "#" + strconv.Itoa(n)
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 8 && fields[3] == "00010000" && !do(fields[7]) {
+			return nil
+		}
+	}
+	return lines.Err()
 }
 
 // answer lets others ask whose the record is: the kernel tells every client that connects.
@@ -97,20 +119,22 @@ func answer(l net.Listener) {
 	}
 }
 
-// How long the owner of a name may take to answer: between bind(2) and listen(2) it does not, nor when it is stopped or has no processor.
+// How long owners of names may take to answer: they do not while they have no processor.
 const (
 	answerTime  = 2 * time.Second
 	answerPause = 20 * time.Millisecond
 )
 
-// isOursSoon is isOurs for a name that has an owner, which gets time to answer. An owner that does not answer is not ours.
-func isOursSoon(name string) bool {
-	for end := time.Now().Add(answerTime); time.Now().Before(end); time.Sleep(answerPause) {
-		if ours, err := isOurs(name); err == nil {
-			return ours
+// isOursBy is isOurs, which is asked again until the given time where nobody answers. It is asked once at least. An owner that does not
+// answer is not ours.
+func isOursBy(name string, end time.Time) bool {
+	for {
+		ours, err := isOurs(name)
+		if err == nil || errors.Is(err, unix.ECONNREFUSED) || time.Now().After(end) {
+			return err == nil && ours
 		}
+		time.Sleep(answerPause)
 	}
-	return false
 }
 
 // isOurs reports whether a name's owner is a process of this process's user. It returns an error where no process answers.
