@@ -13,6 +13,7 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/confine"
 )
 
@@ -21,6 +22,12 @@ type apps struct{ *core }
 
 // appPid is the pid file of a host's application.
 func (d Dir) appPid(host string) string { return filepath.Join(d.Host(host), "app.pid") }
+
+// appCgroup is the control group of a host's application.
+func (d Dir) appCgroup(host string) string { return d.cgroup(host + ".app") }
+
+// appLimits bound a host's application, which is a server of ours.
+var appLimits = cgroup.Limits{Memory: 512 << 20, Processes: 1024}
 
 // start runs the host's application, or takes it over. It goes on when this process ends.
 func (l apps) start(h *host) error {
@@ -44,7 +51,17 @@ func (l apps) start(h *host) error {
 	if err := atomicfile.Write(filepath.Join(dir, "spec.json"), text, 0o600); err != nil {
 		return fail(err)
 	}
-	start := func(c *exec.Cmd) error { return confine.Start(c, h.ns.Start) }
+	group := l.dir.appCgroup(h.Name)
+	start := func(c *exec.Cmd) error {
+		cgroup.Bound(group, appLimits) // what the machine cannot bound is in the lab's status
+		if err := confine.Start(c, h.ns.Start); err != nil {
+			return err
+		}
+		if err := cgroup.Add(group, c.Process.Pid); err != nil {
+			l.log.Warn("application is not limited", "host", h.Name, "app", h.App, "err", err)
+		}
+		return nil
+	}
 	s, err := supervise.Run(p, start, supervise.Options{OnChange: func(s supervise.State) {
 		if s.Pid == 0 {
 			l.log.Warn("application ended", "host", h.Name, "app", h.App, "exit", s.LastExit)

@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/confine"
 )
 
@@ -181,5 +182,5 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if m.Kind == kindVM {
 		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
-	return errors.Join(detach(m.Name), m.ns.Remove(), tree.Remove(l.dir.Host(m.Name)))
+	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.appCgroup(m.Name)), tree.Remove(l.dir.Host(m.Name)))
 }

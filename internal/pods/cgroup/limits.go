@@ -120,6 +120,25 @@ func (c controller) set(h Hierarchy, name string, l Limits) error {
 	return nil
 }
 
+// Add takes a process into a group that Bound has made.
+func Add(name string, pid int) error {
+	all, err := Hierarchies()
+	if err != nil {
+		return err
+	}
+	return add(all, name, pid)
+}
+
+func add(all []Hierarchy, name string, pid int) (err error) {
+	for _, h := range all {
+		dir := filepath.Join(h.Point, name)
+		if _, missing := os.Lstat(dir); missing == nil { // it is only where a controller bounds something
+			err = errors.Join(err, Group{{dir, h.Dir()}}.Add(pid))
+		}
+	}
+	return err
+}
+
 // A Group is one group, in some of the machine's hierarchies. It may be in none.
 type Group []Member
 

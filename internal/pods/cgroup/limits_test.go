@@ -1,13 +1,20 @@
 package cgroup
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // fake makes directories and files as a hierarchy has them; in a real one files come with a group.
@@ -103,5 +110,48 @@ func TestBounds(t *testing.T) {
 				t.Errorf("%d bytes, %d pids: %+v, %+v", memory, pids, lab, node)
 			}
 		}
+	}
+}
+
+// TestAdd: a process joins a group in the hierarchies that have it, and no group is made in others.
+func TestAdd(t *testing.T) {
+	memory, pids := fake(t, map[string]string{"lab/a/memory.limit_in_bytes": "1"}), fake(t, nil)
+	if err := add([]Hierarchy{{memory, "memory"}, {pids, "pids"}}, "lab/a", 7); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"lab/a/memory.limit_in_bytes": "1", "lab/a/cgroup.procs": "7"}, contents(t, memory)); diff != "" {
+		t.Error(diff)
+	}
+	if got := contents(t, pids); len(got) > 0 {
+		t.Errorf("in another hierarchy: %v", got)
+	}
+}
+
+// TestAddBounded: the kernel bounds a process that joined a group.
+func TestAddBounded(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	group := fmt.Sprintf("packetwalk-add-%d", os.Getpid())
+	missing := Bound(group, Limits{Processes: 2})
+	if slices.ContainsFunc(missing, func(s string) bool { return strings.Contains(s, "processes") }) {
+		kerneltest.Missing(t, "control groups: %v", missing)
+	}
+	t.Cleanup(func() {
+		if err := Remove(group); err != nil {
+			t.Error(err)
+		}
+	})
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "read start; sleep 0 | sleep 0 | sleep 0")
+	start, err := cmd.StdinPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Add(group, cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.WriteString(start, "\n"); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("a shell started three programs where two processes are allowed")
 	}
 }
