@@ -8,11 +8,15 @@ import (
 	"sync"
 )
 
-// Limit is a listener of which at most MaxConnections connections are open at once, and of one address at most MaxOfPeer that are idle.
-// Where there are more, the one that has been idle for longest is closed, so that no client can keep others out; connections
-// in use are left alone, and when all are, a new one waits in the kernel's queue. A connection is idle until its first byte comes; a
-// [Server]'s is idle whenever no request is being answered on it, also where others read its beginning and gave it to the server: then its
-// method NetConn gives the listener's connection, as that of tls.Conn does.
+// Limit is a listener of which at most MaxConnections connections are open at once, and of one address at most MaxOfPeer that are idle. A
+// connection is idle until its first byte comes; a [Server]'s is idle whenever no request is being answered on it.
+//
+// Where there are more, one is closed, so that no client can keep others out: of the address that has most connections, the one that has
+// been silent for longest. Requests that are being answered are left alone. Where all connections have one, a new connection waits in the
+// kernel's queue.
+//
+// Others may read a connection's beginning and give it to a server: then its method NetConn gives the listener's connection, as that of
+// tls.Conn does.
 func Limit(l net.Listener) net.Listener { return newLimiter(l, MaxConnections, MaxOfPeer) }
 
 // limiter keeps the connections of a listener.
@@ -24,18 +28,28 @@ type limiter struct {
 	free   sync.Cond // some connection has been closed, or the listener
 	open   int
 	closed bool
-	idle   *list.List // of *limitedConn, the one that has been for longest first
 	peers  map[netip.Addr]*peer
 }
 
 // peer is an address from which connections are open.
 type peer struct {
-	open int
-	idle *list.List
+	open   int
+	idle   int        // of silent, those that are idle
+	silent *list.List // of *limitedConn without a request, the one that has been silent for longest first
+}
+
+// victim returns the connection to close, of those that are idle or of all; nil where there is none.
+func (p *peer) victim(idle bool) *limitedConn {
+	for e := p.silent.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*limitedConn); c.idle || !idle {
+			return c
+		}
+	}
+	return nil
 }
 
 func newLimiter(l net.Listener, most, mostOfPeer int) *limiter {
-	lim := &limiter{Listener: l, most: most, mostOfPeer: mostOfPeer, idle: list.New(), peers: map[netip.Addr]*peer{}}
+	lim := &limiter{Listener: l, most: most, mostOfPeer: mostOfPeer, peers: map[netip.Addr]*peer{}}
 	lim.free.L = &lim.mu
 	return lim
 }
@@ -58,15 +72,15 @@ func (l *limiter) admit(c net.Conn) (net.Conn, error) {
 	from := peerOf(c)
 	for {
 		p := l.peers[from]
-		var victim *list.Element
+		var victim *limitedConn
 		switch {
 		case l.closed:
 			c.Close()
 			return nil, net.ErrClosed
-		case p != nil && p.idle.Len() >= l.mostOfPeer:
-			victim = p.idle.Front()
+		case p != nil && p.idle >= l.mostOfPeer:
+			victim = p.victim(true)
 		case l.open >= l.most:
-			victim = l.idle.Front()
+			victim = l.crowd().victim(false)
 		default:
 			return l.add(c, from), nil
 		}
@@ -74,8 +88,19 @@ func (l *limiter) admit(c net.Conn) (net.Conn, error) {
 			l.free.Wait()
 			continue
 		}
-		l.remove(victim.Value.(*limitedConn)).Close()
+		l.remove(victim).Close()
 	}
+}
+
+// crowd returns the peer that has most connections without a request.
+func (l *limiter) crowd() *peer {
+	most := &peer{silent: list.New()}
+	for _, p := range l.peers {
+		if p.silent.Len() > most.silent.Len() {
+			most = p
+		}
+	}
+	return most
 }
 
 // peerOf is a connection's other end; the zero Addr for what has none, as a socket in the file system.
@@ -89,7 +114,7 @@ func peerOf(c net.Conn) netip.Addr {
 func (l *limiter) add(c net.Conn, from netip.Addr) net.Conn {
 	p := l.peers[from]
 	if p == nil {
-		p = &peer{idle: list.New()}
+		p = &peer{silent: list.New()}
 		l.peers[from] = p
 	}
 	of := &limitedConn{Conn: c, limiter: l, from: from, counted: true}
@@ -100,18 +125,25 @@ func (l *limiter) add(c net.Conn, from netip.Addr) net.Conn {
 
 // rest notes that a connection is idle from now on.
 func (l *limiter) rest(c *limitedConn) {
-	if c.counted && c.among == nil {
-		c.among, c.amongPeer = l.idle.PushBack(c), l.peers[c.from].idle.PushBack(c)
+	l.wake(c)
+	if c.counted {
+		p := l.peers[c.from]
+		c.idle, c.silent = true, p.silent.PushBack(c)
+		p.idle++
 	}
 }
 
-// wake notes that a connection is in use.
+// wake notes that a connection has a request.
 func (l *limiter) wake(c *limitedConn) {
-	if c.among != nil {
-		l.idle.Remove(c.among)
-		l.peers[c.from].idle.Remove(c.amongPeer)
-		c.among, c.amongPeer = nil, nil
+	if c.silent == nil {
+		return
 	}
+	p := l.peers[c.from]
+	p.silent.Remove(c.silent)
+	if c.idle {
+		p.idle--
+	}
+	c.idle, c.silent = false, nil
 }
 
 // remove forgets a connection, and returns the one to close.
@@ -141,13 +173,13 @@ func (l *limiter) Close() error {
 // limitedConn is one of a limiter's connections, whose lock holds what changes.
 type limitedConn struct {
 	net.Conn
-	limiter          *limiter
-	from             netip.Addr
-	counted          bool // it is open, and the limiter knows of it
-	requests         int  // that are being answered
-	among, amongPeer *list.Element
-	read             bool // a byte has come; of the connection's reader alone
-	ofServer         bool // requests decide whether it is in use, and not bytes
+	limiter  *limiter
+	from     netip.Addr
+	counted  bool // it is open, and the limiter knows of it
+	requests int  // that are being answered
+	idle     bool
+	silent   *list.Element // in its peer's list
+	ofServer bool          // requests decide whether it is in use, and not bytes; it does not change while others use the connection
 }
 
 // limitedOf finds the limiter's connection below others; nil for one of no limiter.
@@ -167,18 +199,37 @@ func limitedOf(c net.Conn) *limitedConn {
 // giveToServer has requests decide from now on. What read the connection's beginning does not read it any more.
 func (c *limitedConn) giveToServer() {
 	c.ofServer = true
-	if c.read {
-		c.use(-1)
-	}
+	c.use(0)
 }
 
 func (c *limitedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && !c.read && !c.ofServer {
-		c.read = true
-		c.use(1)
-	}
+	c.moved(n)
 	return n, err
+}
+
+func (c *limitedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.moved(n)
+	return n, err
+}
+
+// moved notes that bytes came or went. A connection that is not a server's is then the last to be closed.
+func (c *limitedConn) moved(n int) {
+	if n <= 0 || c.ofServer {
+		return
+	}
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	if c.silent == nil {
+		return
+	}
+	p := c.limiter.peers[c.from]
+	p.silent.MoveToBack(c.silent)
+	if c.idle {
+		c.idle = false
+		p.idle--
+	}
 }
 
 // use counts requests that begin and, by a negative number, end. The request of a connection that a
@@ -208,5 +259,10 @@ func (c *limitedConn) CloseWrite() error {
 	return c.Close()
 }
 
-// ReadFrom has the kernel copy where it can.
-func (c *limitedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
+// ReadFrom has the kernel copy where bytes need not be noticed.
+func (c *limitedConn) ReadFrom(r io.Reader) (int64, error) {
+	if c.ofServer {
+		return io.Copy(c.Conn, r)
+	}
+	return io.Copy(struct{ io.Writer }{c}, r)
+}
