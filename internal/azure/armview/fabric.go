@@ -49,7 +49,8 @@ type fabric struct {
 	nodeAt   map[netip.Addr]*snapshot.Node
 	podsOn   map[string][]netip.Addr // by the nodes' names
 	strays   map[string]netfilter.Statement
-	publicOf map[*config]string // ids of public addresses that name the configuration
+	inTags   map[string]netfilter.Statement // the questions of [fabric.inTag]
+	publicOf map[*config]string             // ids of public addresses that name the configuration
 	// unreadLinks are those of nodes of which no interface was read, by their names.
 	unreadLinks map[string]string
 }
@@ -82,7 +83,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo", "pods": "pods"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]*snapshot.Node{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
-		lost: map[string]bool{}, strays: map[string]netfilter.Statement{},
+		lost: map[string]bool{}, strays: map[string]netfilter.Statement{}, inTags: map[string]netfilter.Statement{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil),

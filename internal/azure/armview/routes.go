@@ -325,13 +325,19 @@ func (f *fabric) gateway(v *VirtualNetwork, id string) bool {
 // tagged are routes to a service tag: which addresses that holds is not known.
 func (f *fabric) tagged(c *netfilter.Chain, id string, t *RouteTable) {
 	for _, r := range t.Routes {
-		if _, ok := parse(r.AddressPrefix); ok || strings.Contains(r.AddressPrefix, ":") {
+		if !r.ofTag() {
 			continue
 		}
 		w := way{user: true, kind: r.NextHopType, hop: r.NextHopIPAddress}
 		add(c, "by the route of a service tag", addresses(false, true, slices.Concat(private, notPublic)...),
-			maybe("the destination is one of service tag %s", plain(r.AddressPrefix)), to(f.target(w, id), false))
+			f.inTag(false, r.AddressPrefix), to(f.target(w, id), false))
 	}
+}
+
+// ofTag reports whether the route is one to a service tag, and not to an IPv4 or IPv6 prefix.
+func (r *Route) ofTag() bool {
+	_, isPrefix := parse(r.AddressPrefix)
+	return !isPrefix && !strings.Contains(r.AddressPrefix, ":")
 }
 
 // target is the chain that a route leads to.

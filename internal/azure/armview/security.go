@@ -317,6 +317,9 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string, 
 			if unread != "" {
 				all = append(all, []netfilter.Statement{addresses(source, true, networks...), maybe("%s in %s", end(source), unread)})
 			}
+			for _, tag := range f.routedTags(subnet) {
+				all = append(all, []netfilter.Statement{addresses(source, true, slices.Concat(networks, private, notPublic)...), f.inTag(source, tag)})
+			}
 		case strings.EqualFold(s, vnet.TagAzureLoadBalancer), strings.EqualFold(s, tagPlatformDNS):
 			prefixes = append(prefixes, platform[0])
 		case strings.EqualFold(s, tagPlatformIMDS):
@@ -330,7 +333,7 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string, 
 			all = append(all, []netfilter.Statement{addresses(source, true, not...)})
 		case !strings.Contains(s, ":"): // of IPv6 nothing is walked
 			all = append(all, []netfilter.Statement{
-				addresses(source, true, slices.Concat(private, notPublic)...), maybe("%s in service tag %s", end(source), plain(s)),
+				addresses(source, true, slices.Concat(private, notPublic)...), f.inTag(source, s),
 			})
 		}
 	}
@@ -397,54 +400,6 @@ func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilte
 		}
 	}
 	return append(tests, maybe("%s is a member of application security group %s", end(source), plain(last(group.ID))))
-}
-
-// tagSpace is what the tags VirtualNetwork and Internet are made of for a subnet: its network, those peered with it, the prefixes of its
-// subnet's user-defined routes to appliances, and pods of an overlay network. A peer to which the peering does not allow access is routed
-// to, but the tag VirtualNetwork does not hold it ("Create, change, or delete a virtual network peering", learn.microsoft.com). What else
-// that tag may hold and was not read is said in words.
-func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
-	t.Networks = slices.Clone(f.overlay)
-	id := vnetOf(subnet)
-	v := f.VNets[id]
-	if v == nil || v.ID == "" {
-		t.Open = true
-		return t, fmt.Sprintf("virtual network %s, which was not read", plain(last(id)))
-	}
-	t.Networks = append(t.Networks, parseAll(v.AddressSpace.AddressPrefixes...)...)
-	for i := range v.Peerings {
-		p := &v.Peerings[i]
-		if p.PeeringState != vnet.PeeringConnected || p.AllowVirtualNetworkAccess != nil && !*p.AllowVirtualNetworkAccess {
-			continue
-		}
-		far := f.remote(p)
-		switch {
-		case p.ofSubnets():
-			unread = fmt.Sprintf("the subnets of peering %s", title(p.Resource))
-		case len(far) == 0:
-			unread = fmt.Sprintf("the network of peering %s, which was not read", title(p.Resource))
-		default:
-			t.Networks = append(t.Networks, far...)
-		}
-	}
-	if s := f.subnets[subnet]; s != nil {
-		if table := f.RouteTables[s.RouteTable.id()]; table != nil {
-			for _, r := range table.Routes {
-				if vnet.InVirtualNetwork(r.NextHopType) {
-					t.Routes = append(t.Routes, parseAll(r.AddressPrefix)...)
-				}
-			}
-		}
-	}
-	t.Open = unread != "" || f.hasGateway(subnet)
-	return t, unread
-}
-
-// hasGateway reports whether a subnet's virtual network has a gateway: the tag VirtualNetwork holds what that has learnt, which is unknown.
-func (f *fabric) hasGateway(subnet string) bool {
-	id := vnetOf(subnet)
-	v := f.VNets[id]
-	return v != nil && v.ID != "" && f.gateway(v, id)
 }
 
 // otherTests are a rule's protocol and ports; false where they are not understood.
