@@ -171,6 +171,16 @@ func apiObstacles(n vnet.Network, name string) (all []string) {
 	if i := len(decisions) - 1; i >= 0 && !decisions[i].Allowed() {
 		all = append(all, fmt.Sprintf("%s its packets for the API server %s", decisions[i], server))
 	}
+	if route, _ := apiRoute(n, nic); route != "" {
+		all = append(all, route)
+	}
+	return all
+}
+
+// apiRoute returns in words the user-defined route that leads a NIC's packets for the API server to another next hop than the internet, ""
+// for none. isCut reports that they end there: nothing at the next hop forwards them.
+func apiRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
+	server := netip.AddrPortFrom(vnet.APIServerAddress, controlplane.Port)
 	subnet, _ := n.Subnet(nic.VNet, nic.Subnet)
 	var by vnet.EffectiveRoute
 	for _, r := range n.EffectiveRoutes(nic.VNet, subnet.RouteTable) {
@@ -179,14 +189,16 @@ func apiObstacles(n vnet.Network, name string) (all []string) {
 		}
 	}
 	if by.User == "" || by.NextHopType == vnet.NextHopInternet {
-		return all
+		return "", false
 	}
-	hop := by.NextHopType
+	hop, isCut := by.NextHopType, true
 	if by.NextHop.IsValid() {
 		hop += " " + by.NextHop.String()
+		_, forwards := n.Forwarder(nic.VNet, by.NextHop)
+		isCut = !forwards
 	}
-	return append(all, fmt.Sprintf("route %s (%s) of route table %s leads its packets for the API server %s to next hop %s",
-		by.User, by.Prefix, subnet.RouteTable, server, hop))
+	return fmt.Sprintf("route %s (%s) of route table %s leads its packets for the API server %s to next hop %s",
+		by.User, by.Prefix, subnet.RouteTable, server, hop), isCut
 }
 
 // ephemeralPort stands for the source port of a kubelet's connection, which the kernel chooses.

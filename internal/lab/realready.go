@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -107,11 +108,25 @@ func (l *nodes) realStatus(n *node) (pods int, problem string) {
 	c := readyCondition(object)
 	switch {
 	case c == nil || c.Status == corev1.ConditionTrue:
-		return pods, ""
+		return pods, apiCut(l.azure.network(), n.NIC)
 	case l.cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
 		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
 	return pods, "not Ready: " + l.withObstacles(n, object, c.Message)
+}
+
+// apiCut says which route keeps a node from the API server, "" where none does. The API server learns that only when the node has been
+// silent for 40 s.
+func apiCut(n vnet.Network, name string) string {
+	nic, ok := n.NIC(name)
+	if !ok {
+		return ""
+	}
+	route, isCut := apiRoute(n, nic)
+	if !isCut {
+		return ""
+	}
+	return "cut off from the API server: " + route
 }
 
 // withObstacles adds to why a node is not ready what in Azure's network may keep its kubelet from the API server. Where the kubelet itself

@@ -75,34 +75,48 @@ func TestAPIObstacles(t *testing.T) {
 		routes []vnet.UserRoute
 		rules  []vnet.SecurityRule
 		want   []string
+		isCut  bool // while the node is still Ready
 	}{
-		"none":            {nil, nil, nil},
-		"elsewhere":       {[]vnet.UserRoute{{Name: "o", Prefix: other, NextHopType: vnet.NextHopNone}}, nil, nil},
-		"to the internet": {[]vnet.UserRoute{{Name: "i", Prefix: everything, NextHopType: vnet.NextHopInternet}}, nil, nil},
+		"none":            {nil, nil, nil, false},
+		"elsewhere":       {[]vnet.UserRoute{{Name: "o", Prefix: other, NextHopType: vnet.NextHopNone}}, nil, nil, false},
+		"to the internet": {[]vnet.UserRoute{{Name: "i", Prefix: everything, NextHopType: vnet.NextHopInternet}}, nil, nil, false},
 		"of everything, to nowhere": {[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopNone}}, nil,
-			[]string{"route all (0.0.0.0/0) of route table fw leads its packets for the API server 203.0.113.1:443 to next hop None"}},
+			[]string{"route all (0.0.0.0/0) of route table fw leads its packets for the API server 203.0.113.1:443 to next hop None"}, true},
 		"of everything, to an appliance": {
 			[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopAppliance, NextHop: appliance}}, nil,
 			[]string{"route all (0.0.0.0/0) of route table fw leads its packets for the API server 203.0.113.1:443 " +
-				"to next hop VirtualAppliance 10.13.1.4"}},
+				"to next hop VirtualAppliance 10.13.1.4"}, false},
+		"to an address without an appliance": {
+			[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopAppliance, NextHop: appliance.Next()}}, nil,
+			[]string{"route all (0.0.0.0/0) of route table fw leads its packets for the API server 203.0.113.1:443 " +
+				"to next hop VirtualAppliance 10.13.1.5"}, true},
 		"a longer prefix to the internet": {[]vnet.UserRoute{{Name: "all", Prefix: everything, NextHopType: vnet.NextHopNone},
-			{Name: "api", Prefix: api, NextHopType: vnet.NextHopInternet}}, nil, nil},
+			{Name: "api", Prefix: api, NextHopType: vnet.NextHopInternet}}, nil, nil, false},
 		"a longer prefix to nowhere": {[]vnet.UserRoute{{Name: "api", Prefix: api, NextHopType: vnet.NextHopNone},
 			{Name: "all", Prefix: everything, NextHopType: vnet.NextHopInternet}}, nil,
-			[]string{"route api (203.0.113.0/24) of route table fw leads its packets for the API server 203.0.113.1:443 to next hop None"}},
-		"a security rule": {nil, deny, []string{"NSG web rule shut (100) denies its packets for the API server 203.0.113.1:443"}},
+			[]string{"route api (203.0.113.0/24) of route table fw leads its packets for the API server 203.0.113.1:443 to next hop None"}, true},
+		"a security rule": {nil, deny, []string{"NSG web rule shut (100) denies its packets for the API server 203.0.113.1:443"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := vnet.Network{
 				VNets: []vnet.VNet{{Name: "v", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
 					Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("10.13.76.0/24"), RouteTable: "fw", SecurityGroup: "web"}}}},
 				NICs: []vnet.NIC{{Name: "nic", Machine: "node", VNet: "v", Subnet: "s", ID: 1,
-					IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.4"), Primary: true}}}},
+					IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.4"), Primary: true}}},
+					{Name: "firewall", Machine: "firewall", VNet: "v", IPForwarding: true, ID: 2,
+						IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: appliance, Primary: true}}}},
 				RouteTables:    []vnet.RouteTable{{Name: "fw", Routes: test.routes}},
 				SecurityGroups: []vnet.SecurityGroup{{Name: "web", Rules: test.rules}},
 			}
 			if got := apiObstacles(n, "nic"); !slices.Equal(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
+			}
+			want := ""
+			if test.isCut {
+				want = "cut off from the API server: " + test.want[0]
+			}
+			if got := apiCut(n, "nic"); got != want {
+				t.Errorf("of a Ready node %q, want %q", got, want)
 			}
 		})
 	}

@@ -179,7 +179,7 @@ func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]boo
 			to = "vnet/" + nftName(i.route.VNet)
 		case NextHopAppliance:
 			to = "no-hop"
-			if nic, ok := n.forwarder(vnet, i.route.NextHop); ok {
+			if nic, ok := n.Forwarder(vnet, i.route.NextHop); ok {
 				to, hops[nic.ID] = "hop/"+nic.Link(), true
 			}
 		}

@@ -179,8 +179,9 @@ func (n *Network) at(a netip.Addr) (NIC, bool) {
 	})
 }
 
-// forwarder is the NIC that takes packets for others at an address, seen from a virtual network: it has to be in there or in a peered one.
-func (n *Network) forwarder(vnet string, a netip.Addr) (NIC, bool) {
+// Forwarder returns the NIC that takes packets for others at an address, seen from a virtual network: it has to be in there or in a peered
+// one.
+func (n *Network) Forwarder(vnet string, a netip.Addr) (NIC, bool) {
 	nic, ok := n.at(a)
 	return nic, ok && nic.IPForwarding && (nic.VNet == vnet || peered(*n, vnet, nic.VNet))
 }
