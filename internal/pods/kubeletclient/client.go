@@ -166,7 +166,17 @@ func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, container string, e 
 			query.Set(name, "1")
 		}
 	}
-	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: c.transport})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	transport := c.transport.Clone()
+	transport.DialContext = func(dialCtx context.Context, network, address string) (net.Conn, error) {
+		conn, err := c.transport.DialContext(dialCtx, network, address)
+		if err == nil {
+			context.AfterFunc(ctx, func() { conn.Close() }) // the library waits for an answer beyond that
+		}
+		return conn, err
+	}
+	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: transport})
 	if err != nil {
 		return -1, err
 	}
@@ -187,6 +197,9 @@ func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, container string, e 
 		return exit.Code, nil
 	}
 	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err() // and not that the connection was closed
+		}
 		return -1, fmt.Errorf("run %q in %s: %w", e.Command, container, err)
 	}
 	return 0, nil
