@@ -145,6 +145,8 @@ func goldens(t *testing.T) []written {
 		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
 		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
 		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix.txt"},
+		{"kube-router", "internal/answer/explain/foreign/testdata/kube-router.txt"},
+		{"Weave Net", "internal/answer/explain/foreign/testdata/weave.txt"},
 		{"Azure NPM", "internal/answer/explain/foreign/testdata/npm.txt"},
 		{"Docker", "internal/answer/explain/foreign/testdata/docker-*.txt"},
 		{"CNI portmap", "internal/answer/explain/foreign/testdata/portmap.txt"},

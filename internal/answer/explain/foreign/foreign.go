@@ -6,5 +6,5 @@ import "packetwalk.dev/internal/model/reason"
 
 // Writers are all of them.
 func Writers() []reason.Writer {
-	return []reason.Writer{kubeProxy(), felix(), npm(), docker(), portmap()}
+	return []reason.Writer{kubeProxy(), felix(), kubeRouter(), weave(), npm(), docker(), portmap()}
 }
