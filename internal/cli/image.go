@@ -177,7 +177,7 @@ func imageListCommand(s Streams) *cobra.Command {
 					fmt.Fprintf(w, "%s\t%s\tdamaged: %s\n", dash(i.Name), shortDigest(i.Digest), i.Damage)
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", dash(i.Name), shortDigest(i.Digest), megabytes(i.Size), len(i.Layers))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", dash(i.Name), shortDigest(i.Digest), megabytes(i.Size), i.Layers)
 			}
 			return w.Flush()
 		},
@@ -188,7 +188,7 @@ func imageRemoveCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm REF...",
 		Short: "remove images by name, or by a digest as list shows it",
-		Long:  `Removes images by name, or by a digest as list shows it. Layers that containers use stay until they no longer do; the containers run on.`,
+		Long:  `Removes images by name, or by a digest as list shows it. Nodes that have pulled an image keep it: containers run on.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("image rm needs an image; 'packetwalk image list' shows them")

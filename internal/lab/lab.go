@@ -38,10 +38,12 @@ type lab struct {
 func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	images := &library{core: c}
-	c.builtIn = &source.BuiltIn{Program: bin.App, Select: source.Machine(c.lacks), Open: images.open, Brought: map[string]string{
-		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
-		"dns": bin.DNS, "metrics-server": bin.metricsServer(),
-	}}
+	c.builtIn = &source.BuiltIn{
+		Program: bin.App, Select: source.Machine(c.lacks), Roots: source.RootsDir, Open: images.open, Brought: map[string]string{
+			"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
+			"dns": bin.DNS, "metrics-server": bin.metricsServer(),
+		},
+	}
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}
 	l.nodes = &nodes{core: c, azure: l.azure, library: images}

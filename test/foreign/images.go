@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
@@ -28,9 +27,7 @@ func loadImages(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	builtIn := source.BuiltIn{
-		Open: sync.OnceValues(func() (*images.Store, error) { return store, nil }), Select: source.Machine(func([]string) {}),
-	}
+	builtIn := source.BuiltIn{Roots: source.RootsDir, Select: source.Machine(func([]string) {})}
 	distribution, err := builtIn.Root(ctx)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -44,14 +43,7 @@ func loadImages(ctx context.Context) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
-	open := sync.OnceValues(func() (*images.Store, error) {
-		dir, err := images.Dir()
-		if err != nil {
-			return nil, err
-		}
-		return images.Open(dir)
-	})
-	p, err := gather(ctx, cache, open)
+	p, err := gather(ctx, cache)
 	if err != nil {
 		return err
 	}
@@ -67,7 +59,11 @@ func loadImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := open()
+	dir, err := images.Dir()
+	if err != nil {
+		return err
+	}
+	store, err := images.Open(dir)
 	if err != nil {
 		return err
 	}
@@ -107,8 +103,8 @@ func named(made []recipe, list string) (all []images.Assembly, err error) {
 }
 
 // gather finds the parts, and fetches packages that are not in the folder cache. They are not installed: a server would start here.
-func gather(ctx context.Context, cache string, open func() (*images.Store, error)) (p parts, err error) {
-	builtIn := source.BuiltIn{Open: open, Select: source.Machine(func([]string) {})}
+func gather(ctx context.Context, cache string) (p parts, err error) {
+	builtIn := source.BuiltIn{Roots: source.RootsDir, Select: source.Machine(func([]string) {})}
 	if p.distribution, err = builtIn.Root(ctx); err != nil {
 		return p, err
 	}

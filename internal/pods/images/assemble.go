@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
+)
+
+const (
+	whiteout   = ".wh."          // before the name of what a layer removes (OCI image specification, layer.md)
+	attributes = "SCHILY.xattr." // before an extended attribute's name (PAX)
 )
 
 // An Assembly says what an image is made of that is ours.
@@ -33,11 +37,9 @@ type Assembly struct {
 	Ports                []int // of TCP
 }
 
-// A Layer is what a directory has, with owners, modes and capabilities, and no times; or one that Make makes, for that alone; or files of
-// root's.
+// A Layer holds the files of a directory with their owners, modes and capabilities, or Files, which are root's. All times are the epoch.
 type Layer struct {
 	Dir   string
-	Make  func(ctx context.Context, dir string) error `json:"-"`
 	Files []File
 }
 
@@ -68,14 +70,11 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 	if err != nil {
 		return Image{}, err
 	}
-	l := &loader{store: s, stage: st, left: s.most.unpacked, limit: s.most.unpacked, manifests: s.most.manifests, made: map[int]string{}}
+	l := &loader{store: s, stage: st, left: s.most.image, limit: s.most.image, manifests: s.most.manifests}
 	img, err := in(l)
 	if err == nil {
 		img.Annotations = map[string]string{refName: named}
 		_, err = l.commit(ctx, []loaded{img})
-	}
-	if err == nil {
-		err = l.keep(ctx, img.layerIDs())
 	}
 	if err := errors.Join(err, st.close()); err != nil {
 		return Image{}, s.explain(err)
@@ -98,19 +97,8 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 		}
 		config.RootFS.DiffIDs, layers = slices.Clone(below.config.RootFS.DiffIDs), slices.Clone(below.manifest.Layers)
 	}
-	for n, layer := range a.Layers {
-		if layer.Make != nil {
-			name := fmt.Sprint("made-", n)
-			layer.Dir = filepath.Join(l.store.dir, l.stage.name, name)
-			if err := layer.Make(ctx, layer.Dir); err != nil {
-				return loaded{}, err
-			}
-			l.made[len(layers)] = name
-		}
+	for _, layer := range a.Layers {
 		b, err := l.pipe(func(to io.Writer) error { return layer.write(layerWriter{tar.NewWriter(to), ctx}) })
-		if err == nil && layer.Make != nil {
-			err = settle(layer.Dir)
-		}
 		if err != nil {
 			return loaded{}, err
 		}
@@ -118,58 +106,6 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 		layers = append(layers, entry{MediaType: types.OCIUncompressedLayer, Size: b.size, Digest: b.digest})
 	}
 	return l.describe(config, layers)
-}
-
-// keep takes the directories that were made to where layers are unpacked: what is there already need not be.
-func (l *loader) keep(ctx context.Context, ids []string) error {
-	for n, name := range l.made {
-		name, to := l.stage.name+"/"+name, layersDir+"/"+ids[n]
-		st, err := l.store.newStage(ctx, "layer-"+ids[n]) // nobody else unpacks it now
-		if err != nil {
-			return err
-		}
-		there, err := l.store.exists(to)
-		if err == nil && !there {
-			err = l.store.root.Rename(name, to)
-		}
-		if err := errors.Join(err, st.close()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// settle makes of a directory what unpacking its layer would: all times but links' are the same, and it says what it takes.
-func settle(dir string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	var used budget
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.Type() == fs.ModeSymlink {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		if d.Type().IsRegular() {
-			used.bytes += info.Size()
-		}
-		used.files, used.names = used.files+1, used.names+int64(len(name))
-		return root.Chtimes(name, epoch, epoch)
-	})
-	if err != nil {
-		return err
-	}
-	top, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	return markUsed(top, used)
 }
 
 // describe makes the configuration and the manifest of an image whose layers are in the stage.

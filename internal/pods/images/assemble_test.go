@@ -1,16 +1,13 @@
 package images
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -47,11 +44,11 @@ func TestAssemble(t *testing.T) {
 	if again, err := s.Assemble(t.Context(), what); err != nil || again.Digest != first.Digest {
 		t.Errorf("again: %s, %v; want %s", again.Digest, err, first.Digest)
 	}
-	got, err := s.Image(t.Context(), "built/in:1")
-	if err != nil || len(got.Layers) != 2 || got.Config.Cmd[0] != "x" || got.Config.Env[1] != "A=1" || got.Config.Ports[0] != "80/tcp" {
-		t.Fatalf("%+v, %v", got, err)
+	got, layers := unpack(t, s, "built/in:1")
+	if len(layers) != 2 || got.Config.Cmd[0] != "x" || got.Config.Env[1] != "A=1" || got.Config.Ports[0] != "80/tcp" {
+		t.Fatalf("%+v", got)
 	}
-	at := func(name string) string { return filepath.Join(got.Layers[0], name) }
+	at := func(name string) string { return filepath.Join(layers[0], name) }
 	var st unix.Stat_t
 	if err := unix.Lstat(at("shadow"), &st); err != nil || st.Gid != 42 || st.Mode&0o7777 != 0o640 {
 		t.Errorf("shadow: %+v, %v", st, err)
@@ -82,8 +79,7 @@ func TestAssembleFrom(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(low, "tmp"), 0o755), os.WriteFile(program, []byte("elf"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	below, err := s.Assemble(t.Context(), Assembly{Name: "below", Layers: []Layer{{Dir: low}}})
-	if err != nil {
+	if _, err := s.Assemble(t.Context(), Assembly{Name: "below", Layers: []Layer{{Dir: low}}}); err != nil {
 		t.Fatal(err)
 	}
 	files := []File{{Path: "/.own/program", Source: program}, {Path: "/usr/bin/x", Link: "/.own/program"},
@@ -96,11 +92,14 @@ func TestAssembleFrom(t *testing.T) {
 	if err := s.Remove(t.Context(), "below"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Image(t.Context(), "above")
-	if err != nil || len(got.Layers) != 2 || got.Layers[0] != below.Layers[0] || got.Config.User != "1234" {
-		t.Fatalf("%+v, %v; below %v", got, err, below.Layers)
+	got, layers := unpack(t, s, "above")
+	if len(layers) != 2 || got.Config.User != "1234" {
+		t.Fatalf("%+v", got)
 	}
-	own := got.Layers[1]
+	if _, err := os.Stat(filepath.Join(layers[0], "tmp")); err != nil {
+		t.Errorf("the layer below: %v", err)
+	}
+	own := layers[1]
 	for name, mode := range map[string]fs.FileMode{"/.own/program": 0o755, "/usr/share": fs.ModeDir | 0o755, "/usr/share/t": 0o644,
 		"/usr/bin/su": fs.ModeSetuid | 0o755, "/secret": 0o600, "/root": fs.ModeDir | 0o700, "/root/.profile": 0o644} {
 		if info, err := os.Stat(own + name); err != nil || info.Mode() != mode {
@@ -148,55 +147,5 @@ func TestReleasedName(t *testing.T) {
 		if err := checkFree(name); (err == nil) != free {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-// TestAssembleMade: a directory that is made for an image is the layer as it would be unpacked, without that.
-func TestAssembleMade(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	s := newStore(t)
-	img, err := s.Assemble(t.Context(), Assembly{Name: "made", Layers: []Layer{{Make: func(_ context.Context, dir string) error {
-		return errors.Join(os.MkdirAll(dir+"/usr/bin", 0o755), os.WriteFile(dir+"/usr/bin/su", []byte("su"), 0o755),
-			os.Chmod(dir+"/usr/bin/su", 0o755|os.ModeSetuid), os.Symlink("usr/bin", dir+"/bin"), os.Mkdir(dir+"/root", 0o700))
-	}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	look := func() (tree []string) {
-		t.Helper()
-		got, err := s.Image(t.Context(), "made")
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = filepath.WalkDir(got.Layers[0], func(path string, d fs.DirEntry, err error) error {
-			info, infoErr := d.Info()
-			of := fmt.Sprint(strings.TrimPrefix(path, got.Layers[0]), info.Mode())
-			if d.Type() != fs.ModeSymlink && path != got.Layers[0] {
-				of += fmt.Sprint(info.ModTime().Unix())
-			}
-			tree = append(tree, of)
-			return errors.Join(err, infoErr)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tree
-	}
-	var before, after unix.Stat_t
-	if err := unix.Stat(img.Layers[0], &before); err != nil {
-		t.Fatalf("it is not there: %v", err)
-	}
-	made := look()
-	if err := unix.Stat(img.Layers[0], &after); err != nil || before.Ino != after.Ino {
-		t.Errorf("it was unpacked: %v", err)
-	}
-	if err := os.RemoveAll(img.Layers[0]); err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(look(), made); d != "" {
-		t.Errorf("unpacked -, made +:\n%s", d)
-	}
-	if left, err := s.names(tmpDir); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -72,14 +72,12 @@ func TestBuild(t *testing.T) {
 		if d := cmp.Diff(want, img.Config); d != "" || img.Name != "app:v1" {
 			t.Errorf("%s %s", img.Name, d)
 		}
-		if img, err = s.Image(t.Context(), "app:v1"); err != nil {
-			t.Fatal(err)
-		}
-		root := img.Layers[0]
+		_, layers := unpack(t, s, "app:v1")
+		root := layers[0]
 		for name, want := range map[string]string{
 			"app": "-rwxr-xr-x 0:0 0", "tmp": "dtrwxrwxrwx 0:0 0", "etc": "drwxr-xr-x 0:0 0", "etc/passwd": "-rw-r--r-- 0:0 0 root:x:0:0:",
 			"srv/static": "drwxr-xr-x 0:0 0", "srv/static/index.html": "-rw-r--r-- 0:0 0 hello", "srv/static/sub/run": "-rwxr-xr-x 0:0 0 x",
-			"srv/static/link": "L 0:0 0 /etc/shadow",
+			"srv/static/link": "Lrwxrwxrwx 0:0 0 /etc/shadow",
 		} {
 			if got := describe(t, filepath.Join(root, name)); !strings.HasPrefix(got, want) {
 				t.Errorf("%s: %.80s, want %s", name, got, want)
@@ -90,6 +88,33 @@ func TestBuild(t *testing.T) {
 			t.Errorf("%s, %v", out, err)
 		}
 	}
+}
+
+// describe returns a file's mode, owner, time and content as text.
+func describe(t testing.TB, path string) string {
+	t.Helper()
+	info, err := os.Lstat(path)
+	var st unix.Stat_t
+	if err := errors.Join(err, unix.Lstat(path, &st)); err != nil {
+		t.Error(err)
+		return ""
+	}
+	text := fmt.Sprintf("%v %d:%d %d", info.Mode(), st.Uid, st.Gid, st.Mtim.Sec)
+	switch {
+	case info.Mode().IsRegular():
+		body, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		text += " " + string(body)
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(path)
+		if err != nil {
+			t.Error(err)
+		}
+		text += " " + target
+	}
+	return text
 }
 
 // TestBuildRefuses: what is no static program of this machine, and names that cannot be.
@@ -157,11 +182,11 @@ func TestBuildGo(t *testing.T) {
 		if _, err := s.Build(t.Context(), Recipe{Name: "shop", Source: dir}); err != nil {
 			t.Fatal(err)
 		}
-		img, err := s.Image(t.Context(), "shop")
-		if err != nil || !cmp.Equal(img.Config.Entrypoint, []string{want}) {
-			t.Fatalf("%+v, %v", img, err)
+		img, layers := unpack(t, s, "shop")
+		if !cmp.Equal(img.Config.Entrypoint, []string{want}) {
+			t.Fatalf("%+v", img)
 		}
-		if _, err := (program.Command{Path: want, Root: img.Layers[0]}).Output(t.Context()); err != nil {
+		if _, err := (program.Command{Path: want, Root: layers[0]}).Output(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -32,7 +32,7 @@ func (s *Store) Fetch(ctx context.Context, ref string, from Source) (Image, erro
 	if err != nil {
 		return Image{}, err
 	}
-	l := &loader{store: s, stage: st, left: s.most.unpacked, limit: s.most.unpacked, manifests: s.most.manifests}
+	l := &loader{store: s, stage: st, left: s.most.image, limit: s.most.image, manifests: s.most.manifests}
 	l.files = &fetched{l, from}
 	img, err := l.fetchImage(ctx, named, from)
 	if err == nil {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,10 +16,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/testing/layertest"
 )
 
 // A file is an entry of a layer: a regular file unless its header has another type.
@@ -31,10 +30,6 @@ type file struct {
 
 func regular(name, body string) file {
 	return file{tar.Header{Name: name, Mode: 0o644, ModTime: time.Unix(1_700_000_000, 0)}, body}
-}
-
-func folder(name string, mode int64) file {
-	return file{tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode, ModTime: time.Unix(1_600_000_000, 0)}, ""}
 }
 
 func link(kind byte, name, target string) file {
@@ -167,18 +162,23 @@ func leftovers(t testing.TB, s *Store) []string {
 	return left
 }
 
-// namesBelow are all files of a directory.
-func namesBelow(t testing.TB, dir string) (names []string) {
+// find returns an image of the store.
+func find(s *Store, ref string) (Image, error) {
+	d, c, err := s.lookUp(ref)
+	if err != nil {
+		return Image{}, err
+	}
+	return s.image(d, c), nil
+}
+
+// unpack returns an image, and a directory for each of its layers.
+func unpack(t testing.TB, s *Store, ref string) (Image, []string) {
 	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		rel, _ := filepath.Rel(dir, path)
-		names = append(names, rel)
-		return err
-	})
+	img, err := find(s, ref)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return names[1:]
+	return img, layertest.Unpack(t, s.Blob, img.Digest)
 }
 
 // privately runs f on a thread of its own in a mount namespace of its own, which ends with it.
@@ -209,37 +209,3 @@ func mustLoad(t testing.TB, s *Store, path string) []Image {
 	}
 	return list
 }
-
-// cutLayer is an image with the first half of its only layer.
-func cutLayer(t testing.TB, img v1.Image) v1.Image {
-	t.Helper()
-	layers, err := img.Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := layers[0].Compressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	diff, err := layers[0].DiffID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cut, err := mutate.Append(empty.Image, mutate.Addendum{Layer: half{static.NewLayer(data[:len(data)/2], types.DockerLayer), diff}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cut
-}
-
-// half is a layer with the diff ID of the whole.
-type half struct {
-	v1.Layer
-	diff v1.Hash
-}
-
-func (h half) DiffID() (v1.Hash, error) { return h.diff, nil }

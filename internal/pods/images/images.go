@@ -1,14 +1,13 @@
-// Package images owns the machine's container images: loading them from archives, making them of programs, and their layers as directories
-// that overlayfs can have below a container's root. Archives are untrusted: whatever one says, nothing is written outside of the store, and
-// nothing half done is ever seen. It runs no containers and reads no cluster; it must not import anything of the project but base and
-// pods/beneath.
+// Package images stores the machine's container images: it loads them from archives and registries, makes them of programs, and gives
+// their manifests and blobs to the lab's registry. Nodes unpack them. Archives are untrusted: nothing is written outside of the store, and
+// an image appears in it only when all of its blobs are checked. The package runs no containers and reads no cluster; it must not import
+// anything of the project but base.
 //
-// A store is an OCI image layout (index.json, blobs/sha256), with the unpacked layers beside it:
+// A store is an OCI image layout:
 //
 //	lock           held (flock) for each change of what follows; only for moments
 //	index.json     the images: their names, and the digests of their manifests
 //	blobs/sha256   manifests, configurations and layers, as they came
-//	layers         the layers' files; a directory's name is made of its layer's chain ID, short enough for 127 of them in one mount(2)
 //	tmp            what is not whole yet: a directory for each task, held (flock) by its process, and removed by the next when that dies
 package images
 
@@ -16,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -30,10 +28,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/invoker"
-	"packetwalk.dev/internal/base/mounts"
 )
 
-// An Image is what a container's root is made of, as data.
+// An Image describes an image of the store.
 type Image struct {
 	// Name is normalized, as people write it shortest: "nginx:1.27" for docker.io/library/nginx:1.27, "nginx@sha256:…" where the reference
 	// has a digest. It is "" where its archive gave none; such an image goes by its digest.
@@ -42,11 +39,9 @@ type Image struct {
 	Stored time.Time // when it came
 	Size   int64     // octets of its layers, as they came: compressed as a rule
 	Config Config
-	// Layers are directories with the layers' files as overlayfs wants them below it (lowerdir), the lowest first. Where a layer hides all
-	// below it, it is the first. Only [Store.Image] makes them; from elsewhere there is one for each layer that the image has.
-	Layers []string
-	// Damage says why the image cannot be run, "" where it can: its files in the store are not what they should be. It has a name and a
-	// digest then, and nothing else; loading it again mends it.
+	Layers int
+	// Damage says why the image cannot be run, "" where it can: files of the store are missing or have other content. A damaged image has a
+	// name and a digest, and nothing else. Loading it again repairs it.
 	Damage string
 }
 
@@ -60,14 +55,9 @@ type Config struct {
 // ErrNotFound is that an image is not in the store.
 var ErrNotFound = errors.New("not loaded")
 
-// errGone is that an image's files are not there any more.
-var errGone = fmt.Errorf("its image was removed: %w", ErrNotFound)
-
 // limits are the most that is taken, of what archives say.
 type limits struct {
-	unpacked  int64 // octets of an image's files
-	files     int64 // an image's files and directories
-	names     int64 // octets of their names
+	image     int64 // octets of an image that is fetched or made
 	layers    int   // of an image; more than a mount may have on old kernels
 	json      int64 // octets of a manifest, an index or a configuration
 	archive   int64 // octets of an archive, uncompressed
@@ -77,16 +67,11 @@ type limits struct {
 }
 
 var most = limits{
-	unpacked: 16 << 30, files: 2_000_000, names: 256 << 20, layers: 127, json: 4 << 20, archive: 64 << 30, entries: 100_000, manifests: 1000,
-	images: 1000,
+	image: 16 << 30, layers: 127, json: 4 << 20, archive: 64 << 30, entries: 100_000, manifests: 1000, images: 1000,
 }
 
 // A Store is a directory with images. Several processes may use one at the same time.
 type Store struct {
-	// Pinned says which of some layers' directories containers use: those stay when the last image goes that has them, until a later
-	// change finds them unused. Open sets it to a look at all mounts of the machine.
-	Pinned func(ctx context.Context, dirs []string) ([]string, error)
-
 	dir  string // absolute
 	root *os.Root
 	most limits
@@ -122,67 +107,48 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := MakePrivate(dir); err != nil {
 		return nil, fmt.Errorf("make the image store: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the image store: %w", err)
 	}
-	s := &Store{Pinned: mounts.Named, dir: dir, root: root, most: most}
+	s := &Store{dir: dir, root: root, most: most}
 	if err := s.prepare(); err != nil {
 		return nil, fmt.Errorf("image store %s: %w", dir, err)
 	}
 	return s, nil
 }
 
-// prepare makes the directories, and removes what nobody needs. The store must be ours alone: what is in it is mounted.
-func (s *Store) prepare() error {
-	info, err := s.root.Stat(".")
+// MakePrivate makes a directory that only its owner reaches. One of another user is an error: nodes run what is in it.
+func MakePrivate(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
+	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Stat(s.dir, &st); err != nil {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
 	if int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("it is of user %d: move it away, or set XDG_CACHE_HOME to a folder of your own", st.Uid)
+		return fmt.Errorf("%s is of user %d: move it away, or set XDG_CACHE_HOME to a folder of your own", dir, st.Uid)
 	}
-	if info.Mode().Perm() != 0o700 {
-		if err := s.root.Chmod(".", 0o700); err != nil {
-			return err
-		}
-	}
-	for _, d := range []string{blobsDir, layersDir, tmpDir} {
+	return f.Chmod(0o700)
+}
+
+// prepare makes the directories, and removes what no image has.
+func (s *Store) prepare() error {
+	for _, d := range []string{blobsDir, tmpDir} {
 		if err := s.root.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
 	}
 	return s.change(context.Background(), func(i *index) (bool, error) { return false, nil })
-}
-
-// Image gives the image that a reference means, as pods have them ("nginx", "nginx:1.27", "nginx@sha256:…", "sha256:…"), with its layers
-// unpacked. [ErrNotFound] is in the error's chain where it is not there. Who removes it before the layers are mounted takes them away.
-func (s *Store) Image(ctx context.Context, ref string) (img Image, err error) {
-	for range 10 { // where its name goes over to another image meanwhile, that is the one
-		if img, err = s.unpackedImage(ctx, ref); !errors.Is(err, errGone) {
-			break
-		}
-	}
-	return img, err
-}
-
-func (s *Store) unpackedImage(ctx context.Context, ref string) (Image, error) {
-	d, c, err := s.lookUp(ref)
-	if err != nil {
-		return Image{}, err
-	}
-	img := s.image(d, c)
-	if img.Layers, err = s.unpacked(ctx, c); err != nil {
-		return Image{}, fmt.Errorf("unpack image %s: %w", ref, s.explain(err))
-	}
-	return img, nil
 }
 
 // lookUp gives what the store has of an image.
@@ -225,7 +191,7 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 }
 
 // Remove takes a name from its image, or all names where ref is a digest ("sha256:" and at least 12 of its digits). What no image has any
-// more goes, but for layers that containers use. [ErrNotFound] is in the error's chain where there is none.
+// more is deleted. [ErrNotFound] is in the error's chain where there is none.
 func (s *Store) Remove(ctx context.Context, ref string) error {
 	return s.change(ctx, func(i *index) (bool, error) {
 		at, err := i.find(ref)
@@ -258,9 +224,9 @@ func (s *Store) image(d v1.Descriptor, c contents) Image {
 	if info, err := s.root.Stat(blobPath(d.Digest)); err == nil {
 		img.Stored = info.ModTime()
 	}
-	for n, id := range c.layerIDs() {
-		img.Size += c.manifest.Layers[n].Size
-		img.Layers = append(img.Layers, filepath.Join(s.dir, layersDir, id))
+	img.Layers = len(c.manifest.Layers)
+	for _, l := range c.manifest.Layers {
+		img.Size += l.Size
 	}
 	return img
 }
@@ -276,13 +242,4 @@ func ports(exposed map[string]struct{}) []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-// exists tells whether there is a file of that name in the store.
-func (s *Store) exists(name string) (bool, error) {
-	_, err := s.root.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -66,9 +66,8 @@ type loader struct {
 	store     *Store
 	stage     *stage
 	files     files
-	manifests int            // that may still be read
-	made      map[int]string // the stage's directories that were made for layers, by these
-	limit     int64          // octets that may come
+	manifests int   // that may still be read
+	limit     int64 // octets that may come
 
 	mu    sync.Mutex // of what layers change that come at the same time
 	left  int64      // of limit

@@ -2,18 +2,12 @@ package images
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -31,7 +25,6 @@ const (
 	indexFile  = "index.json"
 	layoutFile = "oci-layout"
 	blobsDir   = "blobs/sha256"
-	layersDir  = "layers"
 	tmpDir     = "tmp"
 )
 
@@ -58,23 +51,6 @@ type (
 type contents struct {
 	manifest *v1.Manifest
 	config   *v1.ConfigFile
-}
-
-// layerIDs are the names of the layers' directories, the lowest first: each made of the chain ID (OCI image specification, config.md,
-// "Layer ChainID"), because what a layer's directory is depends on those below it.
-func (c contents) layerIDs() []string {
-	var ids []string
-	chain := ""
-	for n, diff := range c.config.RootFS.DiffIDs {
-		if n == 0 {
-			chain = diff.String()
-		} else {
-			chain = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(chain+" "+diff.String())))
-		}
-		sum := sha256.Sum256([]byte(chain))
-		ids = append(ids, strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:26])) // 130 bits
-	}
-	return ids
 }
 
 // indexOf is the index for several platforms that an image was chosen from.
@@ -116,7 +92,7 @@ func (s *Store) readJSON(name string, v any) error {
 // damaged is that the store is not as we leave it, or that another process removes an image just now.
 func (s *Store) damaged(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w (%w)", err, errGone)
+		err = fmt.Errorf("%w (its image was removed: %w)", err, ErrNotFound)
 	}
 	return fmt.Errorf("image store: %w; if this stays so, load the image again, or remove %s", err, s.dir)
 }
@@ -165,7 +141,7 @@ func (s *Store) change(ctx context.Context, f func(*index) (bool, error)) error 
 				return err
 			}
 		}
-		return s.collect(ctx, i)
+		return s.collect(i)
 	})
 	if err != nil {
 		return err
@@ -187,30 +163,28 @@ func (s *Store) writeIndex(i *index) error {
 	return atomicfile.WriteIn(s.root, indexFile, text, 0o600)
 }
 
-// collect removes blobs that no image has, and moves layers that neither an image nor a container has to where sweep finds them. Of an
-// image that is damaged it is not known what it has: as long as there is one all stays.
-func (s *Store) collect(ctx context.Context, i *index) error {
+// collect removes blobs that no image has. The blobs of a damaged image are unknown: while there is one, nothing is removed.
+func (s *Store) collect(i *index) error {
 	used, whole := s.used(i)
 	if !whole {
 		return nil
 	}
-	blobs, err := s.unused(blobsDir, used)
+	blobs, err := s.names(blobsDir)
 	if err != nil {
 		return err
 	}
 	for _, b := range blobs {
+		if used[b] {
+			continue
+		}
 		if err := s.root.Remove(blobsDir + "/" + b); err != nil {
 			return err
 		}
 	}
-	layers, err := s.unused(layersDir, used)
-	if err != nil || len(layers) == 0 {
-		return err
-	}
-	return s.discard(ctx, layers)
+	return nil
 }
 
-// used are the names of the blobs and layers that images have; whole is false where an image does not tell.
+// used returns the names of the blobs that images have; whole is false where an image is damaged.
 func (s *Store) used(i *index) (used map[string]bool, whole bool) {
 	used = map[string]bool{}
 	for _, d := range i.Manifests {
@@ -222,17 +196,11 @@ func (s *Store) used(i *index) (used map[string]bool, whole bool) {
 			used[from.Hex] = true
 		}
 		used[d.Digest.Hex], used[c.manifest.Config.Digest.Hex] = true, true
-		for n, id := range c.layerIDs() {
-			used[id], used[c.manifest.Layers[n].Digest.Hex] = true, true
+		for _, l := range c.manifest.Layers {
+			used[l.Digest.Hex] = true
 		}
 	}
 	return used, true
-}
-
-// unused are the names in a directory of the store that are not used.
-func (s *Store) unused(dir string, used map[string]bool) ([]string, error) {
-	names, err := s.names(dir)
-	return slices.DeleteFunc(names, func(n string) bool { return used[n] }), err
 }
 
 func (s *Store) names(dir string) ([]string, error) {
@@ -242,48 +210,6 @@ func (s *Store) names(dir string) ([]string, error) {
 	}
 	defer f.Close()
 	return f.Readdirnames(-1)
-}
-
-// discard moves layers to where sweep finds them. What a container begins to use meanwhile comes back: after the move nothing can.
-func (s *Store) discard(ctx context.Context, ids []string) error {
-	ids, _, err := s.pinned(ctx, ids)
-	if err != nil || len(ids) == 0 {
-		return err
-	}
-	bin := tmpDir + "/gone-" + strconv.FormatUint(rand.Uint64(), 36)
-	if err := s.root.Mkdir(bin, 0o700); err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := s.root.Rename(layersDir+"/"+id, bin+"/"+id); err != nil {
-			return err
-		}
-	}
-	_, back, err := s.pinned(ctx, ids)
-	if err != nil {
-		back = ids
-	}
-	for _, id := range back {
-		err = errors.Join(err, s.root.Rename(bin+"/"+id, layersDir+"/"+id))
-	}
-	return err
-}
-
-// pinned parts layers into those that no container uses, and those that one does.
-func (s *Store) pinned(ctx context.Context, ids []string) (free, pinned []string, err error) {
-	dirs := make([]string, len(ids))
-	for n, id := range ids {
-		dirs[n] = filepath.Join(s.dir, layersDir, id)
-	}
-	busy, err := s.Pinned(ctx, dirs)
-	for n, id := range ids {
-		if slices.Contains(busy, dirs[n]) {
-			pinned = append(pinned, id)
-		} else {
-			free = append(free, id)
-		}
-	}
-	return free, pinned, err
 }
 
 // locked runs f while no other process changes the store.
@@ -353,7 +279,7 @@ func (st *stage) clear() error {
 	return err
 }
 
-// sync has all of the stage on the disk, so that after a power cut what is in its place is whole (syncfs(2): a layer is many files).
+// sync writes the stage to the disk, so that a blob in its place is whole after a power cut.
 func (st *stage) sync() error {
 	if err := unix.Syncfs(int(st.held.Fd())); err != nil {
 		return fmt.Errorf("write to the disk: %w", err)

@@ -10,6 +10,7 @@ import (
 	"packetwalk.dev/internal/base/release"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/layertest"
 )
 
 // TestLocal: the image of this machine's packages is the same each time, comes into a store by its name, and its programs run there, with
@@ -45,12 +46,12 @@ func TestLocal(t *testing.T) {
 	if _, err := store.Load(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := store.Image(t.Context(), name)
+	loaded, err := store.Manifest(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if loaded.Digest != digest.String() {
 		t.Errorf("loaded as %s, made as %s", loaded.Digest, digest)
 	}
-	runAll(t, loaded.Layers[0])
+	runAll(t, layertest.Unpack(t, store.Blob, loaded.Digest)[0])
 }

@@ -22,24 +22,19 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// BuiltIn makes images of the built-in applications, when they are asked for, in the machine's store, where all labs have them. Of three
-// kinds of layers: the distribution's files, the program, and what makes it this application, links to the program and files. The first is
-// one for all, the second for all that are in packetwalk-app.
+// BuiltIn makes images of the built-in applications, when they are asked for, in the machine's store, where all labs have them. They have
+// three kinds of layers: the distribution's files, the program, and the application's own files and links to the program. All share the
+// first, and those whose program is packetwalk-app the second.
 type BuiltIn struct {
 	Program string            // packetwalk-app
 	Brought map[string]string // the machine's files of programs that are not in it (app.App.Brought), by their base names
 	Open    func() (*images.Store, error)
-	// Select chooses what a part of the distribution is made of, once; Machine does.
+	Roots   func() (string, error) // where the distribution's files are; RootsDir in a lab
+	// Select chooses what a part of the distribution is made of; Machine does.
 	Select func(context.Context, distribution.Part) (Distribution, error)
 
 	mu           sync.Mutex
-	small, whole base
-}
-
-// A base is a part of the distribution as an image of the store.
-type base struct {
-	Distribution
-	root string // its directory; "" before it was made
+	small, whole root
 }
 
 // A Distribution is what images have beside their own.
@@ -70,38 +65,21 @@ const programPath = "/.packetwalk/program"
 // longestBuild bounds the making of an image, which takes seconds, and some minutes on an emulated processor.
 const longestBuild = 15 * time.Minute
 
-// Root gives the directory with the whole distribution's files, absolute; nobody changes it.
+// Root returns the directory of the whole distribution's files, absolute. All labs use it: it must not be changed.
 func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, err = b.base(ctx, &b.whole, distribution.Whole)
-	return b.whole.root, err
+	err = b.root(ctx, &b.whole, distribution.Whole)
+	return b.whole.dir, err
 }
 
-// base has a part of the distribution in the store, unpacked, and gives its image's name.
-func (b *BuiltIn) base(ctx context.Context, is *base, part distribution.Part) (ref string, err error) {
-	store, err := b.Open()
-	if err != nil {
+// base makes an image of a part of the distribution, and returns its name.
+func (b *BuiltIn) base(ctx context.Context, store *images.Store, r *root, part distribution.Part) (ref string, err error) {
+	if err := b.root(ctx, r, part); err != nil {
 		return "", err
 	}
-	if is.Key == "" {
-		if is.Distribution, err = b.Select(ctx, part); err != nil {
-			return "", err
-		}
-	}
-	ref = fmt.Sprintf("%sdistribution-%s:%s", images.Own, part, is.Key)
-	if err := assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Make: is.Assemble}}}); err != nil {
-		return "", err
-	}
-	if _, err := os.Lstat(is.root); err == nil {
-		return ref, nil
-	}
-	i, err := store.Image(ctx, ref)
-	if err != nil {
-		return "", err
-	}
-	is.root = i.Layers[0]
-	return ref, nil
+	ref = fmt.Sprintf("%sdistribution-%s:%s", images.Own, part, r.key)
+	return ref, assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Dir: r.dir}}})
 }
 
 // find has an application's image in the store.
@@ -116,15 +94,15 @@ func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
 	what := images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
 	programs := a.Programs
 	if !a.Bare {
-		is, part := &b.small, distribution.Small
+		r, part := &b.small, distribution.Small
 		if len(a.Programs)+len(a.Brought) == 0 {
-			is, part = &b.whole, distribution.Whole
+			r, part = &b.whole, distribution.Whole
 		}
-		if what.From, err = b.base(ctx, is, part); err != nil {
+		if what.From, err = b.base(ctx, f.Store, r, part); err != nil {
 			return f, err
 		}
 		for _, p := range app.Tools {
-			if _, err := os.Lstat(filepath.Join(is.root, p.Path)); errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(r.dir, p.Path)); errors.Is(err, fs.ErrNotExist) {
 				programs = append(programs[:len(programs):len(programs)], p)
 			}
 		}

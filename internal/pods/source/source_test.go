@@ -1,21 +1,26 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/layertest"
 )
 
 // newFinder finds images of a store of the test's own, which none is pulled into because of missing.
@@ -26,7 +31,7 @@ func newFinder(t *testing.T, missing *error) *Finder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(t.TempDir(), "packetwalk-app")
+	roots, program := filepath.Join(t.TempDir(), "roots"), filepath.Join(t.TempDir(), "packetwalk-app")
 	if err := os.WriteFile(program, []byte("1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +39,7 @@ func newFinder(t *testing.T, missing *error) *Finder {
 		Ensure: func(context.Context, Request) (*images.Store, bool, error) { return store, false, *missing },
 		Own:    func(ref string) bool { return strings.HasPrefix(ref, "packetwalk/") },
 		BuiltIn: &BuiltIn{Program: program, Open: func() (*images.Store, error) { return store, nil },
+			Roots: func() (string, error) { return roots, nil },
 			Select: func(_ context.Context, part distribution.Part) (Distribution, error) {
 				return Distribution{"d", func(_ context.Context, dir string) error {
 					return os.MkdirAll(filepath.Join(dir, part.String()), 0o755)
@@ -42,17 +48,17 @@ func newFinder(t *testing.T, missing *error) *Finder {
 	}
 }
 
-// image finds an image and unpacks it.
-func image(t *testing.T, found Found, err error) images.Image {
+// unpack returns the manifest's digest of an image, and a directory for each of its layers.
+func unpack(t *testing.T, found Found, err error) (digest string, layers []string) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := found.Store.Image(t.Context(), found.Ref)
+	m, err := found.Store.Manifest(found.Ref)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return i
+	return m.Digest, layertest.Unpack(t, found.Store.Blob, m.Digest)
 }
 
 // TestBase: an image that is there for its program has the small part of the distribution below it, one that is a distribution the whole.
@@ -61,9 +67,9 @@ func TestBase(t *testing.T) {
 	f := newFinder(t, &missing)
 	for ref, part := range map[string]string{"nginx": "small", "ubuntu": "whole", "registry.k8s.io/pause": ""} {
 		found, err := f.Find(t.Context(), Request{Ref: ref})
-		i := image(t, found, err)
+		_, layers := unpack(t, found, err)
 		var has []string
-		for _, dir := range i.Layers {
+		for _, dir := range layers {
 			for _, name := range []string{"small", "whole"} {
 				if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 					has = append(has, name)
@@ -118,8 +124,9 @@ func TestFindOrder(t *testing.T) {
 	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "nginx:1.27", Layers: []images.Layer{{Dir: t.TempDir()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Find(t.Context(), Request{Ref: "nginx:1.27"}); err != nil || got.App != "" || len(image(t, got, err).Layers) != 1 {
-		t.Errorf("of one that is loaded: %+v, %v", got, err)
+	got, err := f.Find(t.Context(), Request{Ref: "nginx:1.27"})
+	if _, layers := unpack(t, got, err); got.App != "" || len(layers) != 1 {
+		t.Errorf("of one that is loaded: %+v", got)
 	}
 }
 
@@ -128,20 +135,42 @@ func TestFindOrder(t *testing.T) {
 func TestBuiltIn(t *testing.T) {
 	var missing error
 	b := newFinder(t, &missing).BuiltIn
-	of := func(name string) images.Image {
+	store, err := b.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string) (images.Image, []v1.Hash) {
 		t.Helper()
 		a, err := app.ByName(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found, err := b.find(t.Context(), &a)
-		return image(t, found, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := store.Manifest(found.Ref)
+		list, err2 := store.List(t.Context())
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		manifest, err := v1.ParseManifest(bytes.NewReader(m.Content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var layers []v1.Hash
+		for _, l := range manifest.Layers {
+			layers = append(layers, l.Digest)
+		}
+		return list[slices.IndexFunc(list, func(i images.Image) bool { return i.Name == found.Ref })], layers
 	}
-	nginx, kuard, ubuntu, pause := of("nginx"), of("kuard"), of("ubuntu"), of("pause")
-	if again := of("nginx"); again.Digest != nginx.Digest {
+	nginx, nginxLayers := of("nginx")
+	_, kuardLayers := of("kuard")
+	_, ubuntuLayers := of("ubuntu")
+	if again, _ := of("nginx"); again.Digest != nginx.Digest {
 		t.Errorf("%s, and again %s", nginx.Digest, again.Digest)
 	}
-	if d := cmp.Diff(nginx.Layers[:2], kuard.Layers[:2]); d != "" || nginx.Layers[0] == ubuntu.Layers[0] {
+	if d := cmp.Diff(nginxLayers[:2], kuardLayers[:2]); d != "" || nginxLayers[0] == ubuntuLayers[0] {
 		t.Errorf("they share other layers than an application and a distribution do: %s", d)
 	}
 	want := images.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, Env: []string{"PATH=" + program.Path, "NGINX_VERSION=1.27.5"},
@@ -149,14 +178,15 @@ func TestBuiltIn(t *testing.T) {
 	if d := cmp.Diff(want, nginx.Config); d != "" {
 		t.Error(d)
 	}
-	if link, err := os.Readlink(nginx.Layers[2] + "/usr/sbin/nginx"); err != nil || link != programPath {
+	files := layertest.Unpack(t, store.Blob, nginx.Digest)
+	if link, err := os.Readlink(files[2] + "/usr/sbin/nginx"); err != nil || link != programPath {
 		t.Errorf("%s, %v", link, err)
 	}
-	if page, err := os.ReadFile(nginx.Layers[2] + "/usr/share/nginx/html/index.html"); err != nil || len(page) != 612 {
+	if page, err := os.ReadFile(files[2] + "/usr/share/nginx/html/index.html"); err != nil || len(page) != 612 {
 		t.Errorf("%s, %v", page, err)
 	}
-	if len(pause.Layers) != 2 {
-		t.Errorf("an image without a distribution has %v", pause.Layers)
+	if pause, _ := of("pause"); pause.Layers != 2 {
+		t.Errorf("an image without a distribution has %d layers", pause.Layers)
 	}
 	a, err := app.ByName("coredns")
 	if err != nil {
@@ -165,33 +195,34 @@ func TestBuiltIn(t *testing.T) {
 	if _, err := b.find(t.Context(), &a); err == nil || !strings.Contains(err.Error(), "there is no program for /coredns") {
 		t.Errorf("without the program: %v", err)
 	}
-	store, err := b.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := os.WriteFile(b.Program, []byte("22"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	other := of("nginx")
-	if text, err := os.ReadFile(other.Layers[1] + programPath); err != nil || string(text) != "22" || other.Digest == nginx.Digest {
+	other, _ := of("nginx")
+	files = layertest.Unpack(t, store.Blob, other.Digest)
+	if text, err := os.ReadFile(files[1] + programPath); err != nil || string(text) != "22" || other.Digest == nginx.Digest {
 		t.Errorf("of another program: %+v, %q, %v", other, text, err)
 	}
-	if _, err := store.Image(t.Context(), nginx.Digest); err != nil { // another lab's
+	if _, err := store.Manifest(nginx.Digest); err != nil { // another lab's
 		t.Errorf("the one of the old program: %v", err)
 	}
 	yesterday := time.Now().Add(-kept)
-	blob := filepath.Join(filepath.Dir(nginx.Layers[0]), "../blobs", strings.Replace(nginx.Digest, ":", "/", 1))
-	if err := os.Chtimes(blob, yesterday, yesterday); err != nil {
+	blob, err := store.Blob(nginx.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blob.Close()
+	if err := os.Chtimes(fmt.Sprintf("/proc/self/fd/%d", blob.Fd()), yesterday, yesterday); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(b.Program, []byte("333"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	of("nginx")
-	if _, err := store.Image(t.Context(), nginx.Digest); !errors.Is(err, images.ErrNotFound) {
+	if _, err := store.Manifest(nginx.Digest); !errors.Is(err, images.ErrNotFound) {
 		t.Errorf("the one of an old program is still there: %v", err)
 	}
-	if _, err := store.Image(t.Context(), other.Digest); err != nil {
+	if _, err := store.Manifest(other.Digest); err != nil {
 		t.Errorf("the one before: %v", err)
 	}
 }
