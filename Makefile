@@ -190,7 +190,7 @@ test-image: deps image ## the image built twice, which makes the same archive, a
 	cmp bin/packetwalk-image.spdx.json $(AGAIN)/bin/packetwalk-image.spdx.json
 	@rm -rf $(AGAIN)
 	CI=1 IMAGE=$(CURDIR)/bin/packetwalk-image.tar IMAGE_VERSION='$(VERSION)' go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" \
-		-run 'TestWhole$$' ./internal/pods/nodeimage
+		-run 'TestWhole$$' ./tools/image
 
 # A release: make release VERSION=v1.2.0, in a checkout without changes. BASE is where its files will be published.
 BASE   ?= https://packetwalk.dev/releases/$(VERSION)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/pods/nodeimage"
+	"packetwalk.dev/internal/testing/localimage"
 )
 
 // PluginImage puts the image of kubectl packetwalk, with the program that was built, into the machine's store, if it is not there, until
@@ -19,10 +19,8 @@ func (w *World) PluginImage(t *testing.T) {
 	if strings.Contains(w.Run(t, "image", "list"), name+" ") {
 		return
 	}
-	archive := filepath.Join(t.TempDir(), "image.tar")
-	if err := nodeimage.WriteLocal(t.Context(), archive, name, filepath.Join(w.Root, "bin", "packetwalk"), version); err != nil {
+	if err := localimage.Make(t.Context(), filepath.Join(w.Root, "bin", "packetwalk"), version); err != nil {
 		t.Fatal(err)
 	}
-	w.Run(t, "image", "load", archive)
 	t.Cleanup(func() { w.Run(t, "image", "rm", name) })
 }

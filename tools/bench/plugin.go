@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/pods/nodeimage"
+	"packetwalk.dev/internal/testing/localimage"
 )
 
 // realNodes is how many nodes with containerd the walks of plugin have.
@@ -128,14 +128,10 @@ func (p *pluginRun) image() (remove func(), err error) {
 	}
 	fields := strings.Fields(said)
 	version := fields[len(fields)-1]
-	name, archive := release.Image(version), filepath.Join(p.dir, "image.tar")
-	if err := nodeimage.WriteLocal(context.Background(), archive, name, filepath.Join(bin, "packetwalk"), version); err != nil {
+	if err := localimage.Make(context.Background(), filepath.Join(bin, "packetwalk"), version); err != nil {
 		return nil, err
 	}
-	if _, err := p.packetwalk("image", "load", archive); err != nil {
-		return nil, err
-	}
-	return func() { _, _ = p.packetwalk("image", "rm", name) }, nil
+	return func() { _, _ = p.packetwalk("image", "rm", release.Image(version)) }, nil
 }
 
 // measure runs the plugin and adds the time and the memory that it took.

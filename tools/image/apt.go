@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -11,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/pods/nodeimage"
 )
 
 // sources are Debian's, and whose signatures apt asks for; what this machine has installed, and which Debian it is, does not matter.
@@ -54,7 +51,7 @@ Debug::NoLocking "true";
 // longestApt bounds one run of apt-get.
 const longestApt = 10 * time.Minute
 
-// renew writes packages.lock anew: for each architecture the packages of which the image has files, in the versions that Debian has now.
+// renew writes packages.lock anew, with the versions that Debian has now.
 func (m *maker) renew(ctx context.Context) error {
 	var all []locked
 	for _, arch := range m.archs {
@@ -71,7 +68,7 @@ func (m *maker) renew(ctx context.Context) error {
 	return writeLock(m.lock, all)
 }
 
-// resolve asks apt for the packages with all that they depend on, and keeps those of which the image has files.
+// resolve asks apt for the newest versions of the packages and their digests, which Debian has signed.
 func (m *maker) resolve(ctx context.Context, arch string) ([]locked, error) {
 	dir, err := os.MkdirTemp("", "packetwalk-image-apt-")
 	if err != nil {
@@ -90,77 +87,47 @@ func (m *maker) resolve(ctx context.Context, arch string) ([]locked, error) {
 			return nil, err
 		}
 	}
-	a := apt{dir}
-	if _, err := a.get(ctx, "update", "-q", "--error-on=any"); err != nil {
+	env := append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")
+	apt := func(args ...string) ([]byte, error) {
+		return program.Command{Path: "apt-get", Args: args, Env: env, Limit: longestApt}.Output(ctx)
+	}
+	if _, err := apt("update", "-q", "--error-on=any"); err != nil {
 		return nil, err
 	}
-	install := append([]string{"install", "-qq", "-y"}, nodeimage.Packages...)
-	printed, err := a.get(ctx, append(install, "--print-uris")...)
+	printed, err := apt(append([]string{"download", "--print-uris"}, packages...)...)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.get(ctx, append(install, "--download-only")...); err != nil {
-		return nil, err
-	}
-	list, err := a.downloaded(arch, m.mirror, string(printed))
-	if err != nil {
-		return nil, err
-	}
-	return m.used(ctx, arch, list)
+	return parseURIs(arch, m.mirror, string(printed))
 }
 
-// An apt is a folder of apt's own.
-type apt struct{ dir string }
-
-func (a apt) get(ctx context.Context, args ...string) ([]byte, error) {
-	env := append(os.Environ(), "APT_CONFIG="+filepath.Join(a.dir, "apt.conf"), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
-	return program.Command{Path: "apt-get", Args: args, Env: env, Limit: longestApt}.Output(ctx)
-}
-
-// downloaded are the packages that apt has downloaded and checked, of what it printed before: lines of 'ADDRESS' FILE SIZE [HASH].
-func (a apt) downloaded(arch, mirror, printed string) ([]locked, error) {
+// parseURIs reads what apt-get download prints: lines of 'ADDRESS' FILE SIZE SHA256:DIGEST, where FILE is NAME_VERSION_ARCH.deb.
+func parseURIs(arch, mirror, printed string) ([]locked, error) {
 	var all []locked
 	for line := range strings.Lines(printed) {
 		f := strings.Fields(line)
-		if len(f) < 3 || !strings.HasPrefix(f[0], "'") {
-			continue
+		if len(f) != 4 {
+			return nil, fmt.Errorf("apt-get printed %q, which is not the address of a package", line)
 		}
 		address, err := url.PathUnescape(strings.Trim(f[0], "'"))
 		if err != nil {
 			return nil, fmt.Errorf("apt-get printed the address %s: %w", f[0], err)
 		}
 		path, ok := strings.CutPrefix(address, mirror+"/")
+		digest, isSHA256 := strings.CutPrefix(f[3], "SHA256:")
 		name := strings.Split(strings.TrimSuffix(f[1], ".deb"), "_")
-		if !ok || len(name) != 3 {
-			return nil, fmt.Errorf("apt-get printed %q, which is no package of the mirror %s", line, mirror)
+		if !ok || !isSHA256 || len(name) != 3 {
+			return nil, fmt.Errorf("apt-get printed %q, which is no package of the mirror %s with its SHA-256 digest", line, mirror)
 		}
 		version, err := url.PathUnescape(name[1])
 		if err != nil {
 			return nil, fmt.Errorf("apt-get printed the file %s: %w", f[1], err)
 		}
-		content, err := bounded.ReadFile(filepath.Join(a.dir, "cache/archives", filepath.Base(f[1])), maxPackage)
+		l, err := parseLocked(strings.Join([]string{arch, name[0], version, name[2], f[2], digest, path}, " "))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("apt-get printed %q: %w", line, err)
 		}
-		all = append(all, locked{image: arch, name: name[0], version: version, arch: name[2], size: int64(len(content)), sha256: sum(content),
-			path: path})
+		all = append(all, l)
 	}
 	return all, nil
-}
-
-// used are the packages of which the image has files.
-func (m *maker) used(ctx context.Context, arch string, all []locked) ([]locked, error) {
-	tree, err := debian(ctx, m.mirror, all)
-	if err != nil {
-		return nil, err
-	}
-	chosen, err := nodeimage.Choose(tree, arch)
-	if err != nil {
-		return nil, err
-	}
-	has := map[string]bool{}
-	for f := range maps.Values(chosen) {
-		has[f.Package] = true
-	}
-	return slices.DeleteFunc(all, func(l locked) bool { return !has[l.name] }), nil
 }

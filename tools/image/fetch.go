@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -13,53 +12,29 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/bounded"
-	"packetwalk.dev/internal/pods/deb"
-	"packetwalk.dev/internal/pods/nodeimage"
 )
 
 // longestDownload bounds the download of one package, on a slow line.
 const longestDownload = 5 * time.Minute
 
-// debian reads the packages of an architecture into one tree, those that are not in the cache from the mirror first.
-func debian(ctx context.Context, mirror string, all []locked) (nodeimage.Tree, error) {
-	tree := nodeimage.Tree{}
-	for _, l := range all {
-		content, err := fetch(ctx, mirror, l)
-		if err != nil {
-			return nil, err
-		}
-		p, err := deb.Read(bytes.NewReader(content), deb.Most)
-		if err != nil {
-			return nil, fmt.Errorf("package %s: %w", l.name, err)
-		}
-		if p.Name != l.name || p.Version != l.version || p.Architecture != l.arch {
-			return nil, fmt.Errorf("package %s %s (%s) says that it is %s %s (%s)", l.name, l.version, l.arch, p.Name, p.Version, p.Architecture)
-		}
-		if err := tree.Add(p); err != nil {
-			return nil, err
-		}
-	}
-	return tree, nil
-}
-
-// fetch gives a package's content, whose digest is right.
-func fetch(ctx context.Context, mirror string, l locked) ([]byte, error) {
+// fetch returns a package's file in the cache, whose digest is right.
+func fetch(ctx context.Context, mirror string, l locked) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
+		return "", fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
 	}
 	file := filepath.Join(cache, "packetwalk", "debian", l.sha256+".deb")
 	if content, err := bounded.ReadFile(file, l.size); err == nil && sum(content) == l.sha256 {
-		return content, nil
+		return file, nil
 	}
 	content, err := download(ctx, mirror, l)
 	if err != nil {
-		return nil, fmt.Errorf("package %s %s for %s: %w", l.name, l.version, l.image, err)
+		return "", fmt.Errorf("package %s %s for %s: %w", l.name, l.version, l.image, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return nil, err
+		return "", err
 	}
-	return content, atomicfile.Write(file, content, 0o644)
+	return file, atomicfile.Write(file, content, 0o644)
 }
 
 func download(ctx context.Context, mirror string, l locked) ([]byte, error) {

@@ -103,7 +103,11 @@ func TestFetch(t *testing.T) {
 	good := locked{image: "amd64", name: "n", version: "1.0+b1~x", arch: "amd64", size: int64(len(content)), sha256: sum([]byte(content)),
 		path: "debian/pool/n_1.0+b1~x_amd64.deb"}
 	for range 2 {
-		if got, err := fetch(t.Context(), mirror.URL, good); err != nil || string(got) != content {
+		file, err := fetch(t.Context(), mirror.URL, good)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != content {
 			t.Fatalf("%q, %v", got, err)
 		}
 	}
@@ -114,7 +118,8 @@ func TestFetch(t *testing.T) {
 	if err := os.WriteFile(cached, []byte("the passage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := fetch(t.Context(), mirror.URL, good); err != nil || string(got) != content || asked != 2 {
+	_, err := fetch(t.Context(), mirror.URL, good)
+	if got, _ := os.ReadFile(cached); err != nil || string(got) != content || asked != 2 {
 		t.Errorf("of a damaged cache: %q, %v, asked %d times", got, err, asked)
 	}
 	if err := os.Remove(cached); err != nil {
@@ -139,35 +144,28 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestDownloaded reads what apt-get prints, with an epoch, escapes, and a hash or none; what is not the mirror's is refused.
-func TestDownloaded(t *testing.T) {
-	a := apt{t.TempDir()}
-	archives := filepath.Join(a.dir, "cache", "archives")
-	if err := os.MkdirAll(archives, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"libbpf1_1%3a1.1.2-0+deb12u1_arm64.deb", "netbase_6.4_all.deb"} {
-		if err := os.WriteFile(filepath.Join(archives, name), []byte(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const printed = "'http://deb.debian.org/debian/pool/libbpf1_1.1.2-0%2bdeb12u1_arm64.deb' libbpf1_1%3a1.1.2-0+deb12u1_arm64.deb 37 MD5Sum:3a\n" +
-		"'http://deb.debian.org/debian/pool/netbase_6.4_all.deb' netbase_6.4_all.deb 12800 \n"
-	got, err := a.downloaded("arm64", "http://deb.debian.org", printed)
+// TestParseURIs reads what apt-get prints, with an epoch and escapes. What is not the mirror's or has no SHA-256 digest is refused.
+func TestParseURIs(t *testing.T) {
+	const printed = "'http://deb.debian.org/debian/pool/libbpf1_1.1.2-0%2bdeb12u1_arm64.deb' libbpf1_1%3a1.1.2-0+deb12u1_arm64.deb 37 SHA256:" +
+		digest + "\n'http://deb.debian.org/debian/pool/netbase_6.4_all.deb' netbase_6.4_all.deb 12800 SHA256:" + digest + "\n"
+	got, err := parseURIs("arm64", "http://deb.debian.org", printed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []locked{
 		{image: "arm64", name: "libbpf1", version: "1:1.1.2-0+deb12u1", arch: "arm64", size: 37, path: "debian/pool/libbpf1_1.1.2-0+deb12u1_arm64.deb",
-			sha256: sum([]byte("libbpf1_1%3a1.1.2-0+deb12u1_arm64.deb"))},
-		{image: "arm64", name: "netbase", version: "6.4", arch: "all", size: 19, path: "debian/pool/netbase_6.4_all.deb",
-			sha256: sum([]byte("netbase_6.4_all.deb"))},
+			sha256: digest},
+		{image: "arm64", name: "netbase", version: "6.4", arch: "all", size: 12800, path: "debian/pool/netbase_6.4_all.deb", sha256: digest},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(locked{})); diff != "" {
 		t.Error(diff)
 	}
-	for _, line := range []string{"'http://other.example/debian/a_1_all.deb' a_1_all.deb 1 \n", "'http://deb.debian.org/a.deb' a.deb 1 \n"} {
-		if _, err := a.downloaded("arm64", "http://deb.debian.org", line); err == nil {
+	for _, line := range []string{
+		"'http://other.example/debian/a_1_all.deb' a_1_all.deb 1 SHA256:" + digest, "'http://deb.debian.org/a.deb' a.deb 1 SHA256:" + digest,
+		"'http://deb.debian.org/debian/a_1_all.deb' a_1_all.deb 1 MD5Sum:" + digest, "'http://deb.debian.org/debian/a_1_all.deb' a_1_all.deb 1",
+		"'http://deb.debian.org/debian/a_1_all.deb' a_1_all.deb 1 SHA256:00",
+	} {
+		if _, err := parseURIs("arm64", "http://deb.debian.org", line+"\n"); err == nil {
 			t.Errorf("%q is read", line)
 		}
 	}

@@ -4,8 +4,11 @@
 //	go run ./tools/image -version VERSION [-arch amd64,arm64] [-o FILE] [-push REGISTRY/NAME[:TAG]]
 //	go run ./tools/image -version VERSION -lock update     renews packages.lock by apt, which checks Debian's signatures, and builds
 //
-// It owns where the image's files come from; what is in it is internal/pods/nodeimage's. It must not import other internal packages but
-// base and those that these need.
+// Of Debian's packages it has nft, iptables of both variants, ebtables, ipset, ip, bridge and conntrack with the libraries that they need.
+// There is no shell. The same files make the same image, with the same digest: owners are root, times the epoch, entries sorted.
+//
+//	layer 1   Debian's files, with each package's copyright file and record
+//	layer 2   the programs, and usr/share/sbom/packetwalk.spdx.json
 package main
 
 import (

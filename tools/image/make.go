@@ -22,7 +22,7 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/pods/nodeimage"
+	"packetwalk.dev/internal/pods/images"
 )
 
 // programs are what is built, by their paths in the image.
@@ -49,20 +49,20 @@ func (m *maker) make(ctx context.Context) error {
 	if err := m.source(ctx); err != nil {
 		return err
 	}
-	var images []v1.Image
-	var contents []nodeimage.Contents
+	var made []v1.Image
+	var contents []imageContents
 	for _, arch := range m.archs {
 		img, c, err := m.image(ctx, arch, slices.DeleteFunc(slices.Clone(all), func(l locked) bool { return l.image != arch }))
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
-		images, contents = append(images, img), append(contents, c)
+		made, contents = append(made, img), append(contents, c)
 	}
-	index, err := nodeimage.Index(m.labels(), images...)
+	index, err := makeIndex(m.labels(), made...)
 	if err != nil {
 		return err
 	}
-	return m.deliver(ctx, index, images, contents)
+	return m.deliver(ctx, index, made, contents)
 }
 
 // source finds which commit is built, and its time: SOURCE_DATE_EPOCH's where that is set (https://reproducible-builds.org/specs).
@@ -98,16 +98,12 @@ func (m *maker) labels() map[string]string {
 	return labels
 }
 
-func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.Image, nodeimage.Contents, error) {
-	c := nodeimage.Contents{Arch: arch}
+func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.Image, imageContents, error) {
+	c := imageContents{Arch: arch}
 	if len(packages) == 0 {
 		return nil, c, fmt.Errorf("%s has no packages for it: make image LOCK=update ARCH=%s", lockFile, arch)
 	}
-	tree, err := debian(ctx, m.mirror, packages)
-	if err != nil {
-		return nil, c, err
-	}
-	chosen, err := nodeimage.Choose(tree, arch)
+	debian, err := debianFiles(ctx, m.mirror, packages)
 	if err != nil {
 		return nil, c, err
 	}
@@ -116,24 +112,27 @@ func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.I
 		return nil, c, err
 	}
 	for _, l := range packages {
-		c.Components = append(c.Components, nodeimage.DebianPackage(l.name, l.version, l.arch, l.sha256))
+		c.Components = append(c.Components, debianComponent(l.name, l.version, l.arch, l.sha256))
 	}
-	modules, err := nodeimage.Modules(m.version, slices.Sorted(maps.Values(files))...)
+	modules, err := goModules(m.version, slices.Sorted(maps.Values(files))...)
 	if err != nil {
 		return nil, c, err
 	}
 	c.Components = append(c.Components, modules...)
-	sbom, err := nodeimage.SBOM(release.Image(m.version), m.version, m.created, c)
+	sbom, err := writeSBOM(release.Image(m.version), m.version, m.created, c)
 	if err != nil {
 		return nil, c, err
 	}
-	own := nodeimage.Programs(files)
-	own["usr/bin/kubectl-packetwalk"] = nodeimage.File{Mode: 0o777, Link: "packetwalk"}
-	own["usr/share/sbom/packetwalk.spdx.json"] = nodeimage.File{Mode: 0o644, Data: sbom}
-	own["usr/share/doc/packetwalk/copyright"] = nodeimage.File{Mode: 0o644, Source: filepath.Join(m.root, "LICENSE")}
+	own := []images.File{
+		{Path: "/usr/bin/kubectl-packetwalk", Link: "packetwalk"},
+		{Path: "/usr/share/sbom/packetwalk.spdx.json", Text: string(sbom)},
+		{Path: "/usr/share/doc/packetwalk/copyright", Source: filepath.Join(m.root, "LICENSE"), Mode: 0o644},
+	}
+	for name, source := range files {
+		own = append(own, images.File{Path: "/" + name, Source: source})
+	}
 	fmt.Fprintf(os.Stderr, "writing the image for %s\n", arch)
-	img, err := nodeimage.Make(ctx, nodeimage.Recipe{Arch: arch, Debian: chosen, Programs: own, Labels: m.labels(), Created: m.created,
-		Compress: true})
+	img, err := makeImage(ctx, recipe{arch, debian, own, m.labels(), m.created})
 	return img, c, err
 }
 
@@ -166,13 +165,13 @@ func (m *maker) build(ctx context.Context, arch string) (map[string]string, erro
 }
 
 // deliver writes the archive and the list of what is in it, pushes, and says so.
-func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, images []v1.Image, contents []nodeimage.Contents) error {
+func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, made []v1.Image, contents []imageContents) error {
 	image := release.Image(m.version)
-	sbom, err := nodeimage.SBOM(image, m.version, m.created, contents...)
+	sbom, err := writeSBOM(image, m.version, m.created, contents...)
 	if err != nil {
 		return err
 	}
-	if err := nodeimage.WriteArchive(ctx, m.archive, image, index); err != nil {
+	if err := writeArchive(ctx, m.archive, image, index, made); err != nil {
 		return err
 	}
 	list := strings.TrimSuffix(m.archive, ".tar") + ".spdx.json"
@@ -184,7 +183,7 @@ func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, images []v1.Im
 		return err
 	}
 	fmt.Printf("%s  %s\n", image, digest)
-	for n, img := range images {
+	for n, img := range made {
 		if err := describe(img, m.archs[n]); err != nil {
 			return err
 		}

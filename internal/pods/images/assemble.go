@@ -98,7 +98,7 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 		config.RootFS.DiffIDs, layers = slices.Clone(below.config.RootFS.DiffIDs), slices.Clone(below.manifest.Layers)
 	}
 	for _, layer := range a.Layers {
-		b, err := l.pipe(func(to io.Writer) error { return layer.write(layerWriter{tar.NewWriter(to), ctx}) })
+		b, err := l.pipe(func(to io.Writer) error { return layer.WriteTar(ctx, to) })
 		if err != nil {
 			return loaded{}, err
 		}
@@ -130,7 +130,9 @@ func (l *loader) pipe(write func(io.Writer) error) (blob, error) {
 	return b, err
 }
 
-func (l Layer) write(w layerWriter) error {
+// WriteTar writes a layer's archive: directories above a file of Files that are not in the layer yet come before it.
+func (l Layer) WriteTar(ctx context.Context, to io.Writer) error {
+	w := layerWriter{tar.NewWriter(to), ctx}
 	if l.Dir != "" {
 		return errors.Join(w.directory(l.Dir), w.Close())
 	}

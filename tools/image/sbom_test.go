@@ -1,4 +1,4 @@
-package nodeimage
+package main
 
 import (
 	"bytes"
@@ -17,25 +17,25 @@ import (
 // TestSBOM: the document has what SPDX 2.3 asks for (its JSON schema's required fields), each package once, with a name that others refer
 // to; the same contents make the same text, others another namespace.
 func TestSBOM(t *testing.T) {
-	built := filepath.Join("..", "..", "..", "bin", "packetwalk-cni") // tests' own programs have no record of their modules
+	built := filepath.Join("..", "..", "bin", "packetwalk-cni") // tests' own programs have no record of their modules
 	if _, err := os.Stat(built); err != nil {
 		kerneltest.Missing(t, "%v: make build", err)
 	}
-	modules, err := Modules("v1", built)
+	modules, err := goModules("v1", built)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := strings.Repeat("ab", 32)
-	of := []Contents{
-		{"amd64", append([]Component{DebianPackage("libbpf1", "1:1.1.2-0+deb12u1~x", "amd64", sum)}, modules...)},
-		{"arm64", []Component{DebianPackage("netbase", "6.4", "all", sum)}},
+	of := []imageContents{
+		{"amd64", append([]component{debianComponent("libbpf1", "1:1.1.2-0+deb12u1~x", "amd64", sum)}, modules...)},
+		{"arm64", []component{debianComponent("netbase", "6.4", "all", sum)}},
 	}
 	at := time.Unix(1764000000, 0)
-	text, err := SBOM("packetwalk.dev/packetwalk:v1", "v1", at, of...)
+	text, err := writeSBOM("packetwalk.dev/packetwalk:v1", "v1", at, of...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _ := SBOM("packetwalk.dev/packetwalk:v1", "v1", at, of...)
+	again, _ := writeSBOM("packetwalk.dev/packetwalk:v1", "v1", at, of...)
 	if !bytes.Equal(text, again) {
 		t.Error("the same contents make two texts")
 	}
@@ -43,7 +43,7 @@ func TestSBOM(t *testing.T) {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
-	other, _ := SBOM("packetwalk.dev/packetwalk:v1", "v1", at, of[0])
+	other, _ := writeSBOM("packetwalk.dev/packetwalk:v1", "v1", at, of[0])
 	if d.Version != "SPDX-2.3" || d.ID != "SPDXRef-DOCUMENT" || d.License != "CC0-1.0" || d.Creation.Created != "2025-11-24T16:00:00Z" ||
 		len(d.Creation.Creators) != 1 || !strings.HasPrefix(d.Namespace, "https://") || strings.Contains(string(other), d.Namespace) {
 		t.Errorf("%+v", d)

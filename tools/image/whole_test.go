@@ -1,4 +1,4 @@
-package nodeimage
+package main
 
 import (
 	"archive/tar"
@@ -19,6 +19,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/layertest"
@@ -51,6 +52,9 @@ func TestWhole(t *testing.T) {
 	}
 	checkIndex(t, file)
 }
+
+// machines are the architectures that images are made for.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // checkIndex looks at all architectures.
 func checkIndex(t *testing.T, file string) {
@@ -86,12 +90,13 @@ func checkIndex(t *testing.T, file string) {
 	}
 }
 
-// checkPrograms: all programs and libraries are for a processor, and ours are static.
+// checkPrograms: all programs and libraries are for a processor and find the libraries that they need. Ours are static. All links lead to a
+// file.
 func checkPrograms(t *testing.T, img v1.Image, machine elf.Machine) {
 	t.Helper()
 	files := mutate.Extract(img)
 	defer files.Close()
-	has, count := map[string]bool{}, 0
+	has, needed, links, count := map[string]bool{}, map[string]string{}, map[string]string{}, 0
 	for r := tar.NewReader(files); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -101,7 +106,16 @@ func checkPrograms(t *testing.T, img v1.Image, machine elf.Machine) {
 			t.Fatal(err)
 		}
 		name := path.Clean(h.Name)
-		has[name] = true
+		has["/"+name] = true
+		if target := h.Linkname; target != "" {
+			if !path.IsAbs(target) {
+				target = path.Join("/", path.Dir(name), target)
+			}
+			links["/"+name] = distribution.InLayer(target)
+		}
+		if dir := path.Dir(name); dir == "usr/lib/ebtables" || strings.HasSuffix(dir, "-linux-gnu") { // the first by ebtables-legacy's RUNPATH
+			has[path.Base(name)] = true
+		}
 		data, err := io.ReadAll(r)
 		if err != nil {
 			t.Fatal(err)
@@ -115,6 +129,9 @@ func checkPrograms(t *testing.T, img v1.Image, machine elf.Machine) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		for _, lib := range needs {
+			needed[lib] = name
+		}
 		ours := strings.HasPrefix(path.Base(name), "packetwalk") || path.Base(name) == "portmap"
 		if f.Machine != machine || ours && len(needs) > 0 {
 			t.Errorf("%s is for %s, and should be for %s; it needs %v", name, f.Machine, machine, needs)
@@ -123,7 +140,22 @@ func checkPrograms(t *testing.T, img v1.Image, machine elf.Machine) {
 	if count < 100 {
 		t.Errorf("%d programs and libraries", count)
 	}
-	for _, name := range []string{"usr/share/sbom/packetwalk.spdx.json", "usr/share/doc/nftables/copyright", "etc/passwd", records + "nftables"} {
+	for name, target := range links {
+		if !has[target] {
+			t.Errorf("link %s leads to %s, which is not in the image", name, target)
+		}
+	}
+	for lib, name := range needed {
+		if !has[lib] {
+			t.Errorf("%s needs %s, which is not in the image", name, lib)
+		}
+	}
+	for _, p := range packages {
+		if !has["/usr/share/doc/"+p+"/copyright"] && !has["/usr/share/doc/"+p] || !has[records+p] {
+			t.Errorf("it has no licence or no record of %s", p)
+		}
+	}
+	for _, name := range []string{"/usr/share/sbom/packetwalk.spdx.json", certificates, "/etc/passwd"} {
 		if !has[name] {
 			t.Errorf("it has no %s", name)
 		}

@@ -1,4 +1,4 @@
-package nodeimage
+package main
 
 import (
 	"cmp"
@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// Contents are what an image of one architecture is made of.
-type Contents struct {
+// imageContents are what an image of one architecture is made of.
+type imageContents struct {
 	Arch       string // GOARCH
-	Components []Component
+	Components []component
 }
 
-// A Component is a Debian package, a Go module or Go's standard library.
-type Component struct {
+// A component is a Debian package, a Go module or Go's standard library.
+type component struct {
 	Name, Version string
 	PURL          string // package URL (github.com/package-url/purl-spec)
 	SHA256        string // of a Debian package, in hexadecimal; "" for what has none
 	Copyright     string // the file in the image that has its licence, "" for none
 }
 
-// DebianPackage is one as a component. arch is Debian's name of its architecture.
-func DebianPackage(name, version, arch, sha256 string) Component {
-	return Component{Name: name, Version: version, SHA256: sha256, Copyright: "/usr/share/doc/" + name + "/copyright",
+// debianComponent is one as a component. arch is Debian's name of its architecture.
+func debianComponent(name, version, arch, sha256 string) component {
+	return component{Name: name, Version: version, SHA256: sha256, Copyright: "/usr/share/doc/" + name + "/copyright",
 		PURL: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=debian-12", url.PathEscape(name), escaped(version), url.QueryEscape(arch))}
 }
 
@@ -38,12 +38,12 @@ func escaped(version string) string {
 	return strings.NewReplacer("%3A", ":", "+", "%20").Replace(url.QueryEscape(version))
 }
 
-// Modules are what Go's programs are built of, by their own record, each module once. own is what the project's own module is given as
+// goModules are what Go's programs are built of, by their own record, each module once. own is what the project's own module is given as
 // version.
-func Modules(own string, programs ...string) ([]Component, error) {
-	all := map[string]Component{}
+func goModules(own string, programs ...string) ([]component, error) {
+	all := map[string]component{}
 	add := func(path, version string) {
-		c := Component{Name: path, Version: version, PURL: "pkg:golang/" + path + "@" + escaped(version)}
+		c := component{Name: path, Version: version, PURL: "pkg:golang/" + path + "@" + escaped(version)}
 		all[c.PURL] = c
 	}
 	for _, file := range programs {
@@ -65,7 +65,7 @@ func Modules(own string, programs ...string) ([]Component, error) {
 			add(m.Path, m.Version)
 		}
 	}
-	return slices.SortedFunc(maps.Values(all), func(a, b Component) int { return strings.Compare(a.PURL, b.PURL) }), nil
+	return slices.SortedFunc(maps.Values(all), func(a, b component) int { return strings.Compare(a.PURL, b.PURL) }), nil
 }
 
 const module = "packetwalk.dev"
@@ -118,8 +118,8 @@ type (
 
 const unknown = "NOASSERTION"
 
-// SBOM lists what is in an image of one or several architectures, as SPDX 2.3 JSON: the same contents make the same text.
-func SBOM(image, version string, created time.Time, of ...Contents) ([]byte, error) {
+// writeSBOM lists what is in an image of one or several architectures, as SPDX 2.3 JSON: the same contents make the same text.
+func writeSBOM(image, version string, created time.Time, of ...imageContents) ([]byte, error) {
 	d := spdxDocument{Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: image,
 		Creation: spdxCreation{created.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: packetwalk-image-" + version}}}
 	relate := func(a, kind, b string) { d.Relationships = append(d.Relationships, spdxRelationship{a, kind, b}) }
@@ -143,9 +143,9 @@ func SBOM(image, version string, created time.Time, of ...Contents) ([]byte, err
 	return json.MarshalIndent(d, "", " ")
 }
 
-func byPURL(a, b Component) int { return cmp.Compare(a.PURL, b.PURL) }
+func byPURL(a, b component) int { return cmp.Compare(a.PURL, b.PURL) }
 
-func (c Component) spdx(arch string) spdxPackage {
+func (c component) spdx(arch string) spdxPackage {
 	p := spdxPackage{Name: c.Name, ID: spdxID("package", arch, c.PURL), Version: c.Version, Download: unknown, Concluded: unknown,
 		Declared: unknown, Copyright: unknown, References: []spdxReference{{"PACKAGE-MANAGER", "purl", c.PURL}}}
 	if c.SHA256 != "" {
