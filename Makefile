@@ -17,7 +17,7 @@ export GOFLAGS += -trimpath
 export GOTOOLCHAIN ?= auto
 SINCE := $(shell date +%s)
 
-.PHONY: help demo test build controlplane deps claims bench bench-snat bench-proxy lint fuzz clean
+.PHONY: help demo test build controlplane calico deps claims bench bench-snat bench-proxy lint fuzz clean
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
@@ -25,7 +25,7 @@ demo: deps controlplane build ## the main job, shown step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
 # Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run.
-test: deps controlplane build ## all tests
+test: deps controlplane calico build ## all tests
 	go vet ./...
 	CI=1 go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
@@ -39,13 +39,16 @@ controlplane: ## upstream's control plane, kubelet and containerd, built once fo
 	@go run ./tools/controlplane build
 	@go run ./tools/controlplane build realnode
 
+calico: ## Calico's agent felix, for worlds with policy calico, built once for all clones (minutes the first time)
+	@go run ./tools/controlplane build calico
+
 deps: ## system packages that are missing, by apt
 	@scripts/deps
 
-claims: deps controlplane build ## the table of claims: pass or FAIL
+claims: deps controlplane calico build ## the table of claims: pass or FAIL
 	CI=1 go run ./tools/claims -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root"
 
-bench: deps controlplane build ## the figures, medians of several runs
+bench: deps controlplane calico build ## the figures, medians of several runs
 	go build -o bin/bench ./tools/bench
 	go test -run '^$$' -bench . -benchtime 5x ./internal/model/walk
 	scripts/as-root bin/bench
@@ -153,7 +156,7 @@ test-tools: deps ## the tests that read or run ip, nft, iptables and their like,
 	CI=1 go test $(IN_DEBIAN) -run 'TestFound|TestWorlds' ./test/verify -worlds 40
 
 .PHONY: test-vm
-test-vm: deps controlplane build ## labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
+test-vm: deps controlplane calico build ## labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
 	@scripts/deps qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs
 	@go test -c -o bin/vm/vm.test ./test/vm
 	@go build -o bin/vm/shop/ ./examples/shop/...

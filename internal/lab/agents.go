@@ -25,7 +25,7 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// agents are what runs on nodes beside their kubelets: packetwalk-node, and kube-proxy where the cluster asks for it.
+// agents are what runs on nodes beside their kubelets: packetwalk-node, and felix and kube-proxy where the cluster asks for them.
 type agents struct {
 	still
 	nodes *nodes
@@ -60,7 +60,7 @@ func (a agents) Change(ctx context.Context, c change) error {
 
 func (a agents) Stop() {
 	for _, n := range a.nodes.list() {
-		for _, process := range []*supervise.Supervisor{n.agent, n.proxy} {
+		for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix} {
 			if process != nil {
 				process.Detach()
 			}
@@ -85,7 +85,7 @@ func (l *nodes) agentKubeconfig(n *node) string {
 	return filepath.Join(l.dir.Node(n.Name), "kubeconfig")
 }
 
-// startAgent starts a node's agent, and its kube-proxy, or takes over those that run.
+// startAgent starts a node's agent, its felix and its kube-proxy, or takes over those that run.
 func (l *nodes) startAgent(ctx context.Context, n *node) error {
 	c := l.agentCommand(l.cluster(), n)
 	if err := endOthers(ctx, n.ns, c); err != nil {
@@ -94,7 +94,7 @@ func (l *nodes) startAgent(ctx context.Context, n *node) error {
 	if err := l.keepAgent(n, c); err != nil {
 		return err
 	}
-	return l.startProxy(ctx, l.cluster(), n)
+	return errors.Join(l.startFelix(ctx, n), l.startProxy(ctx, l.cluster(), n))
 }
 
 // keepAgent has a command run as a node's agent.

@@ -43,23 +43,30 @@ const longestAnswer = 4 << 20
 
 // askNode is what a process of a node answers at a port of 127.0.0.1: empty where it does not, or not in full.
 func askNode(n *node, port int, path string) []byte {
+	if status, text := getFromNode(n, port, path); status == http.StatusOK {
+		return text
+	}
+	return nil
+}
+
+// getFromNode returns the HTTP status and the body of an answer at a port of 127.0.0.1 of a node, status 0 where there is none.
+func getFromNode(n *node, port int, path string) (status int, body []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	transport := &http.Transport{DialContext: n.ns.Dial, DisableKeepAlives: true}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(port)+path, nil)
 	if err != nil {
-		return nil
+		return 0, nil
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return nil
+		return 0, nil
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
-	if resp.StatusCode != http.StatusOK || err != nil {
-		return nil
+	if body, err = io.ReadAll(io.LimitReader(resp.Body, longestAnswer)); err != nil {
+		return 0, nil
 	}
-	return text
+	return resp.StatusCode, body
 }
 
 // saidBy says once what several of a number of nodes say, and how many do.

@@ -1,75 +1,162 @@
 package lab
 
 import (
-	"slices"
-
-	"packetwalk.dev/internal/lab/manifests"
-
 	"context"
-	_ "embed"
 	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/pods/realnode"
 )
 
-// calico are Calico's resources, where the cluster's network policy is Calico's.
+// calico are Calico's resources in the API, where the cluster has Calico.
 type calico struct {
 	still
 	*core
-	api   *api
+	api *api
+}
+
+// Start makes the API serve Calico's resources and gives felix its rights and settings. Settings that exist already stay as they are.
+func (l *calico) Start(ctx context.Context) error {
+	version := l.cluster().CalicoVersion()
+	if version == "" {
+		return nil
+	}
+	if _, err := l.bin.felixProgram(l.cluster()); err != nil {
+		return err
+	}
+	definitions, err := os.ReadFile(l.bin.calico("crds", version) + ".yaml")
+	if err != nil {
+		return err
+	}
+	rights, settings, err := manifests.CalicoSettings(l.cluster())
+	if err != nil {
+		return err
+	}
+	docs := append(manifests.Documents(string(definitions)), rights...)
+	if err := manifests.Apply(ctx, l.api.rest(), docs); err != nil {
+		return err
+	}
+	return manifests.Ensure(ctx, l.api.rest(), settings)
+}
+
+// calico is the path of a file of Calico's that the control plane's builder made.
+func (b Binaries) calico(what string, version cluster.CalicoVersion) string {
+	return filepath.Join(b.Calico, "calico-"+what+"-"+string(version))
+}
+
+// felixProgram returns calico-felix, where links lead, "" for a cluster without Calico.
+func (b Binaries) felixProgram(c *cluster.Cluster) (string, error) {
+	if c.CalicoVersion() == "" {
+		return "", nil
+	}
+	link := b.calico("felix", c.CalicoVersion())
+	path, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		return "", fmt.Errorf("policy calico needs %s, which does not exist; run 'make calico'", link)
+	}
+	return path, nil
+}
+
+// felixPid is the pid file of a node's felix.
+func (d Dir) felixPid(node string) string { return filepath.Join(d.Node(node), "calico-felix.pid") }
+
+// felixKubeconfig is felix's kubeconfig of a node, outside of the node.
+func (d Dir) felixKubeconfig(node string) string {
+	return filepath.Join(d.Node(node), filepath.Base(realnode.FelixKubeconfig))
+}
+
+// startFelix starts a node's felix, or takes over the one that runs, where the cluster has Calico.
+func (l *nodes) startFelix(ctx context.Context, n *node) error {
+	path, err := l.bin.felixProgram(l.cluster())
+	if path == "" || err != nil {
+		return err
+	}
+	p := supervise.Process{
+		Name: n.Name + ".calico-felix", Path: path, LogFile: l.dir.Log(n.Name + ".calico-felix"), PidFile: l.dir.felixPid(n.Name),
+		Env: append(plan.FelixEnvironment(n.Name, l.dir.felixKubeconfig(n.Name), iptablesBackend()), "PATH="+program.Path),
+	}
+	if n.Runtime == cluster.RuntimeContainerd {
+		// env is the node's; it becomes felix.
+		args := append(plan.FelixEnvironment(n.Name, realnode.FelixKubeconfig, iptablesBackend()), realnode.Felix)
+		p.Path, p.Env = l.bin.App, nil
+		p.Args = realnode.RunArgs(l.dir.machinePid(n.Name), "/usr/bin/env", args)
+	}
+	if err := endOthers(ctx, n.ns, p); err != nil {
+		return err
+	}
+	felix, err := l.run(n.ns, p)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	n.felix = felix
+	l.mu.Unlock()
+	return nil
+}
+
+// iptablesBackend is the variant of iptables that the machine, and so each node, has chosen (update-alternatives(1)), in felix's words.
+func iptablesBackend() string {
+	if target, err := os.Readlink("/etc/alternatives/iptables"); err == nil && strings.HasSuffix(target, "-legacy") {
+		return "Legacy"
+	}
+	return "NFT"
+}
+
+// writeFelixKubeconfig writes felix's kubeconfig of a node, where the cluster has Calico.
+func (l *nodes) writeFelixKubeconfig(n *node, kubeconfig func(controlplane.User) ([]byte, error)) error {
+	if l.cluster().CalicoVersion() == "" {
+		return nil
+	}
+	text, err := kubeconfig(controlplane.FelixUser)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(l.dir.felixKubeconfig(n.Name), text, 0o600)
+}
+
+// policyEngine waits for, and reports on, the felix of each node.
+type policyEngine struct {
+	still
 	nodes *nodes
 }
 
-// Start makes the API serve Calico's resources and gives it the pool that AKS's add-on manager makes. A pool of that name that is there
-// already stays as it is.
-func (l *calico) Start(ctx context.Context) error {
-	if l.cluster().Spec.Network.Policy != cluster.PolicyCalico {
-		return nil
-	}
-	kinds, err := manifests.CalicoKinds()
-	if err != nil {
-		return err
-	}
-	pool, err := manifests.CalicoPool(l.cluster().PodRange())
-	if err != nil {
-		return err
-	}
-	if err := manifests.Apply(ctx, l.api.rest(), kinds); err != nil {
-		return err
-	}
-	if err := manifests.Ensure(ctx, l.api.rest(), []string{pool}); err != nil {
-		return err
-	}
-	return manifests.Served(ctx, l.api.rest(), manifests.FelixConfigurations)
-}
-
-// poolReport is what is read of packetwalk-node's state of Calico's pools.
-type poolReport struct {
-	Sets      map[string]any `json:"sets"` // none before the first that were in force
-	Unhealthy []string       `json:"unhealthy"`
-	Problems  []struct {
-		Kind, Name, Problem string
-	} `json:"problems"`
-}
-
-// Report asks the nodes about Calico's pools: as problems what keeps them from being in force, as warnings what is wrong with an object.
-// What many nodes say is said once.
-func (l *calico) Report(s *Status) {
-	if l.cluster().Spec.Network.Policy == cluster.PolicyCalico {
-		s.add(poolComplaints(askAgents[poolReport](l.nodes, "/calico-pools")))
-	}
-}
-
-func poolComplaints(reports []poolReport) (problems, warnings []string) {
-	var unhealthy []string
-	for _, r := range reports {
-		if len(r.Sets) > 0 { // otherwise it has just started
-			unhealthy = append(unhealthy, r.Unhealthy...)
-		}
-		for _, p := range r.Problems {
-			warnings = append(warnings, fmt.Sprintf("%s %s: %s", p.Kind, p.Name, p.Problem))
+// Start returns when each node's felix has written its rules.
+func (p policyEngine) Start(ctx context.Context) error {
+	for _, n := range p.nodes.list() {
+		for n.felix != nil && !n.felixReady() {
+			if !pause.For(ctx, lookPause) {
+				return fmt.Errorf("calico-felix of %s has not written its rules: %w", n.Name, context.Cause(ctx))
+			}
 		}
 	}
-	slices.Sort(warnings)
-	return saidBy("calico pools", len(reports), unhealthy), slices.Compact(warnings)
+	return nil
+}
+
+// felixReady reports whether the rules of a node are in sync: felix answers so with a status of 200 or 204, by release.
+func (n *node) felixReady() bool {
+	status, _ := getFromNode(n, plan.FelixHealthPort, "/readiness")
+	return status == http.StatusOK || status == http.StatusNoContent
+}
+
+func (p policyEngine) Report(s *Status) {
+	var unready []string
+	for _, n := range p.nodes.list() {
+		if n.felix != nil && n.felix.State().Pid != 0 && !n.felixReady() {
+			unready = append(unready, n.Name)
+		}
+	}
+	if len(unready) > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("calico-felix is not ready on %s: its rules stay as they are", strings.Join(unready, ", ")))
+	}
 }

@@ -38,7 +38,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		Name: m.Group + ".machine", Path: l.bin.App, Args: realnode.Args(m.State), LogFile: l.dir.GroupLog(m.Group + ".machine"),
 		PidFile: l.dir.groupPid(m.Group),
 	}
-	if err := l.real.prepare(l.dir, l.bin); err != nil {
+	if err := l.real.prepare(l.dir, l.bin, l.cluster()); err != nil {
 		return c, err
 	}
 	if supervise.Recorded(c.PidFile) != 0 {

@@ -28,6 +28,7 @@ type node struct {
 	ns      *kernel.Namespace
 	agent   *supervise.Supervisor
 	proxy   *supervise.Supervisor // upstream's kube-proxy; nil without
+	felix   *supervise.Supervisor // Calico's agent; nil without
 	machine *supervise.Supervisor
 	stop    context.CancelFunc // ends what the lab does beside the machine; nil before it is started
 	done    <-chan struct{}    // closes when it has ended
@@ -122,11 +123,14 @@ func (l *nodes) writeNodeFiles(n *node) error {
 	if err := os.MkdirAll(conf, 0o700); err != nil {
 		return err
 	}
-	kubeconfig, err := l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	kubeconfigOf := func(user controlplane.User) ([]byte, error) {
+		return l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), user, time.Now())
+	}
+	kubeconfig, err := kubeconfigOf(controlplane.NodeAgentUser)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
+	err = errors.Join(l.writeFelixKubeconfig(n, kubeconfigOf), atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
 		writeResolvConf(dir, resolvConf(plan.AzureResolver)))
 	if l.cluster().Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
@@ -234,6 +238,6 @@ func (n *node) status() Node {
 	if n.agent != nil {
 		s.Agent = n.agent.State()
 	}
-	s.Machine, s.KubeProxy = stateOf(n.machine), stateOf(n.proxy)
+	s.Machine, s.KubeProxy, s.CalicoFelix = stateOf(n.machine), stateOf(n.proxy), stateOf(n.felix)
 	return s
 }

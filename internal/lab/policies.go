@@ -21,7 +21,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// policies reports what the API server stores and nothing in a lab enforces: NetworkPolicies, as no network policy engine runs, and
+// policies reports what the API server stores and nothing in a lab enforces: NetworkPolicies, where no network policy engine runs, and
 // annotations of Services that the lab's load balancer does not have.
 type policies struct {
 	still
@@ -41,14 +41,8 @@ type IgnoredPolicy struct {
 	PodSelector metav1.LabelSelector      `json:"podSelector"`
 }
 
-// notEnforced is the message of the event, and the end of the warning, in a lab with the network policy engine that cluster.yaml names.
-func notEnforced(engine cluster.Policy) string {
-	compared := "as on AKS without one"
-	if engine == cluster.PolicyCalico {
-		compared = "unlike on AKS with Calico"
-	}
-	return "this lab has no network policy engine, so the policy has no effect, " + compared
-}
+// notEnforced is the message of the event, and the end of the warning.
+const notEnforced = "this lab has no network policy engine, so the policy has no effect, as on AKS without one"
 
 // noAnnotations begins the event on a Service, and the warning.
 const noAnnotations = "annotations without effect on the lab's load balancer"
@@ -68,8 +62,8 @@ func (l *policies) watch(ctx context.Context) error {
 	defer factory.Shutdown()
 	networkPolicies, services := factory.Networking().V1().NetworkPolicies().Informer(), factory.Core().V1().Services().Informer()
 	if err := onChange(networkPolicies, func(before, p *networkingv1.NetworkPolicy) {
-		if before == nil || p.Generation != before.Generation {
-			events.Event(p, corev1.EventTypeWarning, "PolicyNotEnforced", notEnforced(l.cluster().Spec.Network.Policy))
+		if l.cluster().Spec.Network.Policy == cluster.PolicyNone && (before == nil || p.Generation != before.Generation) {
+			events.Event(p, corev1.EventTypeWarning, "PolicyNotEnforced", notEnforced)
 		}
 	}); err != nil {
 		return err
@@ -107,7 +101,11 @@ func (l *policies) Report(s *Status) {
 	if store == nil {
 		return
 	}
-	for _, o := range store.List() {
+	var unenforced []any
+	if l.cluster().Spec.Network.Policy == cluster.PolicyNone {
+		unenforced = store.List()
+	}
+	for _, o := range unenforced {
 		p := o.(*networkingv1.NetworkPolicy)
 		s.IgnoredPolicies = append(s.IgnoredPolicies, IgnoredPolicy{p.Namespace, p.Name, p.Spec.PolicyTypes, p.Spec.PodSelector})
 	}
@@ -115,8 +113,7 @@ func (l *policies) Report(s *Status) {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	if names := policyNames(s.IgnoredPolicies); len(names) > 0 {
-		s.Warnings = append(s.Warnings, fmt.Sprintf("NetworkPolicy %s: %s", snapshot.List(names),
-			notEnforced(l.cluster().Spec.Network.Policy)))
+		s.Warnings = append(s.Warnings, fmt.Sprintf("NetworkPolicy %s: %s", snapshot.List(names), notEnforced))
 	}
 	var warnings []string
 	for _, o := range services.List() {

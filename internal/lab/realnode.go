@@ -59,15 +59,22 @@ type realNodes struct {
 func (d Dir) programsLayer() string { return filepath.Join(d.State(), "programs") }
 
 // prepare makes what is shared, once for a lab. What is there stays: nodes have it mounted.
-func (r *realNodes) prepare(d Dir, bin Binaries) error {
-	r.once.Do(func() { r.err = r.make(d, bin) })
+func (r *realNodes) prepare(d Dir, bin Binaries, c *cluster.Cluster) error {
+	r.once.Do(func() { r.err = r.make(d, bin, c) })
 	return r.err
 }
 
-func (r *realNodes) make(d Dir, bin Binaries) error {
+func (r *realNodes) make(d Dir, bin Binaries, c *cluster.Cluster) error {
 	programs, plugins, err := bin.realNode()
 	if err != nil {
 		return err
+	}
+	felix, err := bin.felixProgram(c)
+	if err != nil {
+		return err
+	}
+	if felix != "" {
+		programs[filepath.Base(realnode.Felix)] = felix
 	}
 	if err := os.MkdirAll(d.State(), 0o700); err != nil {
 		return err
@@ -91,7 +98,7 @@ func (r *realNodes) make(d Dir, bin Binaries) error {
 
 // startMachine starts a real node, or takes over the one that runs, and returns when it is Ready, or waits for a CNI plugin of the user's.
 func (l *nodes) startMachine(ctx context.Context, n *node) error {
-	if err := l.real.prepare(l.dir, l.bin); err != nil {
+	if err := l.real.prepare(l.dir, l.bin, l.cluster()); err != nil {
 		return err
 	}
 	c, err := l.machineProcess(ctx, n)
@@ -212,10 +219,14 @@ func (l *nodes) identity(n *node) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string][]byte{
+	files := map[string][]byte{
 		realnode.KubeletKubeconfig: kubeconfig, realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate,
 		realnode.ServingKey: serving.Key, filepath.Base(realnode.NodeAgentKubeconfig): agent,
-	}, nil
+	}
+	if l.cluster().CalicoVersion() != "" {
+		files[filepath.Base(realnode.FelixKubeconfig)], err = os.ReadFile(l.dir.felixKubeconfig(n.Name))
+	}
+	return files, err
 }
 
 // followPodCIDR writes the CNI configuration for the range that the API gives the node, and again when it gets another because it

@@ -265,7 +265,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 	if n.stop != nil {
 		n.stop()
 	}
-	for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.machine} {
+	for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix, n.machine} {
 		if process == nil {
 			continue
 		}

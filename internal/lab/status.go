@@ -44,6 +44,8 @@ type Node struct {
 	Agent   Component `json:"agent"`
 	// KubeProxy is upstream's, where spec.serviceProxy.implementation says so.
 	KubeProxy *Component `json:"kubeProxy,omitempty"`
+	// CalicoFelix is Calico's agent, where spec.network.policy says so.
+	CalicoFelix *Component `json:"calicoFelix,omitempty"`
 	// Machine is the first process of a node with runtime containerd; its end is that of all that runs there.
 	Machine *Component `json:"machine,omitempty"`
 	Error   string     `json:"error,omitempty"` // the last of its kubelet
@@ -173,6 +175,7 @@ func (s *Status) fromPidFiles(d Dir) {
 			return &there
 		}
 		n.Machine, n.KubeProxy = lookIf(name+".machine", d.machinePid(name)), lookIf(name+".kube-proxy", d.proxyPid(name))
+		n.CalicoFelix = lookIf(name+".calico-felix", d.felixPid(name))
 		s.Nodes = append(s.Nodes, n)
 	}
 }
@@ -205,7 +208,7 @@ func (s *Status) problems() []string {
 	}
 	for _, n := range s.Nodes {
 		down(n.Agent)
-		for _, more := range []*Component{n.Machine, n.KubeProxy} {
+		for _, more := range []*Component{n.Machine, n.KubeProxy, n.CalicoFelix} {
 			if more != nil {
 				down(*more)
 			}

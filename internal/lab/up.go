@@ -36,6 +36,7 @@ type Binaries struct {
 	DNS          string // packetwalk-dns
 	Simulated    string // packetwalk-simulated
 	RealNode     string // the directory of containerd, kubelet and what they start
+	Calico       string // the directory of felix and the definitions of Calico's resources, by release
 }
 
 // UpOptions say what Up makes.

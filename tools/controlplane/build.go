@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/mod/modfile"
 	"golang.org/x/term"
 
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/filelock"
 )
 
@@ -29,6 +31,7 @@ type product struct {
 	module  string // the module's folder, in controlplane/
 	source  string // the package: "." or an import path of upstream's
 	test    bool   // the package's tests are the program, not its main function
+	files   bool   // not a program: the files of YAML in the folder source of the module that it is in, one behind the other
 	what    string // of what it is, for people
 	minutes int    // what its build takes with an empty build cache, in minutes of one core, measured on two
 }
@@ -57,6 +60,15 @@ var products = map[string][]product{
 			what: "the CNI plugin bandwidth", minutes: 1},
 		{name: "metrics-server", module: "metrics", source: "sigs.k8s.io/metrics-server/cmd/metrics-server", what: "metrics-server", minutes: 4},
 	},
+	"calico": {
+		{name: "calico-felix-3.31", module: "calico", source: calicoModule + "/felix/cmd/calico-felix", what: "Calico's agent felix 3.31", minutes: 6},
+		{name: "calico-crds-3.31.yaml", module: "calico", source: calicoModule + "/libcalico-go/config/crd", files: true,
+			what: "the definitions of Calico's resources"},
+		{name: "calico-felix-3.27", module: "calico-3.27", source: calicoModule + "/felix/cmd/calico-felix", what: "Calico's agent felix 3.27",
+			minutes: 5},
+		{name: "calico-crds-3.27.yaml", module: "calico-3.27", source: calicoModule + "/libcalico-go/config/crd", files: true,
+			what: "the definitions of Calico's resources"},
+	},
 	"foreign": {
 		{name: "flanneld", module: "foreign", source: ".", what: "flannel's daemon", minutes: 4},
 		{name: "bridge", module: "foreign", source: pluginsModule + "/plugins/main/bridge", what: "the CNI plugin bridge", minutes: 1},
@@ -65,6 +77,9 @@ var products = map[string][]product{
 		{name: "portmap", module: "foreign", source: pluginsModule + "/plugins/meta/portmap", what: "the CNI plugin portmap", minutes: 1},
 	},
 }
+
+// calicoModule is the module of Calico.
+const calicoModule = "github.com/projectcalico/calico"
 
 // pluginsModule is the module of CNI's reference plugins.
 const pluginsModule = "github.com/containernetworking/plugins"
@@ -124,6 +139,13 @@ func linkerFlags(module *modfile.File) string {
 	for _, require := range module.Require {
 		release := require.Mod.Version
 		switch require.Mod.Path {
+		case calicoModule: // its pseudo-version does not say the release, so go.mod has that as a comment
+			for _, comment := range require.Syntax.Suffix {
+				_, release, _ = strings.Cut(comment.Token, "; ")
+			}
+			for _, pkg := range []string{"/pkg/buildinfo", "/felix/buildinfo"} { // since 3.28, and before
+				flags = append(flags, "-X "+calicoModule+pkg+".Version="+release)
+			}
 		case containerdModule:
 			flags = append(flags, "-X "+containerdModule+"/version.Version="+release)
 		case upstreamModule:
@@ -196,6 +218,9 @@ func (t target) buildOnce(ctx context.Context) error {
 	if exists(t.binary()) {
 		return nil
 	}
+	if t.files {
+		return t.collect(ctx)
+	}
 	return t.compile(ctx)
 }
 
@@ -231,6 +256,27 @@ func (t target) compile(ctx context.Context) error {
 	}
 	fmt.Fprintf(os.Stderr, "built %s in %s\n", t.binary(), time.Since(started).Round(time.Second))
 	return nil
+}
+
+// collect writes the files of YAML of a folder of an upstream module into one.
+func (t target) collect(ctx context.Context) error {
+	dir, err := goCommand(ctx, t.module, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", calicoModule)
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, strings.TrimPrefix(t.source, calicoModule), "*.yaml"))
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("collect %s: no files of YAML in %s: %w", t.name, t.source, cmp.Or(err, fs.ErrNotExist))
+	}
+	var all []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		all = append(append(all, "---\n"...), text...)
+	}
+	return atomicfile.Write(t.binary(), all, 0o644)
 }
 
 // goBuild is the go command in a process group of its own, which an interrupt ends as a whole: go, compilers and linker. Without -vet=off

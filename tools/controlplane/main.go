@@ -1,12 +1,12 @@
 // Command controlplane (tools/controlplane) keeps and builds the nested modules controlplane/, upstream's control plane as one program, and
-// controlplane/e2e, Kubernetes' own suite, controlplane/containerd, controlplane/metrics, metrics-server, and controlplane/foreign, network
-// plugins of others, and keeps
-// controlplane/oracle, the module that compares our service proxy with upstream's.
+// controlplane/e2e, Kubernetes' own suite, controlplane/containerd, controlplane/metrics, metrics-server, controlplane/calico and calico-3.27,
+// Calico's agent, and controlplane/foreign, network plugins of others, and keeps controlplane/oracle, the module that compares our service
+// proxy with upstream's.
 //
 //	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires
 //	go run ./tools/controlplane build [PRODUCT]   build the programs of a product into the user's cache, once for all clones, and make
-//	                                              links to them: bin/packetwalk-controlplane without one, else e2e's, realnode's
-//	                                              or foreign's in the folder of that name in bin
+//	                                              links to them: bin/packetwalk-controlplane without one, else e2e's, realnode's,
+//	                                              calico's or foreign's in the folder of that name in bin
 //	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
 // It drives the go command and owns nothing at run time; it must not import packetwalk.dev/internal packages.
@@ -23,7 +23,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build [e2e|realnode|foreign] | path"
+const usage = "usage: go run ./tools/controlplane gen | build [e2e|realnode|calico|foreign] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

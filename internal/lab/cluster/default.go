@@ -146,12 +146,12 @@ func (s *Spec) setNetworkDefaults() {
 	}
 }
 
-// defaultIPMasqAgent is what AKS had at the time of the rules, as the articles show it: the node's own rule in 1.11, an agent later; beside
-// Calico only the cluster of 1.12 has one; kubenet has its own rule, and plugins that users bring have theirs.
+// defaultIPMasqAgent is what AKS had at the time of the rules, as the articles show it: the node's own rule in 1.11, an agent later, but not
+// beside Calico in 1.19; kubenet has its own rule, and plugins that users bring have theirs.
 func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
 	rules := s.ServiceProxy.Rules
 	switch {
-	case s.Network.Plugin != PluginAzure, rules == Rules111, s.Network.Policy == PolicyCalico && rules != Rules112:
+	case s.Network.Plugin != PluginAzure, rules == Rules111, s.Network.Policy == PolicyCalico && rules == Rules119:
 		return IPMasqNone
 	case rules == RulesCurrent:
 		return IPMasqV2

@@ -91,8 +91,8 @@ type Network struct {
 	// Mode is how Azure CNI connects pods: by the bridge azure0, or transparently by a route to each pod. Default bridge; with policy calico
 	// transparent. Only with plugin azure.
 	Mode Mode `json:"mode,omitempty"`
-	// Policy is the network policy engine. Default none. With calico the API serves Calico's IPPools, and they decide which source address
-	// destinations see. NetworkPolicies are not enforced.
+	// Policy is the network policy engine. Default none, which stores NetworkPolicies and does not enforce them. With calico each node runs
+	// Calico's agent felix: 3.31 with rules current, 3.27 with older rules, whose rule texts are those of the articles.
 	Policy Policy `json:"policy,omitempty"`
 	// PodCIDR is the pods' address range with kubenet, of which each node gets a /24. Default 10.244.0.0/16. With plugin none, nodes get
 	// parts of it only if it is set. With plugin azure it must be empty: pods get addresses of their node's subnet.
@@ -104,8 +104,8 @@ type Network struct {
 	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of serviceCIDR.
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
 	// IPMasqAgent is the ip-masq-agent that gives pods the node's address towards destinations outside nonMasqueradeCIDRs: v1 is
-	// kubernetes-sigs', v2 Azure's. Default with plugin azure: v2 with rules current, v1 with 1.19 and 1.12, none with 1.11; with policy
-	// calico none, except with rules 1.12. Default with the other plugins: none.
+	// kubernetes-sigs', v2 Azure's. Default with plugin azure: v2 with rules current, v1 with 1.19 and 1.12, none with 1.11, and
+	// none with policy calico and rules 1.19. Default with the other plugins: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see the pod's own address. With an ip-masq-agent they are its ConfigMap's first content.
 	// Default: what AKS wrote at the time of serviceProxy.rules; empty with policy calico or plugin none and no agent. With kubenet and no

@@ -54,6 +54,9 @@ func (v *validator) plugin(path string) {
 	switch n.Plugin {
 	case PluginAzure:
 		choice(v, path+".mode", n.Mode, ModeBridge, ModeTransparent)
+		if n.Policy == PolicyCalico && n.Mode == ModeBridge {
+			v.errs.add(path+".mode", "write transparent", "calico finds a pod's packets by its host interface, and a bridge hides that")
+		}
 		if n.PodCIDR.IsValid() {
 			v.errs.add(path+".podCIDR", "leave it out", "with plugin azure pods get addresses of their node pool's subnet")
 		}

@@ -36,6 +36,9 @@ var (
 	SchedulerUser         = User{Name: Scheduler, Common: "system:kube-scheduler"}
 	// NodeAgentUser is what a node agent runs as: like kube-proxy it reads nodes, Services and EndpointSlices.
 	NodeAgentUser = User{Name: "kube-proxy", Common: "system:kube-proxy"}
+	// FelixUser is the service account of Calico's agent.
+	FelixUser = User{Name: "calico-node", Common: "system:serviceaccount:calico-system:calico-node",
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:calico-system"}}
 	// KubeletClientUser is the API server as a client of kubelets.
 	KubeletClientUser = User{Name: "kube-apiserver-kubelet-client", Common: "kube-apiserver-kubelet-client"}
 	// FrontProxyUser is the API server as a client of aggregated API servers.

@@ -17,6 +17,7 @@ import (
 
 // apiPaths are where the API has the kinds of objects that are applied, %s the namespace.
 var apiPaths = map[string]string{
+	"v1/Namespace":                                     "/api/v1/namespaces%.0s",
 	"v1/ServiceAccount":                                "/api/v1/namespaces/%s/serviceaccounts",
 	"v1/ConfigMap":                                     "/api/v1/namespaces/%s/configmaps",
 	"v1/Secret":                                        "/api/v1/namespaces/%s/secrets",
@@ -31,6 +32,9 @@ var apiPaths = map[string]string{
 	"apiregistration.k8s.io/v1/APIService":             "/apis/apiregistration.k8s.io/v1/apiservices%.0s",
 	"apiextensions.k8s.io/v1/CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions%.0s",
 	"crd.projectcalico.org/v1/IPPool":                  "/apis/crd.projectcalico.org/v1/ippools%.0s",
+	"crd.projectcalico.org/v1/ClusterInformation":      "/apis/crd.projectcalico.org/v1/clusterinformations%.0s",
+	"crd.projectcalico.org/v1/FelixConfiguration":      "/apis/crd.projectcalico.org/v1/felixconfigurations%.0s",
+	"crd.projectcalico.org/v1/Tier":                    "/apis/crd.projectcalico.org/v1/tiers%.0s",
 }
 
 // object is what is known of a document: its name for messages, its path in the API, and its kind's.

@@ -27,7 +27,13 @@ var templates = template.Must(template.New("").Option("missingkey=error").ParseF
 func objects(name string, values map[string]any) ([]string, error) {
 	var b bytes.Buffer
 	err := templates.ExecuteTemplate(&b, name, values)
-	return strings.Split(b.String(), "\n---\n"), err
+	return Documents(b.String()), err
+}
+
+// Documents splits a file of YAML at its lines of three dashes; those without content are left out.
+func Documents(text string) []string {
+	docs := strings.Split("\n"+text, "\n---\n")
+	return slices.DeleteFunc(docs, func(doc string) bool { return strings.TrimSpace(doc) == "" })
 }
 
 // coreDNSVersion is that of controlplane/go.mod, the one that Kubernetes 1.35 deploys.
@@ -151,15 +157,30 @@ func Images(c *cluster.Cluster) ([]string, error) {
 // StorageClass is the class of claims that name none, as AKS has one; its provisioner is package volumes's.
 func StorageClass() ([]string, error) { return objects("storageclass.yaml", nil) }
 
-// CalicoKinds are the definitions of Calico's resources.
-func CalicoKinds() ([]string, error) { return objects("calico.yaml", nil) }
+// CalicoSettings are what a cluster with Calico has beside the definitions of Calico's resources: the agent's service account and rights,
+// and Calico's own objects. Users may change those, so they are made once.
+func CalicoSettings(c *cluster.Cluster) (rights, settings []string, err error) {
+	docs, err := objects("calico.yaml", map[string]any{"Version": c.CalicoVersion(), "Tiers": c.CalicoVersion() != cluster.Calico327})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, doc := range docs {
+		if strings.Contains(doc, "apiVersion: crd.projectcalico.org/v1") {
+			settings = append(settings, doc)
+		} else {
+			rights = append(rights, doc)
+		}
+	}
+	if c.CalicoVersion() == cluster.Calico327 {
+		pool, err := calicoPool(c.PodRange())
+		return rights, append(settings, pool), err
+	}
+	return rights, settings, nil
+}
 
-// FelixConfigurations is where the API has that kind, which no object of ours is of.
-const FelixConfigurations = "/apis/crd.projectcalico.org/v1/felixconfigurations"
-
-// CalicoPool is the pool that AKS makes: the range that its pods get addresses of. Labels and annotation are what its add-on manager,
+// calicoPool is the pool that AKS made with Kubernetes 1.19: the range that its pods get addresses of. Today's AKS makes none. Labels and annotation are what its add-on manager,
 // which applies it as kubectl does, leaves on it.
-func CalicoPool(pods netip.Prefix) (string, error) {
+func calicoPool(pods netip.Prefix) (string, error) {
 	type object = map[string]any
 	labels := object{"addonmanager.kubernetes.io/mode": "Reconcile"}
 	const name, lastApplied = "default-ipv4-ippool", "kubectl.kubernetes.io/last-applied-configuration"

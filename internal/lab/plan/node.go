@@ -138,9 +138,6 @@ func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
 		"--kubeconfig=" + kubeconfig,
 		"--node-name=" + node,
 	}, append(proxyFlags(c), masqueradeFlags(c)...)...)
-	if c.Spec.Network.Policy == cluster.PolicyCalico {
-		flags = append(flags, "--calico-pools")
-	}
 	return append(flags, nodeImageFlags(c)...)
 }
 

@@ -37,6 +37,12 @@ const (
 	NodeAgentKubeconfig = KubernetesDir + "/packetwalk-node.conf"
 )
 
+// Felix is Calico's agent, where the cluster has Calico, and FelixKubeconfig its kubeconfig.
+const (
+	Felix           = ProgramsDir + "/calico-felix"
+	FelixKubeconfig = KubernetesDir + "/calico-felix.conf"
+)
+
 // RunStage is packetwalk-app's first argument for RunArgs.
 const RunStage = "node-run"
 
