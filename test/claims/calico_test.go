@@ -255,22 +255,6 @@ func TestC7(t *testing.T) {
 	if diff := cmp.Diff(want, pool.Spec); diff != "" {
 		t.Errorf("spec (-article +here):\n%s", diff)
 	}
-	// The article only reads it. Written wrong, the API server says what to write.
-	for _, bad := range []struct{ spec, want string }{
-		{"{cidr: 172.18.0.0}", "is no range"},
-		{"{cidr: 172.18.1.0/16}", "has bits set after its prefix length"},
-		{"{cidr: 172.18.0.0/16, blockSize: 8}", "blockSize is 20 to 32"},
-		{"{cidr: 172.18.0.0/28}", "smaller than one block"},
-		{"{cidr: 169.254.0.0/17}", "overlaps the link-local range"},
-		{"{cidr: 172.18.0.0/16, natOutgoing: nearly}", "natOutgoing"},
-		{"{}", "Required value"},
-	} {
-		manifest := fmt.Sprintf("apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: bad}\nspec: %s\n", bad.spec)
-		_, err := c.TryInput(time.Minute, manifest, "kubectl", "--name", c.Name, "apply", "--dry-run=server", "-f", "-")
-		if err == nil || !strings.Contains(err.Error(), bad.want) {
-			t.Errorf("%s: %v, want %q", bad.spec, err, bad.want)
-		}
-	}
 }
 
 func TestC8(t *testing.T) {

@@ -196,3 +196,18 @@ func TestIPMasqAgent(t *testing.T) {
 	well(t, w.World)
 	w.settles(t, "a start without rules", fresh)
 }
+
+// systemInPlace waits until the nodes have the cluster's DNS and metrics-server, which come some seconds after up, so that no later dump
+// differs by them.
+func systemInPlace(t *testing.T, w *world.World, nodes []string) {
+	t.Helper()
+	world.Eventually(t, time.Minute, func() error {
+		for _, n := range nodes {
+			to := regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:(53|4443)$`)
+			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(to.FindAllString(rules, -1)) != 3 {
+				return fmt.Errorf("%s does not lead to the cluster's DNS by UDP and TCP, and to metrics-server:\n%s", n, rules)
+			}
+		}
+		return nil
+	})
+}

@@ -1,12 +1,14 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 
 	"packetwalk.dev/internal/answer/authors"
+	"packetwalk.dev/internal/answer/explain/foreign"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/reason"
@@ -112,6 +114,41 @@ func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 	return all
 }
 
+// policies are the policies that a chain asks one after the other, in its order, those of the groups that it leads to included; none of
+// other chains.
+func (s *signatures) policies(c *netfilter.Chain) (names []string) {
+	for _, to := range s.listed(c) {
+		names = append(names, s.policy(to)...)
+		for _, grouped := range s.listed(to) {
+			names = append(names, s.policy(grouped)...)
+		}
+	}
+	return names
+}
+
+// listed are the chains to which a chain that asks policies leads; none of other chains.
+func (s *signatures) listed(c *netfilter.Chain) (to []*netfilter.Chain) {
+	if s.role(c) != reason.PolicyList {
+		return nil
+	}
+	for i := range c.Rules {
+		for _, statement := range c.Rules[i].Statements {
+			if jump, ok := statement.(*netfilter.JumpTo); ok && jump.Chain != nil {
+				to = append(to, jump.Chain)
+			}
+		}
+	}
+	return to
+}
+
+// policy is the name of the policy that a chain was made for, or nothing.
+func (s *signatures) policy(c *netfilter.Chain) []string {
+	if name := s.stands(c)["policy"]; name != "" {
+		return []string{foreign.PolicyName(name)}
+	}
+	return nil
+}
+
 // reasoner gives rules their reasons, in the order in which a packet meets them: what a rule says holds in the chain that it leads to.
 type reasoner struct {
 	owners *Owners
@@ -157,6 +194,11 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 			}
 		}
 	}
+	if names := t.policies(c); len(names) > 0 {
+		r.Known["policies"] = snapshot.List(names)
+		r.Known["flow"] = flow(p)
+		r.Known["sender"], r.Known["receiver"] = t.end(p.Source, p), t.end(p.Destination, p)
+	}
 	if to != nil {
 		r.To = to.Name
 	}
@@ -168,6 +210,22 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 		t.called[to] = why.Fields
 	}
 	return why
+}
+
+// flow is "tcp 5432", or the protocol alone where a packet has no known port.
+func flow(p *packet.Packet) string {
+	if to := p.DestinationPort; to.Low == to.High && to.Number != 0 {
+		return fmt.Sprintf("%s %d", p.Protocol, to.Number)
+	}
+	return p.Protocol.String()
+}
+
+// end is who has an address, or the address.
+func (t *reasoner) end(a netip.Addr, p *packet.Packet) string {
+	if owner, ok := t.owners.Address(a, p.Protocol, 0); ok {
+		return owner.String()
+	}
+	return a.String()
 }
 
 // why is the reason in words; "" where nobody knows.

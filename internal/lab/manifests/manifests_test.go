@@ -197,7 +197,7 @@ func TestIPMasqAgent(t *testing.T) {
 
 // TestDefaultPool: claim C7, and what kubectl apply left on it.
 func TestDefaultPool(t *testing.T) {
-	text, err := CalicoPool(netip.MustParsePrefix("10.240.0.0/16"))
+	text, err := calicoPool(netip.MustParsePrefix("10.240.0.0/16"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func TestAgentFlags(t *testing.T) {
 			"--ip-masq-configmaps=azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled"},
 		{"{network: {ipMasqAgent: v1}}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
 		{"{network: {ipMasqAgent: none, policy: calico, nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}", ours + "10.13.76.0/24",
-			"--node-masquerade-exclude=10.1.0.0/16,10.2.0.0/16 --calico-pools"},
+			"--node-masquerade-exclude=10.1.0.0/16,10.2.0.0/16"},
 		{"{nodePools: [{count: 49}], network: {plugin: kubenet, ipMasqAgent: none}}", ours + "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
 		{"{nodePools: [{count: 50}], network: {plugin: kubenet, ipMasqAgent: none}}", strings.TrimSuffix(ours, "--cluster-cidr=") +
 			"--iptables-min-sync-period=2s --cluster-cidr=10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},

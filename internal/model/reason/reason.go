@@ -73,6 +73,7 @@ const (
 	Policy              // a network security group: who returns from it is allowed
 	Outbound            // Azure's own translation of what leaves it
 	NetworkPolicy       // a network policy engine decides there about what pods send or receive
+	PolicyList          // asks network policies one after the other, each a chain that has the field {policy}
 )
 
 // Fields are what the words of patterns stand for in a rule, and what is known beside; without braces.

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -119,9 +120,9 @@ func findOption(options []Option, name string) (Option, bool) {
 	return Option{}, false
 }
 
-// Comment is the text of the rule's first comment match, or "".
+// Comment is the text of the rule's last comment match, or "": of felix's two the first is a hash.
 func (r *Rule) Comment() string {
-	for _, m := range r.Matches {
+	for _, m := range slices.Backward(r.Matches) {
 		if m.Module != "comment" {
 			continue
 		}

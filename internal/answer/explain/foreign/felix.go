@@ -1,6 +1,14 @@
 package foreign
 
-import "packetwalk.dev/internal/model/reason"
+import (
+	"strings"
+
+	"packetwalk.dev/internal/model/reason"
+)
+
+// PolicyName is a policy's name as people write it, from felix's for it: that of Kubernetes' NetworkPolicy shop/web is
+// shop/knp.default.web (libcalico-go/lib/backend/k8s/conversion). Calico's own policies stay as they are.
+func PolicyName(felix string) string { return strings.Replace(felix, "/knp.default.", "/", 1) }
 
 // felix is Calico's agent beyond its pools, whose nat chains node/ippool writes, too: policies, by pod (felix/rules, iptables mode). Of its
 // rules' two comments the first is a hash of the chain up to there, the second says what the rule is for.
@@ -12,14 +20,22 @@ func felix() reason.Writer {
 	chain := func(name, purpose string, rules ...reason.Line) reason.Chain {
 		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
 	}
+	asks := func(name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: "filter", Name: name, Role: reason.PolicyList, For: purpose, Rules: rules}
+	}
 	decides := func(name, purpose string, rules ...reason.Line) reason.Chain {
 		return reason.Chain{Table: "filter", Name: name, Role: reason.NetworkPolicy, For: purpose, Rules: rules}
 	}
 	policy := func(direction string) []reason.Line {
+		verdict := "Calico policy {policy} "
 		return []reason.Line{
-			{To: "MARK", Text: said + `Policy {policy} ` + direction + `" *`, For: "Calico policy {policy} allows " + direction},
-			{To: "DROP", Text: said + `Policy {policy} ` + direction + `" *`, For: "Calico policy {policy} denies " + direction},
-			{To: "RETURN", Text: "--mark *", For: "Calico: allowed by the rule before"},
+			{To: "MARK", Text: "--set-xmark 0x10000/0x10000", For: verdict + "allows " + direction},
+			{To: "MARK", Text: "--set-xmark 0x20000/0x20000", For: verdict + "leaves " + direction + " to the next tier"},
+			{To: "MARK", Text: "--set-xmark 0x0/*", For: verdict + "excepts a range of " + direction},
+			{To: "MARK", For: verdict + "begins a rule with exceptions for " + direction},
+			{To: "DROP", For: verdict + "denies " + direction},
+			{To: "RETURN", Text: "--mark *", For: "Calico: decided by the rule before"},
+			{Comment: "Policy {policy} " + direction, For: verdict + "has no rule for " + direction},
 		}
 	}
 	profile := func(direction string) []reason.Line {
@@ -29,22 +45,33 @@ func felix() reason.Writer {
 			{Text: said + `Profile {profile} ` + direction + `"`, For: "Calico profile {profile} has no rule for " + direction},
 		}
 	}
-	pod := []reason.Line{
-		{To: "ACCEPT", Text: "--ctstate RELATED,ESTABLISHED", For: "Calico: of a connection that was let through before"},
-		{To: "DROP", Text: "--ctstate INVALID", For: "Calico: of no connection that conntrack knows"},
-		{To: "DROP", Text: said + `Drop {tunnel} encapped packets originating in workloads" *`, For: "Calico: pods send no {tunnel} packets"},
-		{To: "MARK", Text: said + `Start of policies" *`, For: "Calico: its policies begin"},
-		{To: "MARK", For: "Calico: nothing is allowed yet"},
-		{To: "cali-p{way}-{policy}", Text: "--mark *", For: "Calico: the next policy"},
-		{To: "cali-pr{way}-{profile}", For: "Calico: profile {profile}"},
-		{To: "RETURN", Text: said + `Return if {what} accepted" *`, For: "Calico: a {what} allowed it"},
-		{To: "DROP", Text: said + `Drop if no policies passed packet" *`, For: "Calico: policies choose the pod, and none allowed it"},
-		{To: "DROP", Text: said + `Drop if no profiles matched" *`, For: "Calico: no profile of the pod allowed it"},
+	pod := func(direction, end string) []reason.Line {
+		return []reason.Line{
+			{To: "ACCEPT", Text: "--ctstate RELATED,ESTABLISHED", For: "Calico: of a connection that was let through before"},
+			{To: "DROP", Text: "--ctstate INVALID", For: "Calico: of no connection that conntrack knows"},
+			{To: "DROP", Text: said + `Drop {tunnel} encapped packets originating in workloads" *`, For: "Calico: pods send no {tunnel} packets"},
+			{To: "MARK", Text: said + `Start of policies" *`, For: "Calico: its policies begin"},
+			{To: "MARK", Text: said + `Start of tier {tier}" *`, For: "Calico: policies of tier {tier} begin"},
+			{To: "MARK", For: "Calico: nothing is allowed yet"},
+			{To: "cali-{list}-{id}", Text: "--mark *", For: "Calico: the next policy"},
+			{To: "cali-pr{way}-{profile}", For: "Calico: profile {profile}"},
+			{To: "RETURN", Text: said + `Return if {what} accepted" *`, For: "Calico: a {what} allowed it"},
+			{To: "DROP", Text: said + `{tierEnd}Drop if no policies passed packet" *`,
+				For: "Calico: [policy {policies}, |]" + direction + ": no rule allows [{flow} " + end + "|the packet]"},
+			{To: "DROP", Text: said + `Drop if no profiles matched" *`, For: "Calico: no profile of the pod allowed it"},
+		}
+	}
+	group := []reason.Line{
+		{To: "cali-{list}-{id}", For: "Calico: the next policy"},
+		{To: "RETURN", Text: "--mark *", For: "Calico: decided by the policy before"},
 	}
 	accepted := reason.Line{To: "ACCEPT", Text: "--mark *", For: marked}
 	return reason.Writer{
 		Name: "Calico's felix", File: "internal/answer/explain/foreign/felix.go",
-		Words: map[string]string{"way": "[io]", "what": "policy|profile", "tunnel": "VXLAN|IPinIP|IPIP", "who": ".*", "link": `[^\s]+`},
+		Words: map[string]string{"way": "[io]", "list": "[pg][io]", "what": "policy|profile", "tunnel": "VXLAN|IPinIP|IPIP", "who": ".*",
+			"link": `[^\s]+`, "tier": `[^"]+`, "tierEnd": `(?:End of tier [^"]+\. )?`},
+		Comments: []string{"Policy {policy} ingress", "Policy {policy} egress"},
+		Know:     func(_ *reason.Rule, f reason.Fields) { f.Set("policy", PolicyName(f["policy"])) },
 		Chains: []reason.Chain{
 			chain("INPUT", "where Calico begins", reason.Line{To: "cali-INPUT", For: "Calico: what is for the node itself"}),
 			chain("OUTPUT", "where Calico begins", reason.Line{To: "cali-OUTPUT", For: "Calico: what the node itself sends"}),
@@ -79,8 +106,9 @@ func felix() reason.Writer {
 				reason.Line{To: "cali-from-wl-dispatch", For: "Calico: policies of the pod that sent it"},
 				reason.Line{To: "{action}", Text: said + `Configured DefaultEndpointToHostAction" *`,
 					For: "Calico: what its configuration does with pods' packets to their node (DefaultEndpointToHostAction)"}),
-			chain("cali-fw-{link}", "policies of what one pod sends", pod...),
-			chain("cali-tw-{link}", "policies of what is for one pod", pod...),
+			asks("cali-fw-{link}", "policies of what one pod sends", pod("egress", "to {receiver}")...),
+			asks("cali-tw-{link}", "policies of what is for one pod", pod("ingress", "from {sender}")...),
+			asks("cali-g{way}-{id}", "policies that several pods have", group...),
 			chain("cali-po-{id}", "a policy's rules for what is sent", policy("egress")...),
 			chain("cali-pi-{id}", "a policy's rules for what is received", policy("ingress")...),
 			chain("cali-pro-{id}", "a namespace's or service account's rules for what is sent", profile("egress")...),

@@ -1,0 +1,132 @@
+package faults
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/test/world"
+)
+
+// policyWorld is the world of examples/policy, with its shop.
+type policyWorld struct{ *world.World }
+
+func newPolicyWorld(t *testing.T) policyWorld {
+	t.Helper()
+	w := policyWorld{freshOf(t, "felix", "policy")}
+	w.Kubectl(t, "apply", "-f", w.Example("policy", "shop.yaml"))
+	w.Kubectl(t, "wait", "-n", "shop", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+	return w
+}
+
+func (w policyWorld) apply(t *testing.T, file string) {
+	t.Helper()
+	w.Kubectl(t, "apply", "-f", w.Example("policy", file))
+}
+
+// asks sends a request from a pod of the shop to the web pod.
+func (w policyWorld) asks(t *testing.T, pod string) error {
+	t.Helper()
+	address := w.Kubectl(t, "get", "pod", "-n", "shop", "web", "-o", "jsonpath={.status.podIP}")
+	_, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "exec", "-n", "shop", pod, "--", "curl", "-sS", "--max-time", "2", "-o", "/dev/null",
+		"http://"+address)
+	return err
+}
+
+// until waits until requests from a pod go through, or do not.
+func (w policyWorld) until(t *testing.T, pod string, allowed bool) {
+	t.Helper()
+	world.Eventually(t, 15*time.Second, func() error {
+		if err := w.asks(t, pod); (err == nil) != allowed {
+			return fmt.Errorf("request from %s: %v, want allowed: %t", pod, err, allowed)
+		}
+		return nil
+	})
+}
+
+// openConnection is a connection from a pod of the shop to the web pod that stays open.
+type openConnection struct {
+	in  io.Writer
+	out *bufio.Reader
+}
+
+func (w policyWorld) open(t *testing.T, pod string) openConnection {
+	t.Helper()
+	address := w.Kubectl(t, "get", "pod", "-n", "shop", "web", "-o", "jsonpath={.status.podIP}")
+	// Each line of input is a request; the answer to a HEAD ends with an empty line.
+	in, out, _ := w.Talk(t, "pod/shop/"+pod, `exec 3<>/dev/tcp/`+address+`/80
+while read -r line; do
+	printf 'HEAD / HTTP/1.1\r\nHost: web\r\n\r\n' >&3
+	read -r -t 5 status <&3; line=$status
+	while [ -n "${line%$'\r'}" ]; do read -r -t 5 line <&3 || break; done
+	echo "$status"
+done`)
+	c := openConnection{in, out}
+	c.ask(t, "at the start")
+	return c
+}
+
+func (c openConnection) ask(t *testing.T, when string) {
+	t.Helper()
+	if _, err := fmt.Fprintln(c.in, "ask"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := c.out.ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
+		t.Fatalf("the open connection, %s: %q, %v", when, line, err)
+	}
+}
+
+// TestFelix: policies hold while felix is down, status says that it is, and it is restarted. Connections that were allowed go on through
+// its end, its restart, and changes of policies and pools.
+func TestFelix(t *testing.T) {
+	w := newPolicyWorld(t)
+	w.until(t, "other", true)
+	c := w.open(t, "other")
+
+	w.apply(t, "deny-all.yaml")
+	w.until(t, "other", false)
+	c.ask(t, "with a policy that denies new ones")
+	if s := status(t, w.World); len(s.IgnoredPolicies)+len(s.Warnings) > 0 {
+		t.Errorf("status ignores policies %v and warns %q", s.IgnoredPolicies, s.Warnings)
+	}
+
+	for _, n := range status(t, w.World).Nodes {
+		kill(t, n.CalicoFelix.Pid)
+	}
+	if err := w.asks(t, "other"); err == nil {
+		t.Error("without felix the policy is not enforced")
+	}
+	c.ask(t, "without felix")
+	world.Eventually(t, 15*time.Second, func() error {
+		for _, n := range status(t, w.World).Nodes {
+			if n.CalicoFelix.Restarts == 0 || n.CalicoFelix.Pid == 0 {
+				return fmt.Errorf("felix of %s is not restarted", n.Name)
+			}
+		}
+		return nil
+	})
+	well(t, w.World)
+	c.ask(t, "after felix's restart")
+	if err := w.asks(t, "other"); err == nil {
+		t.Error("after felix's restart the policy is not enforced")
+	}
+
+	const pool = `{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool","metadata":{"name":"pods"},"spec":{"cidr":"10.13.0.0/16","natOutgoing":true}}`
+	if _, err := w.TryInput(time.Minute, pool, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	node := status(t, w.World).Nodes[0].Name
+	world.Eventually(t, 15*time.Second, func() error {
+		if sets := w.SSH(t, node, "ipset", "save"); !strings.Contains(sets, "add cali40masq-ipam-pools 10.13.0.0/16") {
+			return fmt.Errorf("the pool is not in felix's set:\n%s", sets)
+		}
+		return nil
+	})
+	c.ask(t, "with an IPPool")
+	w.Kubectl(t, "delete", "networkpolicy", "-n", "shop", "--all")
+	w.until(t, "other", true)
+	c.ask(t, "without policies")
+}
