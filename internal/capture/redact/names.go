@@ -189,7 +189,7 @@ func (m *nameMap) chainPart(p reason.Part) string {
 }
 
 // publicSet are the sets that Calico and kube-proxy always make (felix/ipsets; pkg/proxy/ipvs, pkg/proxy/nftables).
-var publicSet = regexp.MustCompile(`^(cali[46]0(all-ipam-pools|masq-ipam-pools|all-hosts-net|this-host|all-tunnel-net|all-vxlan-net)|KUBE(-[0-9A-Z]+)+|` +
+var publicSet = regexp.MustCompile(`^(cali[46]0(all-ipam-pools|network-ip-pools|masq-ipam-pools|dscp-src-net|all-hosts-net|this-host|all-tunnel-net|all-vxlan-net)|KUBE(-[0-9A-Z]+)+|` +
 	`cluster-ips|nodeport-ips|service-ips|service-nodeports|no-endpoint-services|no-endpoint-nodeports|firewall-ips)$`)
 
 // set replaces the name of a set, of ipset or of nft.
