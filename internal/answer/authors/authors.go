@@ -7,7 +7,6 @@ import (
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
-	"packetwalk.dev/internal/node/ippool"
 	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
@@ -15,9 +14,9 @@ import (
 )
 
 // Book asks all of them, with what a cluster's objects add to their reasons; nothing where there is no cluster.
-func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []ippool.Pool) *reason.Book {
+func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []foreign.Pool) *reason.Book {
 	return &reason.Book{Writers: append([]reason.Writer{
 		serviceproxy.Signed(ports), servicemaps.Signed(ports),
-		ipmasq.Signed(configs), ippool.Signed(pools), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
-	}, foreign.Writers()...)}
+		ipmasq.Signed(configs), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
+	}, foreign.Writers(pools)...)}
 }

@@ -85,7 +85,7 @@ func TestNetworkPolicies(t *testing.T) {
 		"Azure NPM":       {everything, web, in, npm, nil, ""},
 		"an engine's chain to which nothing leads": {everything, web, in, strings.ReplaceAll(npm, "-A FORWARD -j AZURE-NPM\n", ""), nil,
 			"pod/default/web: " + denyIn + "is not enforced: node n has no rules of a network policy engine"},
-		"Calico's pools alone": {everything, web, in, "*nat\n:POSTROUTING ACCEPT [0:0]\n:cali-POSTROUTING - [0:0]\n-A POSTROUTING -j cali-POSTROUTING\nCOMMIT\n", nil,
+		"Calico without policies": {everything, web, in, "*nat\n:POSTROUTING ACCEPT [0:0]\n:cali-POSTROUTING - [0:0]\n-A POSTROUTING -j cali-POSTROUTING\nCOMMIT\n", nil,
 			"pod/default/web: " + denyIn + "is not enforced: node n has no rules of a network policy engine"},
 		"a program": {everything, web, in, "", func(n, _ *snapshot.Host) { n.FIB.Links[0].ProgramOut = "a BPF program (tcx)" },
 			"pod/default/web: whether " + denyIn + "is enforced is not known: node n has a BPF program (tcx) at veth1"},

@@ -14,7 +14,6 @@ import (
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/ipmasq"
-	"packetwalk.dev/internal/node/ippool"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -44,9 +43,9 @@ func sign(o *Owners, objects snapshot.Objects) *signatures {
 	for _, c := range objects.ConfigMaps {
 		configs = append(configs, ipmasq.ConfigMap{Name: c.Namespace + "/" + c.Name, Data: c.Data})
 	}
-	var pools []ippool.Pool
+	var pools []foreign.Pool
 	for _, p := range objects.Pools {
-		pools = append(pools, ippool.Pool{Name: p.Name, CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
+		pools = append(pools, foreign.Pool{Name: p.Name, CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 	}
 	s := &signatures{Book: authors.Book(ports, configs, pools), said: map[*netfilter.Chain]reason.Fields{}}
 	s.Name = func(endpoint string) string {

@@ -21,7 +21,6 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
-	"packetwalk.dev/internal/node/ippool"
 	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -139,12 +138,11 @@ func goldens(t *testing.T) []written {
 		{"service proxy", "internal/node/serviceproxy/testdata/*.txtar"},
 		{"service proxy, nftables", "internal/node/servicemaps/testdata/listed/*.txt"},
 		{"ip-masq-agent", "internal/node/ipmasq/testdata/*.txtar"},
-		{"Calico's pools", "internal/node/ippool/testdata/*.txtar"},
 		{"node", "internal/node/noderules/testdata/*.txtar"},
 		{"CNI plugin", "internal/node/cni/ebrules/testdata/*.txtar"},
 		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
 		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
-		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix.txt"},
+		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix*.txt"},
 		{"kube-router", "internal/answer/explain/foreign/testdata/kube-router.txt"},
 		{"Weave Net", "internal/answer/explain/foreign/testdata/weave.txt"},
 		{"Azure NPM", "internal/answer/explain/foreign/testdata/npm.txt"},
@@ -263,7 +261,6 @@ func generated(t *testing.T) []written {
 	}
 	for range 60 {
 		add("ip-masq-agent", netfilter.IPv4, randomMasq(t, random)...)
-		add("Calico's pools", netfilter.IPv4, randomPools(random)...)
 		var ranges []netip.Prefix
 		for range random.IntN(4) {
 			ranges = append(ranges, pick(random, randomPrefix(random), netip.MustParsePrefix("168.63.129.16/32")))
@@ -381,24 +378,6 @@ func randomMasq(t *testing.T, random *rand.Rand) []string {
 	lines := []string{string(iptables.AppendRule(nil, "POSTROUTING", &set.Jump.Rule))}
 	for i := range set.Chain {
 		lines = append(lines, string(iptables.AppendRule(nil, ipmasq.Chain, &set.Chain[i].Rule)))
-	}
-	return lines
-}
-
-func randomPools(random *rand.Rand) []string {
-	var pools []ippool.Pool
-	for i := range random.IntN(5) {
-		pools = append(pools, ippool.Pool{Name: fmt.Sprint("pool-", i), CIDR: randomPrefix(random), NATOutgoing: random.IntN(2) == 0})
-	}
-	plan := ippool.Build(service.IPv4, ippool.Felix{Append: random.IntN(2) == 0}, pools)
-	var lines []string
-	for i := range plan.Jumps {
-		lines = append(lines, string(iptables.AppendRule(nil, plan.Jumps[i].Chain, &plan.Jumps[i].Rule)))
-	}
-	for _, c := range plan.Chains {
-		for i := range c.Rules {
-			lines = append(lines, string(iptables.AppendRule(nil, c.Name, &c.Rules[i].Rule)))
-		}
 	}
 	return lines
 }

@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/model/reason"
@@ -10,9 +11,9 @@ import (
 // shop/knp.default.web (libcalico-go/lib/backend/k8s/conversion). Calico's own policies stay as they are.
 func PolicyName(felix string) string { return strings.Replace(felix, "/knp.default.", "/", 1) }
 
-// felix is Calico's agent beyond its pools, whose nat chains node/ippool writes, too: policies, by pod (felix/rules, iptables mode). Of its
-// rules' two comments the first is a hash of the chain up to there, the second says what the rule is for.
-func felix() reason.Writer {
+// felix is Calico's agent in iptables mode: policies by pod, and the nat chains of IPPools (felix/rules). The first of a rule's comments is
+// a hash of the chain up to that rule. The second, where there is one, says what the rule is for.
+func felix(pools []Pool) reason.Writer {
 	const (
 		marked = "Calico: a policy allowed it"
 		said   = `--comment "`
@@ -71,8 +72,12 @@ func felix() reason.Writer {
 		Words: map[string]string{"way": "[io]", "list": "[pg][io]", "what": "policy|profile", "tunnel": "VXLAN|IPinIP|IPIP", "who": ".*",
 			"link": `[^\s]+`, "tier": `[^"]+`, "tierEnd": `(?:End of tier [^"]+\. )?`},
 		Comments: []string{"Policy {policy} ingress", "Policy {policy} egress"},
-		Know:     func(_ *reason.Rule, f reason.Fields) { f.Set("policy", PolicyName(f["policy"])) },
-		Chains: []reason.Chain{
+		Know: func(r *reason.Rule, f reason.Fields) {
+			f.Set("policy", PolicyName(f["policy"]))
+			poolsOf(pools).know(r, f)
+		},
+		Always: felixAlways,
+		Chains: slices.Concat([]reason.Chain{
 			chain("INPUT", "where Calico begins", reason.Line{To: "cali-INPUT", For: "Calico: what is for the node itself"}),
 			chain("OUTPUT", "where Calico begins", reason.Line{To: "cali-OUTPUT", For: "Calico: what the node itself sends"}),
 			chain("FORWARD", "where Calico begins and ends", reason.Line{To: "cali-FORWARD", For: "Calico: policies of what is forwarded"},
@@ -113,6 +118,6 @@ func felix() reason.Writer {
 			chain("cali-pi-{id}", "a policy's rules for what is received", policy("ingress")...),
 			chain("cali-pro-{id}", "a namespace's or service account's rules for what is sent", profile("egress")...),
 			chain("cali-pri-{id}", "a namespace's or service account's rules for what is received", profile("ingress")...),
-		},
+		}, felixNAT()),
 	}
 }

@@ -4,7 +4,7 @@ package foreign
 
 import "packetwalk.dev/internal/model/reason"
 
-// Writers are all of them.
-func Writers() []reason.Writer {
-	return []reason.Writer{kubeProxy(), felix(), kubeRouter(), weave(), npm(), docker(), portmap()}
+// Writers returns all of them, with what Calico's pools add to felix's reasons.
+func Writers(pools []Pool) []reason.Writer {
+	return []reason.Writer{kubeProxy(), felix(pools), kubeRouter(), weave(), npm(), docker(), portmap()}
 }
