@@ -171,7 +171,7 @@ func (c *command) configure(f *pflag.FlagSet) error {
 	if err := c.Apply(&c.proxy); err != nil {
 		return err
 	}
-	alone := c.ServiceProxy && !c.IPMasqAgent && !c.CalicoPools // what masquerades beside it does so for IPv6 where that is asked for
+	alone := c.ServiceProxy && !c.IPMasqAgent // what masquerades beside it does so for IPv6 where that is asked for
 	if !families && (c.configFile != "" || alone) {
 		c.Families = c.SupportedFamilies()
 	}
@@ -303,7 +303,7 @@ func (c *command) ownFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.ServiceProxy, "service-proxy", c.ServiceProxy,
 		"be the service proxy; false beside another one, such as kube-proxy, for what the other flags ask for")
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default all that the node supports; "+
-		"IPv4 with --service-proxy=false, and with --ip-masq-agent or --calico-pools without --config)",
+		"IPv4 with --service-proxy=false, and with --ip-masq-agent without --config)",
 		func(s string) error { return families(&c.Families, s) })
 	f.StringVar(&c.IPTablesVariant, "iptables-variant", "",
 		"which of iptables' programs to run: nft, legacy, or detect, the one that the node's kubelet has (default: iptables-save and so on)")
@@ -356,8 +356,6 @@ func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 		"while none of them is there keep the last configuration, in place of the defaults")
 	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync,
 		"how often its configuration is read again; form v1 has it in the configuration")
-	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools,
-		"keep the IP sets and nat chains of Calico's IPPools (crd.projectcalico.org/v1), as its agent felix does; not on a node with felix")
 }
 
 // prefix reads one range.

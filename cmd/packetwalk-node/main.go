@@ -1,5 +1,5 @@
-// Command packetwalk-node is the node agent: the service proxy, the ip-masq-agent and Calico's pools. It runs in each of the lab's nodes
-// and, as the same program, on the nodes of a real cluster. The main holds flags and exit codes only.
+// Command packetwalk-node is the node agent: the service proxy and the ip-masq-agent. It runs in each of the lab's nodes and, as the same
+// program, on the nodes of a real cluster. The main holds flags and exit codes only.
 package main
 
 import (

@@ -146,7 +146,7 @@ func TestFamilies(t *testing.T) {
 	for flags, want := range map[string][]service.Family{
 		"--proxy-mode=nftables": all, "--config=" + path: all, "--config=" + path + " --ip-masq-agent": all,
 		"--proxy-mode=nftables --ip-families=IPv4": four, "--config=" + path + " --ip-families=IPv4": four,
-		"--ip-masq-agent": four, "--calico-pools": four, "--service-proxy=false": four,
+		"--ip-masq-agent": four, "--service-proxy=false": four,
 	} {
 		if got := mustParse(t, strings.Fields(flags)...).Families; !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", flags, got, want)

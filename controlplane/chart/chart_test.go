@@ -411,7 +411,6 @@ func TestRights(t *testing.T) {
 		api + "serviceProxy: {backend: iptables}":                        nil,
 		api + "serviceProxy: {backend: iptables, cleanupOnDelete: true}": {"[daemonsets] [packetwalk-node] [get list watch]"},
 		off + "ipMasqAgent: {enabled: true, configMaps: [mine]}":         {"[configmaps] [mine] [get list watch]"},
-		off + "calicoPools: {enabled: true}":                             {"[ippools felixconfigurations] [] [list watch]"},
 	} {
 		want := append([]string{"[events] [] [create]"}, more...)
 		if strings.HasPrefix(values, api) {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/syntax/ipset"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
@@ -44,25 +43,6 @@ var (
 	ip6Header = append([]byte{0x60, 0, 0, 0, 0, 20, 17, 64}, make([]byte, 32)...)
 	tcpHeader = []byte{0x9c, 0x40, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0xfa, 0xf0, 0, 0, 0, 0}
 )
-
-// FuzzEnsure: whatever sets the kernel has, one that is as it is to be is not touched.
-func FuzzEnsure(f *testing.F) {
-	f.Add([]byte("create a hash:net family inet hashsize 1024 maxelem 65536\nadd a 10.0.0.0/8 nomatch\ncreate a-tmp hash:net family inet\n"))
-	f.Add([]byte("create b hash:ip,port family inet6\nadd b fd00::1,tcp:80 timeout 3\n"))
-	f.Fuzz(func(t *testing.T, saved []byte) {
-		have, err := ipset.Parse(saved)
-		if err != nil {
-			return
-		}
-		for _, set := range have[:min(1, len(have))] {
-			script, changed, err := ensure([]ipset.Set{set}, []ipset.Set{set})
-			if err == nil && len(script)+len(changed) > 0 {
-				t.Errorf("%q, changed %q", script, changed)
-			}
-		}
-		_, _, _ = ensure(have, have)
-	})
-}
 
 // FuzzHeaders: whatever a captured packet is, reading it takes what there is and no more, and what is cut off is not made up.
 func FuzzHeaders(f *testing.F) {

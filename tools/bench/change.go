@@ -17,9 +17,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"packetwalk.dev/internal/node/ippool"
-	"packetwalk.dev/internal/node/service"
 )
 
 const changeNodes = 20
@@ -260,10 +257,9 @@ func (n *changedNode) rulesWritten(ctx context.Context) (time.Time, error) {
 // inPools waits until both of Calico's sets hold the benchmark's range, or both do not.
 func (n *changedNode) inPools(ctx context.Context, want bool) (time.Time, error) {
 	inSet := &netlink.IPSetEntry{IP: net.IPv4(172, 18, 0, 0), CIDR: 16}
-	plan := ippool.Build(service.IPv4, ippool.Felix{}, nil)
 	for ctx.Err() == nil {
 		right := true
-		for _, set := range []string{plan.Masq.Name, plan.All.Name} {
+		for _, set := range []string{"cali40masq-ipam-pools", "cali40all-ipam-pools"} {
 			holds, err := n.sets.IpsetTest(set, inSet)
 			if err != nil {
 				return time.Time{}, fmt.Errorf("test IP set %s: %w", set, err)

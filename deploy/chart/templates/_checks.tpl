@@ -366,7 +366,7 @@ limits of numbers; it cannot explain a pattern.
 {{- include "packetwalk.checkCNI" (dict "bad" $bad "values" $v) -}}
 {{- include "packetwalk.checkPod" (dict "bad" $bad "name" "node" "values" $v.node "flags" (.root.Files.Get "files/node-flags.txt") "own" (list "--hostname-override" "--node-name" "--iptables-variant" "--config" "--cleanup-on-delete"
     "--strict-config" "--pod" "--service-proxy" "--metrics-bind-address" "--kubeconfig" "--ip-masq-agent" "--ip-masq-format" "--ip-masq-configmaps" "--ip-masq-keep-config"
-    "--docker-bridge-cidr" "--non-masquerade-cidr" "--calico-pools" "--ip-families" "--cleanup" "--init-only" "--write-config-to" "--version")) -}}
+    "--docker-bridge-cidr" "--non-masquerade-cidr" "--ip-families" "--cleanup" "--init-only" "--write-config-to" "--version")) -}}
 {{- include "packetwalk.checkPod" (dict "bad" $bad "name" "cni" "values" $v.cni "flags" (.root.Files.Get "files/cni-flags.txt") "own" (list "--conflist" "--name" "--bin-dir" "--conf-dir" "--kubeconfig" "--node-name" "--keep"
     "--cleanup-on-delete")) -}}
 {{- end -}}

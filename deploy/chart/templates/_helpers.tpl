@@ -26,7 +26,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end -}}
 
 {{- define "packetwalk.nodeOn" -}}
-{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled .Values.calicoPools.enabled (include "packetwalk.nonMasqueradeCIDR" .) }}true{{ end -}}
+{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled (include "packetwalk.nonMasqueradeCIDR" .) }}true{{ end -}}
 {{- end -}}
 
 {{/* The range outside which pods of the CNI plugin get the node's address, empty where there is none or the ip-masq-agent decides. */}}

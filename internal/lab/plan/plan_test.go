@@ -52,7 +52,7 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// TestAgentFlags: who gives pods the node's address is one of three, and Calico's pools are for Calico's policy.
+// TestAgentFlags: who gives pods the node's address is one of three.
 func TestAgentFlags(t *testing.T) {
 	const always, ours = "--kubeconfig=/k --node-name=n ", "--proxy-backend=iptables --proxy-rules=current --ip-families=IPv4 --cluster-cidr="
 	for _, c := range []struct{ spec, proxy, want string }{

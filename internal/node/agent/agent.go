@@ -43,6 +43,9 @@ const watchRetry = 5 * time.Second
 // noticeQuiet is how long after a notice of a deleted rule the agent looks: who flushes tables does it in several steps.
 const noticeQuiet = 100 * time.Millisecond
 
+// stopGrace is how long a sync may continue after the agent is told to stop.
+const stopGrace = time.Second
+
 type agent struct {
 	Options
 	source      objectSource
@@ -56,7 +59,7 @@ type agent struct {
 	unserved    []*proxy // of families that are not served and may have rules of another service proxy
 	allUnserved []*proxy // of families that are not served
 	own         noderules.Rules
-	keepers     []*keeper // of the ip-masq-agent's rules, and of Calico's pools
+	masq        *masqAgent // nil without
 	faults      faults
 	api         apiServer
 	waiting     waiting
@@ -156,13 +159,6 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 		}
 		a.addMasqAgent(maps)
 	}
-	if o.CalicoPools {
-		pools, err := kube.NewPools(config, a.api.note)
-		if err != nil {
-			return err
-		}
-		a.addPools(pools)
-	}
 	if o.CleanupOnDelete == "" || !o.ServiceProxy {
 		return a.run(ctx)
 	}
@@ -260,16 +256,7 @@ func (a *agent) addMasqAgent(source configSource) {
 		}
 		targets = append(targets, t)
 	}
-	a.keepers = append(a.keepers, newMasqAgent(a.Options, source, targets, newMasqMetrics(&a.metrics.meters, a.Families), a.log, a.warn))
-}
-
-// addPools makes the agent keep the sets and chains of Calico's pools.
-func (a *agent) addPools(source poolSource) {
-	var targets []*poolTarget
-	for _, p := range a.families {
-		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})
-	}
-	a.keepers = append(a.keepers, newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(&a.metrics.meters), a.log))
+	a.masq = newMasqAgent(a.Options, source, targets, newMasqMetrics(&a.metrics.meters, a.Families), a.log, a.warn)
 }
 
 // logf writes one line to a log.
@@ -299,13 +286,10 @@ func (a *agent) run(ctx context.Context) error {
 		return nil
 	}
 	a.acquired.Store(true)
-	for _, k := range a.keepers {
-		k.prepare(ctx)
-	}
 	beside.Go(func() { a.source.Run(ctx) })
 	a.ensureNodeRules(ctx) // before the first sync: it needs nothing of the API
-	for _, k := range a.keepers {
-		beside.Go(func() { k.run(ctx) })
+	if a.masq != nil {
+		beside.Go(func() { a.masq.run(ctx) })
 	}
 	if !a.source.WaitForSync(ctx) {
 		return nil // told to stop before the API answered
@@ -321,6 +305,13 @@ func (a *agent) run(ctx context.Context) error {
 	a.loop(ctx, watch)
 	a.log("stopped; rules stay in place")
 	return nil
+}
+
+// finishing returns a context that ends stopGrace after ctx, so that a sync is not aborted midway.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	return work, func() { stop(); cancel() }
 }
 
 // loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
@@ -401,7 +392,7 @@ func (a *agent) lookForFlush(ctx context.Context) {
 			a.warn("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
 			p.pace.asked = true
-			a.repairKept()
+			a.repairMasq()
 		}
 	}
 }
@@ -409,7 +400,7 @@ func (a *agent) lookForFlush(ctx context.Context) {
 // repair puts back what others have taken away or changed, and removes what could not be removed after a sync, stale flows too.
 func (a *agent) repair(ctx context.Context) {
 	a.ensureNodeRules(ctx)
-	defer a.repairKept()
+	defer a.repairMasq()
 	if a.lookForOthers(ctx); a.yields() {
 		return
 	}
@@ -433,10 +424,10 @@ func (a *agent) repair(ctx context.Context) {
 	}
 }
 
-// repairKept asks for a look at what is kept beside the service proxy's rules: what changed those may have changed others.
-func (a *agent) repairKept() {
-	for _, k := range a.keepers {
-		k.repair()
+// repairMasq asks for a look at the ip-masq-agent's rules: what changed the service proxy's may have changed them.
+func (a *agent) repairMasq() {
+	if a.masq != nil {
+		a.masq.repair()
 	}
 }
 

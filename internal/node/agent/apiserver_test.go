@@ -104,9 +104,7 @@ func TestMisconfigured(t *testing.T) {
 		source := &someConfigs{changed: make(chan struct{}, 1)}
 		source.set("1", "nonMasqueradeCIDRs: [10.1.2.3/16]")
 		a.addMasqAgent(source)
-		if len(a.keepers) != 1 || !a.keepers[0].read(t.Context(), byWatch) {
-			t.Fatal("no keeper")
-		}
+		a.masq.read(t.Context(), byWatch)
 		w := httptest.NewRecorder()
 		a.serveReady(w, httptest.NewRequest(http.MethodGet, incumbent.ReadyPath, nil))
 		var r incumbent.Ready

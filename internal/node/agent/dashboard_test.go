@@ -42,7 +42,6 @@ func TestDashboard(t *testing.T) {
 	for _, backend := range []string{BackendIPTables, BackendNFTables} {
 		m := newMetrics(backend)
 		newMasqMetrics(&m.meters, nil)
-		newPoolMetrics(&m.meters)
 		for _, one := range m.all {
 			kinds[one.name] = one.kind
 		}

@@ -1,7 +1,7 @@
 // Package agent is one node's loop: it watches the Kubernetes API through kube, makes the desired state with service and serviceproxy,
 // applies it to the kernel it runs in, repairs what others delete, and reports health and metrics. Beside the service proxy it keeps, where
-// asked to, the ip-masq-agent's rules, and the IP sets and rules of Calico's pools. It leaves its rules in place when it stops, so that
-// established and new connections go on while it is restarted.
+// asked to, the ip-masq-agent's rules. It leaves its rules in place when it stops, so that established and new connections go on while it
+// is restarted.
 //
 // The package must not import lab or anything that lab owns: the same agent runs in the lab's node namespaces and on a node of a real
 // cluster.

@@ -10,6 +10,8 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // programs runs iptables' own programs, so that what the kernel holds is what every other user of them sees, whichever variant (nft or
@@ -104,4 +106,28 @@ func failedLine(message string, input []byte) string {
 		return ""
 	}
 	return fmt.Sprintf(" (line %d: %s)", number, lines[number-1])
+}
+
+// editNAT changes table nat as edit says, in one transaction, and tells how many rules it wrote. edit gets nil where there is no such
+// table.
+func editNAT(ctx context.Context, applier serviceproxy.Tables, edit func(*iptables.Table) iptables.Edit) (int, error) {
+	dump, err := applier.Save(ctx, iptables.NAT)
+	if err != nil {
+		return 0, err
+	}
+	tables, err := iptables.Parse(dump)
+	if err != nil {
+		return 0, fmt.Errorf("read table nat: %w", err)
+	}
+	var nat *iptables.Table
+	for i := range tables {
+		if tables[i].Name == iptables.NAT {
+			nat = &tables[i]
+		}
+	}
+	e := edit(nat)
+	if e.IsZero() {
+		return 0, nil
+	}
+	return e.Rules(), applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{e}))
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// faultsPath has what the agent cannot do at present, as JSON: {"unhealthy": [reasons]}. What the ip-masq-agent and Calico's pools cannot
-// do is at their own paths.
+// faultsPath has what the agent cannot do at present, as JSON: {"unhealthy": [reasons]}. What the ip-masq-agent cannot do is at its
+// own path.
 const faultsPath = "/faults"
 
 // faultsLast is how long something must have failed before others are told: a moment without the API server is no fault of a node.

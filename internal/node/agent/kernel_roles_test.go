@@ -22,9 +22,6 @@ func playAgent(path string) int {
 	if err == nil {
 		a.source = source
 	}
-	if err == nil && a.CalicoPools {
-		a.addPools(&filePools{fileSource{path: path, changed: make(chan struct{}, 1)}})
-	}
 	if err == nil {
 		if a.IPMasqAgent {
 			a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})

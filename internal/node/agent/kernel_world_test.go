@@ -59,10 +59,6 @@ func TestMain(m *testing.M) {
 		playClient(os.Args[1], os.Args[2])
 	case "flows":
 		playFlows(os.Args[1], os.Args[2])
-	case "spray":
-		playSpray(os.Args[1], os.Args[2])
-	case "sources":
-		playSources()
 	default:
 		log.Fatalf("no role %q", role)
 	}
@@ -72,9 +68,7 @@ func TestMain(m *testing.M) {
 type state struct {
 	Options Options
 	kube.Snapshot
-	ConfigMaps   []*corev1.ConfigMap
-	Pools, Felix []*kube.Calico
-	API          string // where pools come from over a connection, if anywhere
+	ConfigMaps []*corev1.ConfigMap
 }
 
 // fileSource gives the agent its objects from a file that the test rewrites.
@@ -110,9 +104,6 @@ func (s *fileSource) Run(ctx context.Context) {
 }
 
 func (s *fileSource) WaitForSync(context.Context) bool {
-	if s.read().API != "" {
-		time.Sleep(500 * time.Millisecond) // pools come before services
-	}
 	return true
 }
 

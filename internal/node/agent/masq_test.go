@@ -166,11 +166,11 @@ func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *
 		o := Defaults()
 		o.NodeName, o.Rules, o.MasqForm, o.MasqConfigMaps = "node0", "1.19", ipmasq.FormV1, []string{"mine"}
 		source, nat := &someConfigs{changed: make(chan struct{}, 1)}, &tableNAT{}
-		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(&meters{}, nil), t.Logf, t.Logf)
+		m := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(&meters{}, nil), t.Logf, t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { k.run(ctx) })
-		f(k.part.(*masqAgent), source, nat)
+		running.Go(func() { m.run(ctx) })
+		f(m, source, nat)
 		cancel()
 		running.Wait()
 	})

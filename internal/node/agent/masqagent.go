@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -52,28 +51,22 @@ type masqAgent struct {
 	state    *masqState
 	config   *ipmasq.Config // the last one without errors; nil: none yet
 	problems []ipmasq.Problem
-	warner   warner
+	sent     map[string]bool // events of the configuration that was read last
+	repairs  chan struct{}
+	failed   int // looks in a row
 }
 
-func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log, warn logf) *keeper {
-	a := &masqAgent{
+func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log, warn logf) *masqAgent {
+	return &masqAgent{
 		age: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
 		keep: o.MasqKeep, names: o.MasqConfigMaps,
 		options: ipmasq.Options{Form: o.MasqForm, IPv6: slices.Contains(o.Families, service.IPv6)},
 		state:   newMasqState(o, log, warn),
+		repairs: make(chan struct{}, 1),
 	}
-	a.warner.log = a.state.warn
-	return &keeper{part: a, source: source, repairs: make(chan struct{}, 1)}
 }
 
-func (m *masqAgent) prepare(context.Context) {}
-
-func (m *masqAgent) unready() []string { return m.state.unready() }
-
-func (m *masqAgent) misconfigured() []string { return m.state.refusals() }
-
-func (m *masqAgent) serve(mux *http.ServeMux) { m.state.serve(mux) }
-
+// period returns how often the configuration is read again.
 func (m *masqAgent) period() time.Duration {
 	if m.options.Form == ipmasq.FormV1 && m.config != nil {
 		return m.config.ResyncInterval
@@ -82,7 +75,7 @@ func (m *masqAgent) period() time.Duration {
 }
 
 // read takes the configuration; at the interval from the API server itself, since a watch may have died without a word.
-func (m *masqAgent) read(ctx context.Context, by trigger) bool {
+func (m *masqAgent) read(ctx context.Context, by trigger) {
 	m.metrics.resyncs.of(string(by)).add(1)
 	switch by {
 	case byWatch:
@@ -92,7 +85,6 @@ func (m *masqAgent) read(ctx context.Context, by trigger) bool {
 	case byInterval:
 		m.reread(ctx)
 	}
-	return true
 }
 
 func (m *masqAgent) reread(ctx context.Context) {
@@ -206,7 +198,7 @@ func (m *masqAgent) report(ctx context.Context, maps []*corev1.ConfigMap, proble
 			}
 		}
 	}
-	m.warner.send(ctx, events)
+	m.send(ctx, events)
 }
 
 // apply brings the kernel to the configuration.

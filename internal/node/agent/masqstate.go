@@ -91,20 +91,22 @@ type masqReportedRules struct {
 
 // masqState is what the agent lets others see; it is safe for concurrent use.
 type masqState struct {
-	outcome
 	logTo, warnTo logf
 
-	mu      sync.Mutex
-	report  masqReport
-	refused bool // the configuration read last has errors
-	lines   []string
-	first   int           // the number of lines[0]
-	more    chan struct{} // closed when a line is added
+	mu        sync.Mutex
+	stale     time.Duration // how old the last look at the kernel may be
+	failed    error         // of the last look
+	succeeded time.Time     // last look
+	report    masqReport
+	refused   bool // the configuration read last has errors
+	lines     []string
+	first     int           // the number of lines[0]
+	more      chan struct{} // closed when a line is added
 }
 
 func newMasqState(o Options, log, warn logf) *masqState {
 	return &masqState{
-		outcome: outcome{stale: 3 * o.MasqResync}, logTo: log, warnTo: warn, more: make(chan struct{}),
+		stale: 3 * o.MasqResync, logTo: log, warnTo: warn, more: make(chan struct{}),
 		first:  int(time.Now().UnixMilli()), // so that a reader's last line of an agent before this one comes before all of these
 		report: masqReport{Node: o.NodeName, Age: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
 	}
@@ -138,7 +140,16 @@ func (s *masqState) accept(c *ipmasq.Config, problems []ipmasq.Problem) {
 	defer s.mu.Unlock()
 	s.report.Config, s.report.Problems, s.refused = c, problems, false
 	if s.report.Form == ipmasq.FormV1 {
-		s.stretch(3 * c.ResyncInterval)
+		s.stale = max(s.stale, 3*c.ResyncInterval)
+	}
+}
+
+// note notes the outcome of a look at the kernel.
+func (s *masqState) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed = err; err == nil {
+		s.succeeded = time.Now()
 	}
 }
 
@@ -193,10 +204,15 @@ func (s *masqState) unready() []string {
 }
 
 func (s *masqState) unreadyLocked() []string {
-	if s.refused {
-		return s.unhealthy("")
+	switch {
+	case s.failed != nil:
+		return []string{s.failed.Error()}
+	case s.succeeded.IsZero() && !s.refused:
+		return []string{"no configuration has been read yet"}
+	case !s.succeeded.IsZero() && time.Since(s.succeeded) > s.stale:
+		return []string{"not looked at since " + s.succeeded.UTC().Format(time.RFC3339)}
 	}
-	return s.unhealthy("no configuration has been read yet")
+	return nil
 }
 
 // serve adds the agent's paths.

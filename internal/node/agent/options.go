@@ -69,7 +69,6 @@ type Options struct {
 	MasqConfigMaps  []string      // of kube-system, that hold it
 	MasqKeep        bool          // where it is not there the last one holds, or the rules as they were found, in place of the defaults
 	MasqResync      time.Duration // how often it is read and compared with the kernel; form v1 has it in the configuration
-	CalicoPools     bool          // keep the IP sets and nat chains of Calico's IPPools
 	WatchKernel     bool          // repair at once on the kernel's notice of a deleted rule
 
 	// IPTablesVariant is which of iptables' programs are run: those of a node's own distribution by default.

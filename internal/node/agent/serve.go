@@ -33,8 +33,8 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 	proxyMode.Handle("/metrics", &a.metrics.meters)
 	proxyMode.Handle("/healthz", a.health.Handler(nil))
 	a.faults.serve(proxyMode)
-	for _, k := range a.keepers {
-		k.serve(proxyMode)
+	if a.masq != nil {
+		a.masq.state.serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", a.serveProxyMode)
 	proxyMode.HandleFunc(incumbent.ReadyPath, a.serveReady)
@@ -111,12 +111,9 @@ func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if a.ServiceProxy {
 		problems = &ready.Problems
 	}
-	for _, k := range a.keepers {
-		if !a.acquired.Load() && a.waits() {
-			break
-		}
-		ready.Unready = append(ready.Unready, k.unready()...)
-		*problems = append(*problems, k.misconfigured()...)
+	if a.masq != nil && (a.acquired.Load() || !a.waits()) {
+		ready.Unready = append(ready.Unready, a.masq.state.unready()...)
+		*problems = append(*problems, a.masq.state.refusals()...)
 	}
 	if why := a.faults.of(apiServerFault); why != "" {
 		ready.Problems = append(ready.Problems, why)

@@ -26,11 +26,7 @@ import (
 // TestStopsWhileItWrites: told to stop, the agent ends although a program that it runs does not, and the program ends with it.
 func TestStopsWhileItWrites(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	t.Run("in the loops of the service proxy and the ip-masq-agent", func(t *testing.T) { stopsWhileItWrites(t, 2, false) })
-	t.Run("in what comes before the first connection to the API", func(t *testing.T) { stopsWhileItWrites(t, 1, true) })
-}
-
-func stopsWhileItWrites(t *testing.T, programs int, pools bool) {
+	const programs = 2 // of the loops of the service proxy and the ip-masq-agent
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
 	slow := "#!/bin/sh\n[ \"$1\" = -w ] || exit 1\necho $$ >> " + pids + "\nsleep 1000\n"
@@ -39,7 +35,6 @@ func stopsWhileItWrites(t *testing.T, programs int, pools bool) {
 	}
 	st := state{Options: Defaults()}
 	st.Options.NodeName, st.Options.MasqForm, st.Options.IPMasqAgent, st.Options.DockerBridge = "node0", "v2", true, netip.Prefix{}
-	st.Options.CalicoPools = pools
 	st.ConfigMaps = []*corev1.ConfigMap{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap},
 		Data:       map[string]string{"ip-masq-agent": "nonMasqueradeCIDRs: [10.0.0.0/8]\n"},

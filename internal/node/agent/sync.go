@@ -124,6 +124,20 @@ func (a *agent) event(ctx context.Context, e corev1.Event) {
 	sendEvent(ctx, a.warn, func(ctx context.Context) error { return a.source.Event(ctx, e) })
 }
 
+// reportTimeout is how long the API server may take for an event, or an answer.
+const reportTimeout = 10 * time.Second
+
+// sendEvent sends an event in the background.
+func sendEvent(ctx context.Context, log logf, send func(context.Context) error) {
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+		defer cancel()
+		if err := send(ctx); err != nil && ctx.Err() == nil {
+			log("%v", err)
+		}
+	}()
+}
+
 func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) error {
 	start := time.Now()
 	if err := a.configure(p, delta); err != nil {
@@ -146,7 +160,6 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) erro
 		if a.Backend == BackendNFTables {
 			what = [2]string{servicemaps.TableName, "elements"}
 		}
-		a.repairKept() // the service proxy's jumps may have come before Calico's
 		a.log("synced %s: %d service ports, %d %s in %v",
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 		a.whole = true

@@ -134,8 +134,8 @@ func TestWithoutServiceProxy(t *testing.T) {
 		t.Error(err)
 	}
 	a.addMasqAgent(nil)
-	if len(a.proxies) != 0 || len(a.families) != 2 || len(a.keepers) != 1 {
-		t.Errorf("%d proxies, %d families, %d keepers", len(a.proxies), len(a.families), len(a.keepers))
+	if len(a.proxies) != 0 || len(a.families) != 2 || a.masq == nil {
+		t.Errorf("%d proxies, %d families, ip-masq-agent %v", len(a.proxies), len(a.families), a.masq)
 	}
 	if a.sync(ctx); len(a.wantedChecks) != 0 {
 		t.Errorf("health checks %v", a.wantedChecks)

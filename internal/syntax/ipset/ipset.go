@@ -3,7 +3,6 @@ package ipset
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 )
@@ -16,25 +15,10 @@ type Set struct {
 	Members []Member
 }
 
-// Option is the word behind an option's name, such as "inet" for "family"; "" when the set does not have the option.
-func (s *Set) Option(name string) string {
-	value, _ := option(s.Options, name)
-	return value
-}
-
 // Member is one element.
 type Member struct {
 	Element string // "10.0.0.0/8,tcp:80"
 	Options string // behind it: "nomatch", `timeout 50 comment "x"`
-}
-
-// SameMembers tells whether two sets hold the same, in whatever order; no member is there twice.
-func SameMembers(a, b []Member) bool {
-	has := make(map[Member]bool, len(a))
-	for _, m := range a {
-		has[m] = true
-	}
-	return len(a) == len(b) && !slices.ContainsFunc(b, func(m Member) bool { return !has[m] })
 }
 
 // Parse reads the output of "ipset save" or of "ipset list". Errors name the line.
