@@ -153,9 +153,24 @@ func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Healt
 				f.Denied = map[string]string{}
 			}
 			f.Denied[nic.Machine] = d.String()
+		} else if at, ok := probedAt(lb, rule.Probe, nic, m); ok {
+			if f.Probed == nil {
+				f.Probed = map[string]netip.AddrPort{}
+			}
+			f.Probed[nic.Machine] = at
 		}
 	}
 	return f
+}
+
+// probedAt is where a load balancer probes a member.
+func probedAt(lb vnet.LoadBalancer, probe string, nic vnet.NIC, m vnet.IPConfigRef) (netip.AddrPort, bool) {
+	p := slices.IndexFunc(lb.Probes, func(p vnet.Probe) bool { return p.Name == probe })
+	c := slices.IndexFunc(nic.IPConfigs, func(c vnet.IPConfig) bool { return c.Name == m.IPConfig })
+	if p < 0 || c < 0 {
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(nic.IPConfigs[c].Address, lb.Probes[p].Port), true
 }
 
 // apiObstacles say what leads a NIC's packets for the API server elsewhere, or denies them: a user-defined route, a security rule.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,6 +84,8 @@ type Frontend struct {
 	Total   int      `json:"total"`
 	// Denied says for machines whose probe a network security group denies which rule does.
 	Denied map[string]string `json:"denied,omitempty"`
+	// Probed says for machines whose probe fails where the load balancer probes them.
+	Probed map[string]netip.AddrPort `json:"probed,omitempty"`
 }
 
 // Outbound is how far the outbound ports of a node are used (SNAT ports, in Azure's words).

@@ -61,7 +61,8 @@ var products = map[string][]product{
 		{name: "metrics-server", module: "metrics", source: "sigs.k8s.io/metrics-server/cmd/metrics-server", what: "metrics-server", minutes: 4},
 	},
 	"calico": {
-		{name: "calico-felix-3.31", module: "calico", source: calicoModule + "/felix/cmd/calico-felix", what: "Calico's agent felix 3.31", minutes: 6},
+		{name: "calico-felix-3.31", module: "calico", source: calicoModule + "/felix/cmd/calico-felix", what: "Calico's agent felix 3.31",
+			minutes: 6},
 		{name: "calico-crds-3.31.yaml", module: "calico", source: calicoModule + "/libcalico-go/config/crd", files: true,
 			what: "the definitions of Calico's resources"},
 		{name: "calico-felix-3.27", module: "calico-3.27", source: calicoModule + "/felix/cmd/calico-felix", what: "Calico's agent felix 3.27",

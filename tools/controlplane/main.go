@@ -1,7 +1,7 @@
 // Command controlplane (tools/controlplane) keeps and builds the nested modules controlplane/, upstream's control plane as one program, and
-// controlplane/e2e, Kubernetes' own suite, controlplane/containerd, controlplane/metrics, metrics-server, controlplane/calico and calico-3.27,
-// Calico's agent, and controlplane/foreign, network plugins of others, and keeps controlplane/oracle, the module that compares our service
-// proxy with upstream's.
+// controlplane/e2e, Kubernetes' own suite, controlplane/containerd, controlplane/metrics, metrics-server, controlplane/calico and
+// calico-3.27, Calico's agent, and controlplane/foreign, network plugins of others. It keeps controlplane/oracle, the module that compares
+// our service proxy with upstream's.
 //
 //	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires
 //	go run ./tools/controlplane build [PRODUCT]   build the programs of a product into the user's cache, once for all clones, and make

@@ -170,6 +170,21 @@ func ranges(n []int) string {
 	return strings.Join(parts, ", ")
 }
 
+// Drop returns where and by what the packet is dropped on all its ways, the first of them if they differ, and "" where one delivers it or
+// is not known.
+func Drop(r *walk.Result, owners *Owners) string {
+	for i := range r.Outcomes {
+		if r.Outcomes[i].End.Kind != walk.Dropped {
+			return ""
+		}
+	}
+	if len(r.Outcomes) == 0 {
+		return ""
+	}
+	s := explain(&r.Outcomes[0], 1, owners)
+	return fmt.Sprintf("dropped on %s by %s", hostName(s.outcome.End.Host), s.ended())
+}
+
 // Endings says of each outcome, in the order of the walk's, where it ends and how likely it is: to choose from.
 func Endings(r *walk.Result, o Options) []string {
 	all := o.explanations(r)

@@ -113,28 +113,39 @@ func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 	return all
 }
 
-// policies are the policies that a chain asks one after the other, in its order, those of the groups that it leads to included; none of
-// other chains.
-func (s *signatures) policies(c *netfilter.Chain) (names []string) {
-	for _, to := range s.listed(c) {
-		names = append(names, s.policy(to)...)
-		for _, grouped := range s.listed(to) {
-			names = append(names, s.policy(grouped)...)
+// policies are the policies that a chain asks before a rule, in its order, those of the groups that it leads to included. Those before an
+// earlier rule that drops what no policy allowed are another tier's. There are none in other chains.
+func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (names []string) {
+	if s.role(c) != reason.PolicyList {
+		return nil
+	}
+	for i := range c.Rules {
+		switch rule := &c.Rules[i]; {
+		case rule == before:
+			return names
+		case strings.HasSuffix(rule.Text, "-j DROP"):
+			names = nil
+		default:
+			for _, to := range jumps(rule) {
+				names = append(names, s.policy(to)...)
+				if s.role(to) == reason.PolicyList {
+					for j := range to.Rules {
+						for _, grouped := range jumps(&to.Rules[j]) {
+							names = append(names, s.policy(grouped)...)
+						}
+					}
+				}
+			}
 		}
 	}
 	return names
 }
 
-// listed are the chains to which a chain that asks policies leads; none of other chains.
-func (s *signatures) listed(c *netfilter.Chain) (to []*netfilter.Chain) {
-	if s.role(c) != reason.PolicyList {
-		return nil
-	}
-	for i := range c.Rules {
-		for _, statement := range c.Rules[i].Statements {
-			if jump, ok := statement.(*netfilter.JumpTo); ok && jump.Chain != nil {
-				to = append(to, jump.Chain)
-			}
+// jumps are the chains to which a rule leads.
+func jumps(r *netfilter.Rule) (to []*netfilter.Chain) {
+	for _, statement := range r.Statements {
+		if jump, ok := statement.(*netfilter.JumpTo); ok && jump.Chain != nil {
+			to = append(to, jump.Chain)
 		}
 	}
 	return to
@@ -193,8 +204,11 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 			}
 		}
 	}
-	if names := t.policies(c); len(names) > 0 {
-		r.Known["policies"] = snapshot.List(names)
+	if names := t.policies(c, v.Rule); len(names) > 0 {
+		r.Known["policies"] = "policy " + names[0]
+		if last := len(names) - 1; last > 0 {
+			r.Known["policies"] = "policies " + strings.Join(names[:last], ", ") + " and " + names[last]
+		}
 		r.Known["flow"] = flow(p)
 		r.Known["sender"], r.Known["receiver"] = t.end(p.Source, p), t.end(p.Destination, p)
 	}
@@ -221,7 +235,7 @@ func flow(p *packet.Packet) string {
 
 // end is who has an address, or the address.
 func (t *reasoner) end(a netip.Addr, p *packet.Packet) string {
-	if owner, ok := t.owners.Address(a, p.Protocol, 0); ok {
+	if owner, ok := t.owners.Address(a, p.Protocol, 0); ok && owner.Kind != "fabric" {
 		return owner.String()
 	}
 	return a.String()

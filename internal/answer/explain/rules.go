@@ -118,8 +118,8 @@ func comment(r *netfilter.Rule) string {
 	if r.Comment != "" {
 		return r.Comment
 	}
-	if m := commentText.FindStringSubmatch(r.Text); m != nil {
-		return m[1]
+	if all := commentText.FindAllStringSubmatch(r.Text, -1); all != nil {
+		return all[len(all)-1][1] // of felix's two the first is a hash
 	}
 	return ""
 }

@@ -64,8 +64,8 @@ func chains(family netfilter.Family, table, save string) map[string]*netfilter.C
 			continue // a chain without rules
 		}
 		r := netfilter.Rule{Number: len(c.Rules) + 1, Text: fields[2]}
-		if m := regexp.MustCompile(`--comment ("[^"]*"|\S+)`).FindStringSubmatch(r.Text); m != nil {
-			r.Comment = strings.Trim(m[1], `"`)
+		for _, m := range regexp.MustCompile(`--comment ("[^"]*"|\S+)`).FindAllStringSubmatch(r.Text, -1) {
+			r.Comment = strings.Trim(m[1], `"`) // the last, as package iptables has it
 		}
 		c.Rules = append(c.Rules, r)
 	}

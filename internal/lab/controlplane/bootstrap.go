@@ -15,7 +15,8 @@ import (
 // Bootstrap is what the lab adds to upstream's default roles.
 //
 // One role for what a node agent reads beyond upstream's role for kube-proxy:
-// the ip-masq-agent's ConfigMaps, by their names, which holds in every namespace and so makes only kube-system's of use. And upstream's own role for a kubelet's clients, bound to the API server's kubelet certificate.
+// the ip-masq-agent's ConfigMaps, by their names, which holds in every namespace and so makes only kube-system's of use. And upstream's own
+// role for a kubelet's clients, bound to the API server's kubelet certificate.
 func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
 	maps := rule("", []string{"configmaps"}, "get", "list", "watch")
 	maps.ResourceNames = []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}

@@ -178,8 +178,8 @@ func CalicoSettings(c *cluster.Cluster) (rights, settings []string, err error) {
 	return rights, settings, nil
 }
 
-// calicoPool is the pool that AKS made with Kubernetes 1.19: the range that its pods get addresses of. Today's AKS makes none. Labels and annotation are what its add-on manager,
-// which applies it as kubectl does, leaves on it.
+// calicoPool is the pool that AKS made with Kubernetes 1.19: the range that its pods get addresses of. Today's AKS makes none.
+// Labels and annotation are what its add-on manager, which applies it as kubectl does, leaves on it.
 func calicoPool(pods netip.Prefix) (string, error) {
 	type object = map[string]any
 	labels := object{"addonmanager.kubernetes.io/mode": "Reconcile"}

@@ -6,9 +6,9 @@ const (
 	FelixMetricsPort = 9091
 )
 
-// FelixEnvironment returns the variables that configure calico-felix on a node, as AKS's manifests do: Azure CNI's interfaces, pods' packets
-// to their node accepted, no overlay (felix/config/config_params.go). The backend is "NFT" or "Legacy". Felix is built without cgo, so it
-// must not clean up its BPF load balancer.
+// FelixEnvironment returns the variables that configure calico-felix on a node, as AKS's manifests do: Azure CNI's interfaces, packets of
+// pods to their node accepted, no overlay (felix/config/config_params.go). The backend is "NFT" or "Legacy". Felix is built without cgo, so
+// it must not clean up its BPF load balancer.
 func FelixEnvironment(node, kubeconfig, backend string) []string {
 	return []string{
 		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "FELIX_DATASTORETYPE=kubernetes", "FELIX_FELIXHOSTNAME=" + node,

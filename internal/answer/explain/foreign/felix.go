@@ -32,9 +32,11 @@ func felix(pools []Pool) reason.Writer {
 		return []reason.Line{
 			{To: "MARK", Text: "--set-xmark 0x10000/0x10000", For: verdict + "allows " + direction},
 			{To: "MARK", Text: "--set-xmark 0x20000/0x20000", For: verdict + "leaves " + direction + " to the next tier"},
+			{To: "MARK", Text: "--set-xmark 0x40000/0x40000", For: verdict + "denies " + direction},
 			{To: "MARK", Text: "--set-xmark 0x0/*", For: verdict + "excepts a range of " + direction},
 			{To: "MARK", For: verdict + "begins a rule with exceptions for " + direction},
 			{To: "DROP", For: verdict + "denies " + direction},
+			{To: "LOG", For: verdict + "logs " + direction},
 			{To: "RETURN", Text: "--mark *", For: "Calico: decided by the rule before"},
 			{Comment: "Policy {policy} " + direction, For: verdict + "has no rule for " + direction},
 		}
@@ -58,19 +60,23 @@ func felix(pools []Pool) reason.Writer {
 			{To: "cali-pr{way}-{profile}", For: "Calico: profile {profile}"},
 			{To: "RETURN", Text: said + `Return if {what} accepted" *`, For: "Calico: a {what} allowed it"},
 			{To: "DROP", Text: said + `{tierEnd}Drop if no policies passed packet" *`,
-				For: "Calico: [policy {policies}, |]" + direction + ": no rule allows [{flow} " + end + "|the packet]"},
+				For: "Calico: [{policies}, |]" + direction + ": no rule allows [{flow} " + end + "|the packet]"},
 			{To: "DROP", Text: said + `Drop if no profiles matched" *`, For: "Calico: no profile of the pod allowed it"},
 		}
 	}
 	group := []reason.Line{
-		{To: "cali-{list}-{id}", For: "Calico: the next policy"},
-		{To: "RETURN", Text: "--mark *", For: "Calico: decided by the policy before"},
+		{To: "cali-{list}-{next}", For: "Calico: the next policy"},
+		{To: "RETURN", For: "Calico: decided by the policy before"},
 	}
+	in := func(table, name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: table, Name: name, For: purpose, Rules: rules}
+	}
+	hostPolicies := reason.Line{To: "cali-{where}-host-endpoint", For: "Calico: policies of the node's own interfaces"}
 	accepted := reason.Line{To: "ACCEPT", Text: "--mark *", For: marked}
 	return reason.Writer{
 		Name: "Calico's felix", File: "internal/answer/explain/foreign/felix.go",
 		Words: map[string]string{"way": "[io]", "list": "[pg][io]", "what": "policy|profile", "tunnel": "VXLAN|IPinIP|IPIP", "who": ".*",
-			"link": `[^\s]+`, "tier": `[^"]+`, "tierEnd": `(?:End of tier [^"]+\. )?`},
+			"link": `[^\s]+`, "tier": `[^"]+`, "where": "from|to", "table": "raw|mangle", "tierEnd": `(?:End of tier [^"]+\. )?`},
 		Comments: []string{"Policy {policy} ingress", "Policy {policy} egress"},
 		Know: func(r *reason.Rule, f reason.Fields) {
 			f.Set("policy", PolicyName(f["policy"]))
@@ -78,6 +84,29 @@ func felix(pools []Pool) reason.Writer {
 		},
 		Always: felixAlways,
 		Chains: slices.Concat([]reason.Chain{
+			in("raw", "PREROUTING", "where Calico begins", reason.Line{To: "cali-PREROUTING", For: "Calico: what comes in"}),
+			in("raw", "OUTPUT", "where Calico begins", reason.Line{To: "cali-OUTPUT", For: "Calico: what the node itself sends"}),
+			in("raw", "cali-PREROUTING", "what comes in",
+				reason.Line{To: "MARK", Text: "--set-xmark 0x0/*", For: "Calico: nothing is known yet"},
+				reason.Line{To: "MARK", For: "Calico: it comes from a pod"},
+				reason.Line{To: "cali-rpf-skip", For: "Calico: pods that may send from other addresses"},
+				reason.Line{To: "DROP", For: "Calico: the pod sent it from an address that is not the pod's"},
+				hostPolicies, accepted),
+			in("raw", "cali-OUTPUT", "what the node itself sends",
+				reason.Line{To: "MARK", For: "Calico: nothing is known yet"}, hostPolicies, accepted),
+			in("raw", "cali-rpf-skip", "pods that may send from other addresses"),
+			in("mangle", "PREROUTING", "where Calico begins", reason.Line{To: "cali-PREROUTING", For: "Calico: what comes in"}),
+			in("mangle", "POSTROUTING", "where Calico begins", reason.Line{To: "cali-POSTROUTING", For: "Calico: what leaves"}),
+			in("mangle", "cali-PREROUTING", "what comes in",
+				reason.Line{To: "ACCEPT", Text: "--ctstate RELATED,ESTABLISHED", For: "Calico: of a connection that was let through before"},
+				hostPolicies, accepted),
+			in("mangle", "cali-POSTROUTING", "what leaves",
+				reason.Line{To: "cali-egress-dscp", For: "Calico: sets the DSCP of what pods send out of the cluster"},
+				reason.Line{To: "RETURN", Text: "--mark *", For: marked},
+				reason.Line{To: "MARK", For: "Calico: nothing is allowed yet"}, hostPolicies),
+			in("mangle", "cali-egress-dscp", "DSCP of what pods send out of the cluster"),
+			in("{table}", "cali-from-host-endpoint", "policies of the node's own interfaces"),
+			in("{table}", "cali-to-host-endpoint", "policies of the node's own interfaces"),
 			chain("INPUT", "where Calico begins", reason.Line{To: "cali-INPUT", For: "Calico: what is for the node itself"}),
 			chain("OUTPUT", "where Calico begins", reason.Line{To: "cali-OUTPUT", For: "Calico: what the node itself sends"}),
 			chain("FORWARD", "where Calico begins and ends", reason.Line{To: "cali-FORWARD", For: "Calico: policies of what is forwarded"},

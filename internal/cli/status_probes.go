@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// probeProblems returns what drops the load balancer's probes of back ends, for front ends without a healthy one, by a walk of each probe.
+// Where a state cannot be read it returns nothing: the status holds without it.
+func probeProblems(ctx context.Context, name string, frontends []lab.Frontend) (problems []string) {
+	var down []lab.Frontend
+	for _, f := range frontends {
+		if len(f.Healthy) == 0 && len(f.Probed) > 0 {
+			down = append(down, f)
+		}
+	}
+	if len(down) == 0 {
+		return nil
+	}
+	world, err := openLab(ctx, name)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = world.close() }()
+	for _, f := range down {
+		for _, machine := range slices.Sorted(maps.Keys(f.Probed)) {
+			to := f.Probed[machine]
+			result, err := walk.Walk(world, walk.Request{Host: armview.Host, OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
+				Protocol: packet.TCP, Source: vnet.ProbeSource, Destination: to.Addr(), DestinationPort: packet.Port{Number: to.Port()},
+			}, TCPFlags: packet.SYN}})
+			if err != nil {
+				continue
+			}
+			if by := explain.Drop(result, owners(world, hostsOf(result))); by != "" {
+				problems = append(problems, fmt.Sprintf("the load balancer's probe of %s at %s: %s", machine, to, by))
+			}
+		}
+	}
+	slices.Sort(problems)
+	return slices.Compact(problems)
+}
