@@ -108,7 +108,13 @@ func TestFelix(t *testing.T) {
 		}
 		return nil
 	})
-	well(t, w.World)
+	world.Eventually(t, 30*time.Second, func() error {
+		problems := strings.Join(status(t, w.World).Problems, "\n")
+		if strings.Contains(problems, "felix") || !strings.Contains(problems, "probe") || !strings.Contains(problems, "policy shop/deny-all, ingress") {
+			return fmt.Errorf("problems, of which the policy that drops the probes is to be the only cause:\n%s", problems)
+		}
+		return nil
+	})
 	c.ask(t, "after felix's restart")
 	if err := w.asks(t, "other"); err == nil {
 		t.Error("after felix's restart the policy is not enforced")
