@@ -41,7 +41,7 @@ func (w policyWorld) until(t *testing.T, pod string, allowed bool) {
 	t.Helper()
 	world.Eventually(t, 15*time.Second, func() error {
 		if err := w.asks(t, pod); (err == nil) != allowed {
-			return fmt.Errorf("request from %s: %v, want allowed: %t", pod, err, allowed)
+			return fmt.Errorf("request from %s, want allowed: %t: %w", pod, allowed, err)
 		}
 		return nil
 	})
