@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -25,7 +26,11 @@ func TestRealStatus(t *testing.T) {
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 	client := fake.NewClientset(ready, pod("own", corev1.PodRunning, false), pod("host", corev1.PodRunning, true),
 		pod("done", corev1.PodSucceeded, false), pod("waits", corev1.PodPending, false))
-	l := &nodes{core: quietCore(), api: &api{client: client}}
+	empty, err := fabric.New(fabric.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &nodes{core: quietCore(), api: &api{client: client}, azure: &azure{Fabric: empty}}
 	if pods, problem := l.realStatus(&node{Node: cluster.Node{Name: "n"}}); pods != 2 || problem != "" {
 		t.Errorf("%d pods, %q; want 2 and no problem", pods, problem)
 	}
