@@ -126,22 +126,27 @@ func (c command) remove() error {
 // notFound is the status of a command that cannot be executed, as shells have it.
 const notFound = 127
 
-// run creates the container, starts it and waits for its end. Its process is ours to wait for ([AdoptOrphans]).
+// run creates the container, starts it and waits for its end. Its process is ours to wait for ([AdoptOrphans]). Runc is
+// not killed when ctx ends: a container that it made in part could not be removed. One that is not started is removed, because it holds the
+// command's standard streams.
 func (c command) run(ctx context.Context, o runc.CreateOpts) error {
 	o.PidFile = filepath.Join(c.bundle, "pid")
-	bounded, cancel := context.WithTimeout(ctx, runcTime)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), runcTime)
 	defer cancel()
 	if err := c.Create(bounded, c.id, c.bundle, &o); bounded.Err() != nil {
-		return fmt.Errorf("runc create: %w", bounded.Err())
+		return errors.Join(fmt.Errorf("runc create: %w", bounded.Err()), c.remove())
 	} else if err != nil {
 		return nodeapi.ExitError(notFound, nil) // why is on its standard error
 	}
 	pid, err := runc.ReadPidFile(o.PidFile)
-	if err != nil {
-		return err
+	if err == nil {
+		err = ctx.Err()
 	}
-	if err := c.Start(bounded, c.id); err != nil {
-		return err
+	if err == nil {
+		err = c.Start(bounded, c.id)
+	}
+	if err != nil {
+		return errors.Join(err, c.remove())
 	}
 	ended := make(chan unix.WaitStatus, 1)
 	go func() {

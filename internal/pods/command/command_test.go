@@ -133,6 +133,26 @@ func TestRunIsBounded(t *testing.T) {
 	nothingLeft(t, r)
 }
 
+// TestRunEndsAtOnce: a command whose context ends while runc makes or starts it ends too.
+func TestRunEndsAtOnce(t *testing.T) {
+	r, at := inSpace(t)
+	for after := range 25 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(after)*10*time.Millisecond)
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx, at, []string{"sleep", "100"}, false, nodeapi.Streams{}) }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("no error")
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("a command whose context ended after %d ms does not end", after*10)
+		}
+		cancel()
+	}
+	nothingLeft(t, r)
+}
+
 // TestRunEnds: a command, and what it started, ends with its context.
 func TestRunEnds(t *testing.T) {
 	r, at := inSpace(t)
