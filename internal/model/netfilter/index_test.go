@@ -298,9 +298,6 @@ func TestJumpsGotosAndReturns(t *testing.T) {
 		{"a verdict in a chain ends all", func(c func(string) *Chain) map[string][]Rule {
 			return map[string][]Rule{"A": {rule(&JumpTo{Chain: c("B")}), rule(decide(Drop))}, "B": {rule(decide(Accept))}}
 		}, []string{"t A 1", "t B 1"}, Accept},
-		{"a chain that is not there", func(c func(string) *Chain) map[string][]Rule {
-			return map[string][]Rule{"A": {rule(&JumpTo{Name: "X"}), rule(decide(Drop))}}
-		}, []string{"t A 1"}, Undecided},
 	} {
 		_, base := chainsOf(NFTables, []string{"A", "B", "C"}, test.rules)
 		c := &Context{Packet: &packet.Packet{}, Hook: Input}
@@ -308,6 +305,39 @@ func TestJumpsGotosAndReturns(t *testing.T) {
 		if got := refs(c.Trail); err != nil || v.Kind != test.verdict || !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %s %v %v, want %s %v", test.name, v.Kind, got, err, test.verdict, test.want)
 		}
+	}
+}
+
+// answer is a Chooser that always takes the same option.
+type answer int
+
+func (a answer) Choose(Choice) int { return int(a) }
+
+// TestJumpToUnknownChain: a chain whose rules are not known returns or decides. A goto returns to the caller.
+func TestJumpToUnknownChain(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		isGoto bool
+		answer answer
+		want   VerdictKind
+		at     []string
+	}{
+		{"a jump returns", false, 0, Drop, []string{"t A 1", "t A 2"}},
+		{"a jump decides", false, 1, Undecided, []string{"t A 1"}},
+		{"a goto returns", true, 0, Accept, []string{"t A 1", "t A policy"}},
+		{"a goto decides", true, 1, Undecided, []string{"t A 1"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, base := chainsOf(NFTables, []string{"A"}, func(func(string) *Chain) map[string][]Rule {
+				return map[string][]Rule{"A": {rule(&JumpTo{Name: "X", Goto: test.isGoto}), rule(decide(Drop))}}
+			})
+			base.Policy = Accept
+			c := &Context{Packet: &packet.Packet{}, Hook: Input, Chooser: test.answer}
+			v, err := base.Run(c)
+			if got := refs(c.Trail); err != nil || v.Kind != test.want || !reflect.DeepEqual(got, test.at) {
+				t.Errorf("%s %v %v, want %s %v", v.Kind, got, err, test.want, test.at)
+			}
+		})
 	}
 }
 

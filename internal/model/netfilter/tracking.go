@@ -44,6 +44,9 @@ func (m *MatchHistory) needsTracking() bool   { return m.Connections }
 func (m *MatchMark) needsTracking() bool { return m.Connection }
 func (s *SetMark) needsTracking() bool   { return s.Connection }
 
+// A chain that is not shown may need it: a walk must not conclude from its absence that nothing is translated.
+func (j *JumpTo) needsTracking() bool { return j.Chain == nil }
+
 // Zones need it; not to track needs nothing (net/netfilter/xt_CT.c: xt_ct_tg_check).
 func (s *SetTracking) needsTracking() bool { return !s.NoTrack }
 

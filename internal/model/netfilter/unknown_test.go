@@ -36,3 +36,15 @@ func TestUnderstood(t *testing.T) {
 		t.Error("a rule that depends on history is not understood")
 	}
 }
+
+// TestUnknownChainTracks: a rule set with a chain that is not shown may track connections and translate.
+func TestUnknownChainTracks(t *testing.T) {
+	table := &Table{Name: "nat", Family: IPv4}
+	table.Chains = []*Chain{{Table: table, Name: "POSTROUTING", Base: &Base{Type: "nat", Hook: Postrouting},
+		Rules: []Rule{rule(&JumpTo{Name: "X"})}}}
+	rules := &Ruleset{Tables: []*Table{table}}
+	rules.Index()
+	if !rules.Tracks(IPv4) {
+		t.Error("connections are not tracked")
+	}
+}

@@ -1,5 +1,7 @@
 package netfilter
 
+import "packetwalk.dev/internal/model/packet"
+
 // Decision is the statement that ends a rule with a verdict: ACCEPT, DROP, RETURN, REJECT, a queue, an unknown target.
 type Decision struct {
 	Verdict
@@ -35,11 +37,15 @@ type JumpTo struct {
 	Goto  bool // it returns to where the present chain would
 }
 
-// Eval jumps.
-func (j *JumpTo) Eval(*Context) Verdict {
+// Eval jumps. What a chain does whose rules are not known is asked: it returns, and the walk goes on after it, or it decides.
+func (j *JumpTo) Eval(c *Context) Verdict {
 	switch {
+	case j.Chain == nil && c.ask(Unknown, unknownChain{j, c.Packet.Tuple}, Option{Label: "returns"}, Option{Label: "decides"}) != 0:
+		return Verdict{Kind: Undecided, Detail: "chain " + j.Name + " is not shown"}
+	case j.Chain == nil && j.Goto:
+		return Verdict{Kind: Return}
 	case j.Chain == nil:
-		return Verdict{Kind: Undecided, Detail: "chain " + j.Name + " is not there"}
+		return Verdict{Kind: Continue}
 	case j.Goto:
 		return Verdict{Kind: Goto, Chain: j.Chain}
 	}
@@ -70,3 +76,11 @@ func (n *Note) Eval(*Context) Verdict { return Verdict{} }
 func (n *Note) Effect() EffectKind { return NoEffect }
 
 func (n *Note) String() string { return n.Words }
+
+// unknownChain is a jump to a chain whose rules are not known, with what tells packets apart.
+type unknownChain struct {
+	*JumpTo
+	of packet.Tuple
+}
+
+func (u unknownChain) String() string { return "chain " + u.Name + ", which is not shown" }
