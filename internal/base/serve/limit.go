@@ -123,13 +123,15 @@ func (l *limiter) add(c net.Conn, from netip.Addr) net.Conn {
 	return of
 }
 
-// rest notes that a connection is idle from now on.
+// rest notes that a connection is idle from now on, and closes the oldest of its peer that is where those are too many.
 func (l *limiter) rest(c *limitedConn) {
 	l.wake(c)
 	if c.counted {
 		p := l.peers[c.from]
 		c.idle, c.silent = true, p.silent.PushBack(c)
-		p.idle++
+		for p.idle++; p.idle > l.mostOfPeer; {
+			l.remove(p.victim(true)).Close()
+		}
 	}
 }
 
