@@ -21,7 +21,7 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// A recipe is what an image is made of.
+// A recipe lists the parts of an image.
 type recipe struct {
 	arch             string        // GOARCH
 	debian, programs []images.File // of its two layers

@@ -233,7 +233,7 @@ func flow(p *packet.Packet) string {
 	return p.Protocol.String()
 }
 
-// end is who has an address, or the address.
+// end returns the owner of an address, or the address where the owner is unknown.
 func (t *reasoner) end(a netip.Addr, p *packet.Packet) string {
 	if owner, ok := t.owners.Address(a, p.Protocol, 0); ok && owner.Kind != "fabric" {
 		return owner.String()

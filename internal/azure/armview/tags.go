@@ -9,10 +9,10 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// tagSpace is what the tags VirtualNetwork and Internet are made of for a subnet: its network, those peered with it, the prefixes of its
-// subnet's user-defined routes to appliances, and pods of an overlay network. A peer to which the peering does not allow access is routed
-// to, but the tag VirtualNetwork does not hold it ("Create, change, or delete a virtual network peering", learn.microsoft.com). What else
-// that tag may hold and was not read is said in words.
+// tagSpace returns the ranges behind the tags VirtualNetwork and Internet for a subnet: its network, those peered with it, the prefixes
+// of its subnet's user-defined routes to appliances, and pods of an overlay network. A peer to which the peering does not allow access is
+// routed to, but the tag VirtualNetwork does not hold it ("Create, change, or delete a virtual network peering", learn.microsoft.com).
+// What else that tag may hold and was not read is said in words.
 func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
 	t.Networks = slices.Clone(f.overlay)
 	id := vnetOf(subnet)

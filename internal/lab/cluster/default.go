@@ -146,8 +146,8 @@ func (s *Spec) setNetworkDefaults() {
 	}
 }
 
-// defaultIPMasqAgent is what AKS had at the time of the rules, as the articles show it: the node's own rule in 1.11, an agent later, but
-// not beside Calico in 1.19; kubenet has its own rule, and plugins that users bring have theirs.
+// defaultIPMasqAgent returns the agent that AKS had at the time of the rules, as the articles show it: none in 1.11, where a rule of the
+// node does the work, and none beside Calico in 1.19. Kubenet has its own rule, and plugins that users bring have theirs.
 func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
 	rules := s.ServiceProxy.Rules
 	switch {

@@ -7,7 +7,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 )
 
-// trigger is what asks for a look at the ip-masq-agent's rules.
+// trigger names the cause of a look at the ip-masq-agent's rules.
 type trigger string
 
 const (

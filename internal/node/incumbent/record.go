@@ -125,7 +125,7 @@ const (
 	answerPause = 20 * time.Millisecond
 )
 
-// isOursBy is isOurs, which is asked again until the given time where nobody answers. It is asked once at least. An owner that does not
+// isOursBy calls isOurs at least once, and again until the given time while there is no answer. An owner that does not
 // answer is not ours.
 func isOursBy(name string, end time.Time) bool {
 	for {

@@ -57,7 +57,7 @@ var ErrNotFound = errors.New("not loaded")
 
 // limits are the most that is taken, of what archives say.
 type limits struct {
-	image     int64 // octets of an image that is fetched or made
+	image     int64 // bytes of an image that is fetched or made
 	layers    int   // of an image; more than a mount may have on old kernels
 	json      int64 // octets of a manifest, an index or a configuration
 	archive   int64 // octets of an archive, uncompressed

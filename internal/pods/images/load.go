@@ -67,7 +67,7 @@ type loader struct {
 	stage     *stage
 	files     files
 	manifests int   // that may still be read
-	limit     int64 // octets that may come
+	limit     int64 // bytes that may still come
 
 	mu    sync.Mutex // of what layers change that come at the same time
 	left  int64      // of limit

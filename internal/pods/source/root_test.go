@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// newRoots returns what gives the root of a distribution with a key, as a process of its own would, in a directory that all share.
+// newRoots returns a function that makes the root of a distribution with a key, as another process would, in a shared directory.
 func newRoots(t *testing.T) (roots string, get func(key string, assemble func(ctx context.Context, dir string) error) (string, error)) {
 	kerneltest.NeedRoot(t)
 	roots = filepath.Join(t.TempDir(), "roots")

@@ -46,7 +46,7 @@ func felixNAT() []reason.Chain {
 }
 
 // felixAlways holds what felix has in table nat on each node for the sources of what leaves. Up to 3.27 its jump is the first rule of
-// POSTROUTING, from 3.28 on the last, with a hash of its own.
+// POSTROUTING, from 3.28 on the last, with a different hash.
 const felixAlways = `*nat
 :cali-POSTROUTING - [0:0]
 :cali-fip-snat - [0:0]

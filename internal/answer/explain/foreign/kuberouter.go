@@ -30,7 +30,7 @@ func kubeRouter() reason.Writer {
 	return reason.Writer{
 		Name: "kube-router", File: "internal/answer/explain/foreign/kuberouter.go",
 		Words: map[string]string{"id": "[A-Z2-7]{16}", "proto": "TCP|UDP", "range": "primary/cluster IP|external IP|load balancer IP",
-			"what": "source pods|all sources|specified ipBlocks", "whom": "dest pods|all destinations|specified ipBlocks", "message": "[a-z ]+"},
+			"what": "source pods|all sources|specified ipBlocks", "peer": "dest pods|all destinations|specified ipBlocks", "message": "[a-z ]+"},
 		Chains: []reason.Chain{
 			chain("INPUT", "where kube-router begins", begins("KUBE-ROUTER-INPUT", "what is for the node itself")...),
 			chain("FORWARD", "where kube-router begins", begins("KUBE-ROUTER-FORWARD", "what is forwarded")...),
@@ -56,7 +56,7 @@ func kubeRouter() reason.Writer {
 				reason.Line{To: "ACCEPT", Text: said + `allow icmp {message} messages" *`, For: "kube-router: ICMP {message} is always allowed"},
 				reason.Line{To: "MARK", For: "kube-router: allowed, as no policy chooses the pod"}),
 			chain("KUBE-NWPLCY-{id}", "a policy's rules",
-				reason.Line{To: "MARK", Text: said + `rule to ACCEPT traffic from {what} to {whom} selected by policy name* {policy} namespace {namespace}" *`,
+				reason.Line{To: "MARK", Text: said + `rule to ACCEPT traffic from {what} to {peer} selected by policy name* {policy} namespace {namespace}" *`,
 					For: "kube-router: policy {namespace}/{policy} allows it"},
 				reason.Line{To: "RETURN", Text: "--mark *", For: "kube-router: allowed by the rule before"}),
 		},
