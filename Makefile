@@ -4,7 +4,7 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.Version=$(VERSION)
 # Packages whose tests run at the same time. They share the kernel, and the claims run whole clusters.
 TEST_PARALLEL ?= 2
-TEST_TIMEOUT  ?= 60m
+TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
 SERVICES      ?= 100000
