@@ -1,6 +1,10 @@
 package netfilter
 
-import "packetwalk.dev/internal/model/packet"
+import (
+	"fmt"
+
+	"packetwalk.dev/internal/model/packet"
+)
 
 // UnknownTest is a test that nothing here understands. It neither holds nor fails: the Chooser is asked.
 type UnknownTest struct {
@@ -10,13 +14,18 @@ type UnknownTest struct {
 // Eval asks, anew for a packet that is another one to conntrack, has other addresses, or comes or goes another way: what the test looks at
 // nobody knows.
 func (u *UnknownTest) Eval(c *Context) Verdict {
-	p := c.Packet
-	return c.askTest(Unknown, unknownQuestion{u, p.Tuple, p.TrackState(), p.Track.Reply, p.In, p.Out}, 0, 0)
+	return c.askTest(Unknown, c.unknown(u), 0, 0)
 }
 
-// unknownQuestion is a test with what tells packets apart.
+// unknown makes a question about a statement that is not understood, or not shown, for the packet as it is.
+func (c *Context) unknown(about fmt.Stringer) unknownQuestion {
+	p := c.Packet
+	return unknownQuestion{about, p.Tuple, p.TrackState(), p.Track.Reply, p.In, p.Out}
+}
+
+// unknownQuestion is a question with what tells packets apart.
 type unknownQuestion struct {
-	*UnknownTest
+	fmt.Stringer
 	of      packet.Tuple
 	state   packet.TrackState
 	reply   bool

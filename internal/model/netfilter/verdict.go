@@ -1,7 +1,5 @@
 package netfilter
 
-import "packetwalk.dev/internal/model/packet"
-
 // Decision is the statement that ends a rule with a verdict: ACCEPT, DROP, RETURN, REJECT, a queue, an unknown target.
 type Decision struct {
 	Verdict
@@ -40,7 +38,7 @@ type JumpTo struct {
 // Eval jumps. What a chain does whose rules are not known is asked: it returns, and the walk goes on after it, or it decides.
 func (j *JumpTo) Eval(c *Context) Verdict {
 	switch {
-	case j.Chain == nil && c.ask(Unknown, unknownChain{j, c.Packet.Tuple}, Option{Label: "returns"}, Option{Label: "decides"}) != 0:
+	case j.Chain == nil && c.ask(Unknown, c.unknown(unknownChain{j}), Option{Label: "returns"}, Option{Label: "decides"}) != 0:
 		return Verdict{Kind: Undecided, Detail: "chain " + j.Name + " is not shown"}
 	case j.Chain == nil && j.Goto:
 		return Verdict{Kind: Return}
@@ -77,10 +75,7 @@ func (n *Note) Effect() EffectKind { return NoEffect }
 
 func (n *Note) String() string { return n.Words }
 
-// unknownChain is a jump to a chain whose rules are not known, with what tells packets apart.
-type unknownChain struct {
-	*JumpTo
-	of packet.Tuple
-}
+// unknownChain is a jump to a chain whose rules are not known.
+type unknownChain struct{ *JumpTo }
 
 func (u unknownChain) String() string { return "chain " + u.Name + ", which is not shown" }
