@@ -14,8 +14,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// probeProblems returns what drops the load balancer's probes of back ends, for front ends without a healthy one, by a walk of each probe.
-// Where a state cannot be read it returns nothing: the status holds without it.
+// probeProblems returns what drops the load balancer's probes of back ends, for front ends without a healthy one, by a walk of each probe,
+// or why that is unknown.
 func probeProblems(ctx context.Context, name string, frontends []lab.Frontend) (problems []string) {
 	var down []lab.Frontend
 	for _, f := range frontends {
@@ -28,7 +28,7 @@ func probeProblems(ctx context.Context, name string, frontends []lab.Frontend) (
 	}
 	world, err := openLab(ctx, name)
 	if err != nil {
-		return nil
+		return []string{fmt.Sprintf("why the load balancer's probes fail is unknown: %v", err)}
 	}
 	defer func() { _ = world.close() }()
 	for _, f := range down {
@@ -37,11 +37,13 @@ func probeProblems(ctx context.Context, name string, frontends []lab.Frontend) (
 			result, err := walk.Walk(world, walk.Request{Host: armview.Host, OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
 				Protocol: packet.TCP, Source: vnet.ProbeSource, Destination: to.Addr(), DestinationPort: packet.Port{Number: to.Port()},
 			}, TCPFlags: packet.SYN}})
+			probe := fmt.Sprintf("the load balancer's probe of %s at %s", machine, to)
 			if err != nil {
+				problems = append(problems, fmt.Sprintf("%s: why it fails is unknown: %v", probe, err))
 				continue
 			}
 			if by := explain.Drop(result, owners(world, hostsOf(result))); by != "" {
-				problems = append(problems, fmt.Sprintf("the load balancer's probe of %s at %s: %s", machine, to, by))
+				problems = append(problems, probe+": "+by)
 			}
 		}
 	}
