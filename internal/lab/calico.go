@@ -134,13 +134,20 @@ type policyEngine struct {
 // Start returns when each node's felix has written its rules.
 func (p policyEngine) Start(ctx context.Context) error {
 	for _, n := range p.nodes.list() {
-		for n.felix != nil && !n.felixReady() {
+		for p.nodes.felixOf(n) != nil && !n.felixReady() {
 			if !pause.For(ctx, lookPause) {
 				return fmt.Errorf("calico-felix of %s has not written its rules: %w", n.Name, context.Cause(ctx))
 			}
 		}
 	}
 	return nil
+}
+
+// felixOf returns what keeps a node's felix running, nil without one.
+func (l *nodes) felixOf(n *node) *supervise.Supervisor {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return n.felix
 }
 
 // felixReady reports whether the rules of a node are in sync: felix answers so with a status of 200 or 204, by release.
@@ -152,7 +159,7 @@ func (n *node) felixReady() bool {
 func (p policyEngine) Report(s *Status) {
 	var unready []string
 	for _, n := range p.nodes.list() {
-		if n.felix != nil && n.felix.State().Pid != 0 && !n.felixReady() {
+		if felix := p.nodes.felixOf(n); felix != nil && felix.State().Pid != 0 && !n.felixReady() {
 			unready = append(unready, n.Name)
 		}
 	}
