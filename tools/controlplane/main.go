@@ -9,7 +9,7 @@
 //	                                              calico's or foreign's in the folder of that name in bin
 //	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
-// It drives the go command and owns nothing at run time; it must not import packetwalk.dev/internal packages.
+// It drives the go command and owns nothing at run time; of packetwalk.dev/internal it must import base alone.
 package main
 
 import (
