@@ -95,6 +95,9 @@ func (l *nodes) startFelix(ctx context.Context, n *node) error {
 	if err := endOthers(ctx, n.ns, p); err != nil {
 		return err
 	}
+	if err := n.ns.RestoreIPTables(ctx, iptablesHint, true); err != nil {
+		return err
+	}
 	felix, err := l.run(n.ns, p)
 	if err != nil {
 		return err
@@ -104,6 +107,11 @@ func (l *nodes) startFelix(ctx context.Context, n *node) error {
 	l.mu.Unlock()
 	return nil
 }
+
+// iptablesHint makes the chain by which a kubelet shows which iptables it uses. Felix looks for it even where its backend is set. Before a
+// kubelet has made it, felix lists legacy's tables too, which makes them (felix/environment/feature_detect_linux.go: DetectBackend); the
+// kernel cannot trace a packet there.
+const iptablesHint = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
 
 // iptablesBackend is the variant of iptables that the machine, and so each node, has chosen (update-alternatives(1)), in felix's words.
 func iptablesBackend() string {
