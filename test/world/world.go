@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,11 +26,17 @@ type World struct {
 	Root string // of the repository
 }
 
-// worlds are brought up once and shared by the tests of one package; Main takes them down.
+// worlds are shared by the tests of one package. Of more than maxWorlds the one that was not used for longest is taken down: idle labs use
+// much of a small machine. Main takes down the rest.
 var worlds struct {
 	sync.Mutex
 	byFile map[string]*World
+	recent []string // the files, the last used one last
+	made   int
 }
+
+// maxWorlds is how many worlds a test may use at the same time.
+const maxWorlds = 2
 
 // Main is for TestMain: it runs the tests and takes down the worlds that they used.
 func Main(m *testing.M) int {
@@ -66,16 +73,31 @@ func UpFile(t *testing.T, example, cluster string, manifests ...string) *World {
 	file := filepath.Join(example, cluster)
 	w := worlds.byFile[file]
 	if w == nil {
-		w = New(t, fmt.Sprintf("claims-%d-%d", os.Getpid(), len(worlds.byFile)))
-		worlds.byFile[file] = w
+		if len(worlds.recent) == maxWorlds {
+			takeDownOldest(t)
+		}
+		w = New(t, fmt.Sprintf("claims-%d-%d", os.Getpid(), worlds.made))
+		worlds.byFile[file], worlds.made = w, worlds.made+1
 		if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", w.Example(file)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	worlds.recent = append(slices.DeleteFunc(worlds.recent, func(other string) bool { return other == file }), file)
 	for _, m := range manifests {
 		w.Kubectl(t, "apply", "-f", w.Example(example, m))
 	}
 	return w
+}
+
+// takeDownOldest takes down the world that was not used for longest. The caller holds the lock.
+func takeDownOldest(t *testing.T) {
+	t.Helper()
+	file := worlds.recent[0]
+	if _, err := worlds.byFile[file].Try(time.Minute, "down", "--name", worlds.byFile[file].Name); err != nil {
+		t.Fatal(err)
+	}
+	delete(worlds.byFile, file)
+	worlds.recent = worlds.recent[1:]
 }
 
 // New is a world of that name that is not up yet.
