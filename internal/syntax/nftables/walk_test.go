@@ -156,7 +156,8 @@ func TestChoices(t *testing.T) {
 			"history: matches 0, does not match 0"},
 		{`{"match":{"op":"!=","left":{"payload":{"protocol":"udp","field":"dport"}},"right":1}},{"drop":null}`, packet.Exactly(1), nil,
 			netfilter.Accept, ""},
-		{`{"jump":{"target":"absent"}}`, packet.Exactly(1), nil, netfilter.Undecided, ""},
+		{`{"jump":{"target":"absent"}},{"drop":null}`, packet.Exactly(1), []int{0}, netfilter.Drop, "unknown: returns 0, decides 0"},
+		{`{"jump":{"target":"absent"}},{"drop":null}`, packet.Exactly(1), []int{1}, netfilter.Undecided, "unknown: returns 0, decides 0"},
 	} {
 		data := `{"nftables":[{"table":{"family":"ip","name":"t"}},{"chain":{"family":"ip","table":"t","name":"c","type":"filter","hook":"input","prio":0}},` +
 			`{"rule":{"family":"ip","table":"t","chain":"c","handle":3,"expr":[` + c.rule + `]}}]}`
