@@ -36,7 +36,7 @@ func NewLoader(name string) *Loader {
 	return &Loader{
 		Host: &snapshot.Host{
 			Name: name, FIB: &fib.State{}, Rules: &netfilter.Ruleset{}, IPSets: map[string]*netfilter.Set{}, Sysctls: map[string]string{},
-			Missing: map[snapshot.Part]string{},
+			Missing: map[snapshot.Part]string{}, Partial: map[snapshot.Part]string{},
 		},
 		names: func(uint64) string { return "" },
 		at:    func(string, int) string { return "" },

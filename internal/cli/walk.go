@@ -161,7 +161,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	}
 	req := read.Request
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Time: world.taken, Notes: append(read.Notes, world.notes...), Read: world.read}
+	options := explain.Options{Time: world.taken, Notes: append(read.Notes, world.notes...), Read: world.read, Text: world.text}
 	on := o.colour.screen(s.Out)
 	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, world, req, &options)

@@ -37,6 +37,7 @@ type world struct {
 	notes      []string
 	// read is what reading the state had to assume.
 	read []walk.Assumption
+	text bool // the states are what a text shows
 	// public are the public addresses of the lab's VMs; nil for a file.
 	public func() map[string]netip.Addr
 	// lookUp asks the lab's resolver for a name's addresses; nil for a file or a cluster.
@@ -253,11 +254,12 @@ func openText(path string, text []byte, at string, to ends.End) (*world, error) 
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
-	source, err := excerpt.Read(authors.Book(nil, nil, nil), name, text, netip.AddrPortFrom(to.Address, to.Port))
+	nft := func(text []byte) ([]byte, error) { return kernel.LoadNFT(context.Background(), text) }
+	source, err := excerpt.Read(authors.Book(nil, nil, nil), nft, name, text, netip.AddrPortFrom(to.Address, to.Port))
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}
-	w := &world{Source: source, close: func() error { return nil }}
+	w := &world{Source: source, text: true, close: func() error { return nil }}
 	for _, n := range source.Names() {
 		h, err := source.Host(n)
 		if err != nil {

@@ -2,7 +2,13 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
 
 	"packetwalk.dev/internal/base/program"
 )
@@ -11,6 +17,36 @@ import (
 func (n *Namespace) ApplyNFT(ctx context.Context, script string) error {
 	_, err := n.command(ctx, script, "nft", "-f", "-")
 	return err
+}
+
+const (
+	nftLoadLimit = 10 * time.Second
+	maxNFTJSON   = 256 << 20 // bytes
+)
+
+// nftInclude is a line of nft's syntax that reads a file.
+var nftInclude = regexp.MustCompile(`(?m)(?:^|[;{}])\s*include\b`)
+
+// LoadNFT gives a text in nft's own syntax as "nft -j list ruleset" prints it: nft itself loads it in an empty network namespace, which
+// ends with it. If the caller is not root, a user namespace is made, too. A text with an include is refused. The error has nft's words.
+func LoadNFT(ctx context.Context, text []byte) ([]byte, error) {
+	if nftInclude.Match(text) {
+		return nil, errors.New("it includes a file, which is not read")
+	}
+	args := []string{"--net"}
+	if os.Geteuid() != 0 {
+		args = append(args, "--user", "--map-root-user")
+	}
+	if _, err := exec.LookPath("nft"); err != nil { // the shell would say less
+		return nil, fmt.Errorf("%w; install it: apt-get install nftables", err)
+	}
+	args = append(args, "sh", "-c", "nft -f - && exec nft -j list ruleset")
+	out, err := program.Command{Path: "unshare", Args: args, Stdin: text, Limit: nftLoadLimit, MaxOutput: maxNFTJSON}.Output(ctx)
+	var failed *program.Error
+	if errors.As(err, &failed) && failed.Stderr != "" {
+		err = fmt.Errorf("nft does not load it: %s", strings.ReplaceAll(failed.Stderr, "/dev/stdin:", "line "))
+	}
+	return out, err
 }
 
 // RestoreIPTables applies iptables-restore input in the namespace; other tables and, with noFlush, other chains are left alone.

@@ -66,6 +66,19 @@ type OutcomeDoc struct {
 	Sees               SummaryDoc  `json:"sees"`
 	Reply              []NodeDoc   `json:"reply,omitempty"`
 	ReplyEnd           *EndDoc     `json:"replyEnd,omitempty"`
+	// Unshown are the parts of nodes' states that the packet met and that are not shown, or not all of them: what the outcome says holds as
+	// far as the rest shows. ReplyUnshown are those that the reply met.
+	Unshown      []UnshownDoc `json:"unshown,omitempty"`
+	ReplyUnshown []UnshownDoc `json:"replyUnshown,omitempty"`
+}
+
+// UnshownDoc is a part of a node's state, or a chain of which not all rules are shown.
+type UnshownDoc struct {
+	Node   string `json:"node"`
+	Part   string `json:"part,omitempty"`   // "routes", "nftables rules", …; absent for a chain
+	Family string `json:"family,omitempty"` // of the chain's table: "ip", "ip6", …
+	Table  string `json:"table,omitempty"`
+	Chain  string `json:"chain,omitempty"`
 }
 
 // ChoiceDoc is a choice that this outcome took.
@@ -199,6 +212,7 @@ func (s *explanation) doc(o Options) OutcomeDoc {
 		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.summaryDoc(),
 	}
 	d.Probability, d.ProbabilityDecimal = probability(out.Probability)
+	d.Unshown, d.ReplyUnshown = unshownDocs(out.Unshown), unshownDocs(out.BackUnshown)
 	for i := range out.Choices {
 		d.Choices = append(d.Choices, choiceDoc(&out.Choices[i]))
 	}
@@ -207,6 +221,18 @@ func (s *explanation) doc(o Options) OutcomeDoc {
 		d.ReplyEnd = &e
 	}
 	return d
+}
+
+func unshownDocs(all []walk.Unshown) []UnshownDoc {
+	var docs []UnshownDoc
+	for _, u := range all {
+		d := UnshownDoc{Node: u.Host, Part: string(u.Part)}
+		if c := u.Chain; c != nil {
+			d.Family, d.Table, d.Chain = c.Table.Family.String(), c.Table.Name, c.Name
+		}
+		docs = append(docs, d)
+	}
+	return docs
 }
 
 func choiceDoc(c *walk.Chosen) ChoiceDoc {

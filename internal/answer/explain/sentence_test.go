@@ -22,7 +22,7 @@ func sentences(t *testing.T, text, from, to string, pin ...int) string {
 // sentencesWith knows of Kubernetes objects, too.
 func sentencesWith(t *testing.T, objects snapshot.Objects, text, from, to string, pin ...int) string {
 	t.Helper()
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), "n", []byte(text))
+	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestKeptOnSeveral(t *testing.T) {
 
 // TestDependsOnBefore: what hangs on earlier packets is said so once, with the test that asks.
 func TestDependsOnBefore(t *testing.T) {
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), "n", []byte(`*nat
+	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(`*nat
 :PREROUTING ACCEPT [0:0]
 -A PREROUTING -p tcp -m recent --rcheck --seconds 10800 --name X --rsource -j DNAT --to-destination 10.13.76.5:80
 COMMIT

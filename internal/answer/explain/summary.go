@@ -22,7 +22,16 @@ func (a summary) text() string {
 	return strings.Join(append([]string{a.sentence}, a.conditions...), "\n- ")
 }
 
+// summary is the conclusion. It is no surer than what was read: where the packet met something that is not all shown, it says so first.
 func (s *explanation) summary() summary {
+	a := s.conclusion()
+	if len(s.outcome.Unshown) > 0 && s.outcome.End.Kind != walk.Undecided {
+		a.sentence = "as far as " + s.reads + ", " + a.sentence
+	}
+	return a
+}
+
+func (s *explanation) conclusion() summary {
 	end := &s.outcome.End
 	switch {
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:

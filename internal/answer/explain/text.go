@@ -24,6 +24,8 @@ type Options struct {
 	Notes []string
 	// Read is what reading the state had to assume, before the walk.
 	Read []walk.Assumption
+	// Text says that the state is what a text shows, and not what programs dumped.
+	Text bool
 	// Time is when the state that was walked was taken; zero where that is not known.
 	Time time.Time
 	// Numbers are the outcomes' numbers where the result holds only some of them; nil for 1, 2, 3, …
@@ -50,6 +52,9 @@ func (o *Options) room(indent string) int {
 func (o *Options) explanations(r *walk.Result) []*explanation {
 	all := explanations(r, o.Owners)
 	for i := range all {
+		if all[i].reads = "the state was read"; o.Text {
+			all[i].reads = "the text shows"
+		}
 		if i < len(o.Numbers) {
 			all[i].number = o.Numbers[i]
 		}

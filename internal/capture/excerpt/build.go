@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -22,21 +23,23 @@ type place struct{ table, chain string }
 
 // built is a chain as far as the runs show it.
 type built struct {
-	i, j  int // its table among the tables, its place in that
-	line  int
-	rules []shown
-	whole bool
-	known bool           // its contents were filled in
-	keys  map[string]int // how often each rule stands in it; nil until asked for
-	last  int            // line that was read last
+	i, j   int // its table among the tables, its place in that
+	line   int
+	rules  []shown
+	whole  bool
+	unused bool           // nothing refers to it
+	known  bool           // its contents were filled in, all of them
+	keys   map[string]int // how often each rule stands in it; nil until asked for
+	last   int            // line that was read last
 }
 
 func (b *builder) build() {
 	b.chains, b.saved = map[place]*built{}, map[string]bool{}
 	var left lineage
+	jumps := tablesOfJumps(b.runs)
 	for _, r := range b.runs {
 		if r.table == "" {
-			r.table, r.why = b.known.table(r)
+			r.table, r.why = b.known.table(r, jumps)
 		}
 		switch {
 		case r.table == "":
@@ -52,8 +55,66 @@ func (b *builder) build() {
 		b.note(leftOut, left.line, "%s: nothing tells the table, so its rules are left out", some(left.chains))
 	}
 	b.fillIn()
+	b.restore()
+	b.doubtDead()
+	b.doubtUnreached()
 	b.tell()
 	b.finish()
+}
+
+// chainTables are the tables of users' chains, as far as rules tell; "" for a name that chains of several tables have.
+type chainTables map[string]string
+
+// tablesOfJumps follows jumps from the rules of which the table is told, by their command or because their target can stand in that one
+// only: chains that jump to each other are of one table.
+func tablesOfJumps(runs []*run) chainTables {
+	tables := chainTables{}
+	for again := true; again; {
+		again = false
+		for _, r := range runs {
+			table := cmp.Or(r.table, r.needs(), tables.table(r))
+			if table == "" {
+				continue
+			}
+			again = tables.learn(r.chain, table) || again
+			for i := range r.rules {
+				again = tables.learn(r.rules[i].rule.Target.Name, table) || again
+			}
+		}
+	}
+	return tables
+}
+
+// learn notes a chain's table; more says that it was not known.
+func (t chainTables) learn(chain, table string) (more bool) {
+	known, ok := t[chain]
+	switch {
+	case !iptables.IsUserChain(chain) || iptables.IsBuiltIn(chain) || ok && (known == table || known == ""):
+		return false
+	case ok:
+		table = ""
+	}
+	t[chain] = table
+	return true
+}
+
+// table is a run's, by its chain, else by those that it jumps to.
+func (t chainTables) table(r *run) string {
+	table := t[r.chain]
+	for i := 0; i < len(r.rules) && table == ""; i++ {
+		table = t[r.rules[i].rule.Target.Name]
+	}
+	return table
+}
+
+// needs is the table that the targets of its rules can stand in alone; "" where they can stand in several.
+func (r *run) needs() string {
+	for i := range r.rules {
+		if table := tableOfTarget[r.rules[i].rule.Target.Name]; table != "" {
+			return table
+		}
+	}
+	return ""
 }
 
 // merge adds what a run shows to its chain. Of two that show it whole the later one counts; one that shows it whole counts more than one
@@ -62,7 +123,7 @@ func (b *builder) merge(r *run) {
 	at := place{r.table, r.chain}
 	c := b.chains[at]
 	if c == nil {
-		chain := b.add(at, &built{line: r.line, rules: r.rules, whole: r.whole, last: r.line})
+		chain := b.add(at, &built{line: r.line, rules: r.rules, whole: r.whole, unused: r.unused, last: r.line})
 		chain.Policy, chain.Counters = r.policy, r.passed
 		return
 	}
@@ -184,7 +245,7 @@ func (b *builder) tell() {
 		if slices.ContainsFunc(c.rules, func(s shown) bool { return s.hidden }) {
 			b.noteChain(hiddenInterfaces, at.table, c.line, at.chain, "listed without -v, which hides interfaces: taken to hold for every interface")
 		}
-		if !c.whole && !c.known {
+		if !c.whole && !c.known && c.line > 0 {
 			b.noteChain(missingRules, "", c.line, at.chain, "taken to have no rules but those in the text")
 		}
 		for i := range c.rules {
@@ -200,8 +261,10 @@ func (b *builder) tell() {
 func (b *builder) finish() {
 	b.each(func(at place, c *built) {
 		chain := b.chain(c)
+		chain.Partial = !c.whole && !c.known
 		for i := range c.rules {
 			chain.Rules = append(chain.Rules, c.rules[i].rule)
+			chain.Partial = chain.Partial || c.rules[i].hidden
 		}
 		if slices.Contains(iptables.BuiltIn(at.table), at.chain) && chain.Policy == "" {
 			chain.Policy = "ACCEPT"

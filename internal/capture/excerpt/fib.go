@@ -2,16 +2,23 @@ package excerpt
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iproute"
 )
 
-// routes reads the routes of table main, or of the tables that the lines name.
-func (rd *reader) routes(b block) error {
-	routes, err := iproute.ParseRoutesText(string(b.Text), false)
+// routes reads the routes of the table that the command names, else of main, or of the tables that the lines name. Lines that cannot be
+// read are said.
+func (rd *reader) routes(b block) {
+	routes, bad := iproute.ParseRoutesText(b.command.withTable(string(b.Text)), b.command.ipv6)
+	for _, e := range bad {
+		rd.Assume("line %d: the route cannot be read, so it is not known where it leads: %v", b.Line+e.Line-1, e.Err)
+		rd.Host.Partial[snapshot.Routes] = "a line of them cannot be read"
+	}
 	for i := range routes {
 		r := &routes[i]
 		if r.Destination.Bits() == 0 && (r.Gateway.Is6() || r.Source.Is6()) {
@@ -19,7 +26,46 @@ func (rd *reader) routes(b block) error {
 		}
 	}
 	rd.Host.FIB.Routes = append(rd.Host.FIB.Routes, routes...)
-	return err
+}
+
+// ipRouteOf is what an "ip route" command asked for.
+type ipRouteOf struct {
+	table string // "" for main
+	ipv6  bool
+}
+
+// ipRouteCommand is "ip -4 route show table 2", and its short forms (iproute2 takes a word's beginning for the word).
+var ipRouteCommand = regexp.MustCompile(`(?:^|[\s/])ip\s(.*?)\b(?:r|ro|rou|rout|route)\b(?:.*?\s(?:t|ta|tab|tabl|table)\s+([\w.-]+))?`)
+
+// parseIPRoute reads a command line; the zero value is for any other command.
+func parseIPRoute(command string) ipRouteOf {
+	m := ipRouteCommand.FindStringSubmatch(command)
+	if m == nil || m[2] == "all" || m[2] == "cache" {
+		return ipRouteOf{ipv6: m != nil && strings.Contains(m[1], "-6")}
+	}
+	return ipRouteOf{m[2], strings.Contains(m[1], "-6")}
+}
+
+// withTable writes the table into each line with a route that names none.
+func (c ipRouteOf) withTable(text string) string {
+	if c.table == "" {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		words := strings.Fields(line)
+		if len(words) > 0 && words[0] != "nexthop" && !slices.Contains(words, "table") {
+			at := len(words[0])
+			if iproute.IsRouteType(words[0]) && len(words) > 1 {
+				at += 1 + len(words[1])
+			}
+			joined := strings.Join(words, " ")
+			line = joined[:at] + " table " + c.table + joined[at:]
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
 }
 
 // policy reads policy rules: IPv4's where nothing in them says otherwise.

@@ -24,7 +24,7 @@ var everywhere = newKnown(authors.Book(nil, nil, nil))
 // blocks of other programs.
 func TestFragments(t *testing.T) {
 	goldentest.Run(t, "testdata/fragments/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		f, err := everywhere.parse(in[0].Data)
+		f, err := everywhere.parse("", in[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := everywhere.parse(dump)
+	f, err := everywhere.parse("", dump)
 	if err != nil || len(f.Assumed) > 0 || len(f.IPv6) > 0 {
 		t.Errorf("assumed %v, %v", f.Assumed, err)
 	}
@@ -65,12 +65,12 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 		t.Error(diff)
 	}
 	six := bytes.ReplaceAll(dump, []byte("by iptables-save"), []byte("by ip6tables-save"))
-	if f, err = everywhere.parse(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
+	if f, err = everywhere.parse("", six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
 		t.Errorf("ip6tables: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
 	}
 	// Both dumps in one text, and a route behind them: still nothing is missing from the tables that are there.
 	text := string(dump) + string(six) + "\ndefault via 10.0.0.1 dev eth0\n"
-	if f, err = everywhere.parse([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
+	if f, err = everywhere.parse("", []byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
 		t.Fatalf("both: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
 	}
 	if diff := cmp.Diff(string(iptables.AppendSave(nil, want)), string(iptables.AppendSave(nil, f.Tables))); diff != "" {
@@ -85,7 +85,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 
 func TestNothingFound(t *testing.T) {
 	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
-		if f, err := everywhere.parse([]byte(text)); !errors.Is(err, errNothingFound) {
+		if f, err := everywhere.parse("", []byte(text)); !errors.Is(err, errNothingFound) {
 			t.Errorf("%q: %+v, %v", text, f, err)
 		}
 	}
@@ -131,7 +131,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, err := everywhere.parse(text)
+		e, err := everywhere.parse("", text)
 		if err != nil {
 			return
 		}
@@ -161,7 +161,7 @@ func TestAbout(t *testing.T) {
 		{"13.93.66.174", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 		{"192.0.2.1", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 	} {
-		f, err := everywhere.parse(a.Files[0].Data, netip.MustParseAddr(tt.about))
+		f, err := everywhere.parse("", a.Files[0].Data, netip.MustParseAddr(tt.about))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestOrigin(t *testing.T) {
 		{"ssh", "$ ssh -i key azureuser@10.1.0.4\n$ sudo " + rules + "$ " + addresses, true},
 		{"a named namespace", "root@h:~# " + rules + "root@h:~# ip netns exec pod " + addresses, false},
 	} {
-		f, err := everywhere.parse([]byte(tt.text))
+		f, err := everywhere.parse("", []byte(tt.text))
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -219,7 +219,7 @@ func TestTimes(t *testing.T) {
 		{"another word", wide + "\n$ sudo iptables-save | grep webs\n-A KUBE-SVC-C -m comment --comment webs -j KUBE-SEP-C\n", "KUBE-SEP-A",
 			"KUBE-SEP-D"},
 	} {
-		f, err := everywhere.parse([]byte(tt.text))
+		f, err := everywhere.parse("", []byte(tt.text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestTimes(t *testing.T) {
 
 // TestTableUnknown: nothing tells which table a rule of a chain that several have stands in, and then it is left out.
 func TestTableUnknown(t *testing.T) {
-	f, err := everywhere.parse([]byte("-A PREROUTING -i eth0 -j MINE\n-A FORWARD -j DROP\n"))
+	f, err := everywhere.parse("", []byte("-A PREROUTING -i eth0 -j MINE\n-A FORWARD -j DROP\n"))
 	if err != nil || len(f.Tables) != 1 || f.Tables[0].Name != iptables.Filter {
 		t.Fatalf("%v, %v", f.Tables, err)
 	}

@@ -52,7 +52,8 @@ func (s *scanner) see(line string) {
 	} else {
 		return
 	}
-	s.filtered = strings.Contains(command, "|")
+	s.filtered, s.routes = strings.Contains(command, "|"), parseIPRoute(command)
+	s.nft = parseNFT(command)
 	switch {
 	case command == "exit" || command == "logout":
 		s.from, s.session = origin{}, ""
@@ -92,9 +93,13 @@ func isLogin(command string) bool {
 	return hosts == 1
 }
 
-// leaveOut drops what was seen elsewhere than most rules were, or where there are none, than what comes first.
-func (s *scanner) leaveOut() {
-	home, found := s.home()
+// leaveOut drops what was seen elsewhere than on a machine, or where nothing was seen there, than most rules were, or where there are none,
+// than what comes first.
+func (s *scanner) leaveOut(machine string) {
+	home, found := s.on(machine)
+	if !found {
+		home, found = s.home()
+	}
 	if !found {
 		return
 	}
@@ -111,6 +116,14 @@ func (s *scanner) leaveOut() {
 	}
 	s.blocks = slices.DeleteFunc(s.blocks, func(b block) bool { return away(b.Line, string(b.Kind), b.from) })
 	s.found = slices.DeleteFunc(s.found, func(r *run) bool { return away(r.line, "chain "+r.chain, r.from) })
+}
+
+// on is a machine of which something was seen.
+func (s *scanner) on(machine string) (home origin, found bool) {
+	home = origin{machine: machine}
+	found = slices.ContainsFunc(s.found, func(r *run) bool { return r.from == home }) ||
+		slices.ContainsFunc(s.blocks, func(b block) bool { return b.from == home })
+	return home, found
 }
 
 // home is where most rules were seen.

@@ -1,10 +1,14 @@
 package excerpt
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // foreign takes the output of programs whose lines could be taken for iptables' or for prose: to its end, as it is.
@@ -12,6 +16,8 @@ func (s *scanner) foreign(line string) bool {
 	if s.whole != "" {
 		last := &s.blocks[len(s.blocks)-1]
 		switch {
+		case s.whole == "chain }" && strings.TrimRight(s.lines[s.at-1], " \t\r") == "}":
+			s.whole, s.lastEnd, line = "", s.at, "}\n}"
 		case s.whole == "}" && strings.TrimRight(s.lines[s.at-1], " \t\r") == "}":
 			s.whole, s.lastEnd = "", s.at
 		case s.whole == "#" && (strings.HasPrefix(line, "# ") || line != "COMMIT" && strings.Trim(line[:min(len(line), 1)], "*:-[") != ""):
@@ -33,6 +39,9 @@ func (s *scanner) foreign(line string) bool {
 		kind, s.whole = nftJSON, "}"
 	case nftTable.MatchString(line):
 		kind, s.whole = nftText, "}"
+	case nftChain.MatchString(line) && s.nft.table != "":
+		s.nftChain(line)
+		return true
 	default:
 		return false
 	}
@@ -41,11 +50,46 @@ func (s *scanner) foreign(line string) bool {
 		s.blocks[n-1].Text = append(append(s.blocks[n-1].Text, line...), '\n')
 		return true
 	}
-	s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Text: append([]byte(line), '\n'), Filtered: s.filtered, from: s.from})
+	s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Text: append([]byte(line), '\n'), Filtered: s.filtered, from: s.from,
+		whole: s.nft.ruleset})
 	return true
 }
 
-var nftTable = regexp.MustCompile(`^table (ip|ip6|inet|bridge|arp|netdev) \S+ \{`)
+var (
+	nftTable = regexp.MustCompile(`^table (ip|ip6|inet|bridge|arp|netdev) \S+ \{`)
+	nftChain = regexp.MustCompile(`^chain ([\w.-]+) \{$`)
+	// nftCommand is "nft list chain ip nat POSTROUTING", and what it lists without a name.
+	nftCommand = regexp.MustCompile(`(?:^|[\s/])nft\s(?:-\S+\s+)*list\s+(?:(ruleset)|(?:chain|table)\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?([\w.-]+))`)
+)
+
+// nftOf is what an nft command asked for.
+type nftOf struct {
+	family, table string // "" for none
+	ruleset       bool
+}
+
+// parseNFT reads a command line; the zero value is for any other command.
+func parseNFT(command string) nftOf {
+	m := nftCommand.FindStringSubmatch(command)
+	if m == nil {
+		return nftOf{}
+	}
+	return nftOf{family: cmp.Or(m[2], "ip"), table: m[3], ruleset: m[1] != ""}
+}
+
+// nftChain begins a chain of the table that the command named. One of iptables' names is called where iptables' is, if no line says where.
+func (s *scanner) nftChain(line string) {
+	s.reset()
+	b := block{Kind: nftText, Line: s.at, from: s.from}
+	b.Text = fmt.Appendf(b.Text, "table %s %s {\n%s\n", s.nft.family, s.nft.table, line)
+	name := nftChain.FindStringSubmatch(line)[1]
+	named := s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "type ")
+	if hook := iptables.NFTHook(s.nft.table, name); hook != "" && !named && strings.HasPrefix(s.nft.family, "ip") {
+		s.note(assumedJump, s.at, "line %d: where chain %s %s is called is not shown: taken to be where iptables has it", s.at, s.nft.table, name)
+		b.Text = append(b.Text, hook+"\n"...)
+	}
+	s.blocks, s.whole = append(s.blocks, b), "chain }"
+}
 
 // other takes lines of other programs' output into blocks.
 func (s *scanner) other(line string) bool {
@@ -57,7 +101,7 @@ func (s *scanner) other(line string) bool {
 		return false
 	}
 	if n := len(s.blocks); n == 0 || begins || s.lastEnd != s.at-1 || s.blocks[n-1].Kind != kind {
-		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered, from: s.from})
+		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered, from: s.from, command: s.routes})
 	}
 	last := &s.blocks[len(s.blocks)-1]
 	last.Text = append(append(last.Text, line...), '\n')

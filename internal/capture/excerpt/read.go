@@ -19,21 +19,24 @@ import (
 const notShown = "not in the text"
 
 // Read makes a snapshot of one host, "node/NAME", out of a text that shows some of its state: an iptables-save, or lines of one, or of
-// iptables -L, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows counts most, then
-// what the book says is so on every machine; Host.Assumed says each thing that is not from the text, and
-// Host.Missing what is not known at all. about are the destinations that the snapshot is wanted for, port 0 for any: a text may show rules
-// at several times, see [parse], and rules for the machine's own addresses, which it need not show. The error is
-// errNothingFound for a text that shows nothing.
-func Read(book *reason.Book, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
+// iptables -L, nft list ruleset, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows
+// counts most, then what the book says is so on every machine. Host.Assumed says each thing that is not from the text, Host.Missing what
+// is not known at all, Host.Partial of what there may be more, and so do chains (netfilter.Chain.Partial). nft reads nft's own syntax; nil
+// where that cannot be read.
+//
+// Of several machines that the text shows, the one called name is taken if it is one of them. about are the destinations that the snapshot
+// is wanted for, port 0 for any: a text may show rules at several times, see [parse], and rules for the machine's own addresses, which it
+// need not show. The error is errNothingFound for a text that shows nothing, and another if nothing that it shows can be read.
+func Read(book *reason.Book, nft NFT, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
 	addresses := make([]netip.Addr, len(about))
 	for i, a := range about {
 		addresses[i] = a.Addr()
 	}
-	shows, err := newKnown(book).parse(text, addresses...)
+	shows, err := newKnown(book).parse(name, text, addresses...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	rd := reader{capture.NewLoader("node/" + name)}
+	rd := reader{capture.NewLoader("node/" + name), nft}
 	for _, part := range snapshot.Parts {
 		rd.Host.Missing[part] = notShown
 	}
@@ -44,11 +47,14 @@ func Read(book *reason.Book, name string, text []byte, about ...netip.AddrPort) 
 	if err := rd.rules(&shows, dialect); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	if nftTextAlone(&shows) {
-		return nil, fmt.Errorf("node %s: %w", name, errNFTText)
-	}
+	var unread []error
 	for _, b := range latest(shows.Blocks) {
-		rd.block(b)
+		if err := rd.block(b); err != nil {
+			unread = append(unread, fmt.Errorf("node %s: line %d: %s: %w", name, b.Line, b.Kind, err))
+		}
+	}
+	if len(shows.Tables)+len(shows.IPv6) == 0 && len(unread) == len(shows.Blocks) {
+		return nil, errors.Join(unread...) // nothing is left
 	}
 	rd.finishFIB()
 	rd.beyond(shows.Tables, shows.IPv6)
@@ -73,28 +79,62 @@ func (s single) Objects() snapshot.Objects { return snapshot.Objects{} }
 // reader reads a text's parts into one host.
 type reader struct {
 	*capture.Loader
+	nft NFT
 }
+
+// NFT gives rules in nft's own syntax as "nft -j list ruleset" prints them.
+type NFT func(text []byte) ([]byte, error)
 
 func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	for _, of := range []struct {
 		tables []iptables.Table
+		whole  map[string]bool
 		family netfilter.Family
 		part   snapshot.Part
-	}{{e.Tables, netfilter.IPv4, snapshot.Rules}, {e.IPv6, netfilter.IPv6, snapshot.RulesIPv6}} {
+	}{{e.Tables, e.Whole, netfilter.IPv4, snapshot.Rules}, {e.IPv6, e.IPv6Whole, netfilter.IPv6, snapshot.RulesIPv6}} {
 		if len(of.tables) == 0 {
 			continue
 		}
-		lowered, err := iptables.Lower(of.tables, of.family, d)
+		lowered, err := iptables.Lower(withUnshown(of.tables, of.whole, e.Beside), of.family, d)
 		if err != nil {
 			return err
 		}
 		rd.AddTables(lowered...)
 		delete(rd.Host.Missing, of.part)
 	}
+	if e.Beside {
+		rd.Assume("iptables-save says that there are tables that it does not show: the packet is taken to meet none of them")
+	}
 	for _, a := range e.Assumed {
 		rd.Assume("%s", a.Text)
 	}
 	return nil
+}
+
+// withUnshown are the tables with the built-in chains that the text does not show: they may have rules. Two tables or more that are whole
+// are all that iptables-save has; one may be what it was asked for. Where there are tables beside, each built-in chain may have others'
+// rules around its own.
+func withUnshown(tables []iptables.Table, whole map[string]bool, beside bool) []iptables.Table {
+	tables = slices.Clone(tables)
+	for _, name := range []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter} {
+		if !beside && (whole[name] || len(whole) > 1) {
+			continue
+		}
+		i := slices.IndexFunc(tables, func(t iptables.Table) bool { return t.Name == name })
+		if i < 0 {
+			i, tables = len(tables), append(tables, iptables.Table{Name: name})
+		}
+		t := &tables[i]
+		t.Chains = slices.Clone(t.Chains)
+		for _, chain := range iptables.BuiltIn(name) {
+			if c := t.Chain(chain); c == nil {
+				t.Chains = append(t.Chains, iptables.Chain{Name: chain, Policy: "ACCEPT", Partial: true})
+			} else if beside {
+				c.Partial = true
+			}
+		}
+	}
+	return tables
 }
 
 // latest leaves out earlier listings of a set that is listed again.
@@ -118,15 +158,6 @@ func latest(blocks []block) []block {
 	return out
 }
 
-// errNFTText is for texts with nothing but nft's own syntax.
-var errNFTText = errors.New("the rules are in nft's own syntax, which is not read; want the output of nft -j list ruleset " +
-	"(from such a file, as root: unshare -n sh -c 'nft -f FILE && nft -j list ruleset')")
-
-func nftTextAlone(e *contents) bool {
-	other := slices.ContainsFunc(e.Blocks, func(b block) bool { return b.Kind != nftText })
-	return len(e.Tables)+len(e.IPv6) == 0 && !other
-}
-
 // listsForeign tells whether nft lists tables that another iptables than the legacy one made.
 func listsForeign(blocks []block) bool {
 	return slices.ContainsFunc(blocks, func(b block) bool {
@@ -148,11 +179,12 @@ var files = map[blockKind]string{
 func (rd *reader) read(b block) (snapshot.Part, error) {
 	switch b.Kind {
 	case nftText:
-		return "", errNFTText
+		return snapshot.NFT, rd.nftText(b)
 	case arptablesSave:
 		return "", errors.New("the walk does not know it")
 	case ipRoute:
-		return snapshot.Routes, rd.routes(b)
+		rd.routes(b)
+		return snapshot.Routes, nil
 	case ipAddress:
 		return snapshot.Addresses, rd.addresses(b)
 	case ipRule:
@@ -161,14 +193,35 @@ func (rd *reader) read(b block) (snapshot.Part, error) {
 	return rd.Read(files[b.Kind], b.Text)
 }
 
+// nftText has nft read its own syntax.
+func (rd *reader) nftText(b block) error {
+	if rd.nft == nil {
+		return errors.New("nobody reads nft's own syntax here")
+	}
+	rules, err := rd.nft(b.Text)
+	if err != nil {
+		return err
+	}
+	if _, err := rd.Read(files[nftJSON], rules); err != nil {
+		rd.Host.Partial[snapshot.NFT] = err.Error()
+	}
+	return nil
+}
+
 // block reads what another program printed.
-func (rd *reader) block(b block) {
+func (rd *reader) block(b block) error {
 	part, err := rd.read(b)
 	switch {
 	case err != nil:
 		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
+		return err
 	case b.Kind == sysctlList:
 		rd.sysctls()
+	case b.Kind == nftText:
+		delete(rd.Host.Missing, part)
+		if !b.whole && rd.Host.Partial[part] == "" {
+			rd.Host.Partial[part] = "the text does not show all tables"
+		}
 	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule):
 		rd.Host.Missing[part] = "only some are in the text"
 	default:
@@ -177,6 +230,7 @@ func (rd *reader) block(b block) {
 			delete(rd.Host.Missing, snapshot.Links)
 		}
 	}
+	return nil
 }
 
 // sysctls are few in a text. That the host forwards packets is then assumed, unless they say that it does not.

@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -30,6 +31,7 @@ type run struct {
 	passed iptables.Counters
 	rules  []shown
 	whole  bool // all rules of the chain are here
+	unused bool // nothing refers to the chain
 	saved  bool // it is of a table that is shown whole, from *table to COMMIT
 	from   origin
 	output *output
@@ -99,8 +101,10 @@ type scanner struct {
 	section  int             // first run of the present command's output
 	headers  map[string]*run // its runs that begin with the chain's name
 	blocks   []block
-	lastEnd  int    // line after the last block's last line
-	from     origin // of what the present command printed
+	lastEnd  int       // line after the last block's last line
+	from     origin    // of what the present command printed
+	routes   ipRouteOf // what the present command asked for
+	nft      nftOf
 	filtered bool   // it went through another program: lines may be missing
 	session  string // the command that opened the shell whose bare prompts follow
 	lastRule ruleAt
@@ -110,7 +114,7 @@ type scanner struct {
 func (s *scanner) scan() {
 	s.reset()
 	for s.at < len(s.lines) {
-		line := clean(s.lines[s.at])
+		line := unannotated(clean(s.lines[s.at]))
 		s.at++
 		if s.foreign(line) {
 			continue
@@ -128,6 +132,29 @@ func clean(line string) string {
 	}
 	return strings.TrimSpace(strings.Trim(line, "`"))
 }
+
+// annotation is what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
+var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
+
+// unannotated is a line without what somebody wrote behind it. A comment of the rule's own stays, whatever it has.
+func unannotated(line string) string {
+	for _, at := range annotation.FindAllStringIndex(line, -1) {
+		before := line[:at[0]]
+		if before == "" {
+			continue
+		}
+		_, _, _, isRule := cutRule(before)
+		shell := line[at[1]-2] == '#'
+		quoted := strings.Count(before, `"`)%2 == 1 || strings.Count(before, "/*") > strings.Count(before, "*/")
+		if !quoted && (!shell || isRule) {
+			return strings.TrimSpace(before)
+		}
+	}
+	return line
+}
+
+// sentence is the beginning and the end of one: "This is why …."
+var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
 
 // line takes one line, and those after it that belong to it.
 func (s *scanner) line(line string) {
@@ -154,6 +181,9 @@ func (s *scanner) cutShort(line string) {
 		return
 	}
 	r := &s.lastRule.run.rules[s.lastRule.index]
+	if r.rule.Unknown == "" && sentence.MatchString(line) && !strings.Contains(line, "*/") {
+		return
+	}
 	*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
 		r.hidden)
 	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so it is not known what that does", s.at)
@@ -330,7 +360,7 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 	}
 	s.output.add(c.Name)
 	r := &run{line: s.at, source: s.now.source, output: s.output, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
-		from: s.from}
+		unused: c.Unused, from: s.from}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }

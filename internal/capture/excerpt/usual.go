@@ -12,6 +12,7 @@ import (
 type usual struct {
 	writer string
 	edits  []iptables.Edit // of each table: its chains that hold the same rules everywhere, and rules in others, which lead to its chains
+	forms  []iptables.Edit // of each table: other forms of such chains
 }
 
 // known is what is known of rules before a text is read.
@@ -24,7 +25,7 @@ func newKnown(book *reason.Book) *known {
 	k := &known{book: book}
 	for _, w := range book.Writers {
 		if edits := parseEdits(w.Always); len(edits) > 0 {
-			k.usual = append(k.usual, usual{w.Name, edits})
+			k.usual = append(k.usual, usual{w.Name, edits, parseEdits(w.Forms)})
 		}
 	}
 	return k
@@ -80,11 +81,12 @@ func (b *builder) fillIn() {
 	}
 	for i, u := range b.known.usual {
 		for j := range u.edits {
-			for _, p := range u.edits[j].Insert {
-				b.addJump(u.edits[j].Table, p, b.known.usual[i+1:], false)
+			e := &u.edits[j]
+			for _, p := range e.Append { // first: what they lead out of may need a jump to it
+				b.addJump(e, p, nil, true)
 			}
-			for _, p := range u.edits[j].Append {
-				b.addJump(u.edits[j].Table, p, nil, true)
+			for _, p := range e.Insert {
+				b.addJump(e, p, b.known.usual[i+1:], false)
 			}
 		}
 	}
@@ -116,16 +118,18 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 	}
 }
 
-// addJump puts a jump into a chain, unless the text has nothing for it to lead to, shows the chain whole, or has it lead there already. At
-// the head it stands behind those of the programs that come after its own.
-func (b *builder) addJump(table string, p iptables.Placed, later []usual, last bool) {
-	at, to := place{table, p.Chain}, p.Rule.Target.Name
+// addJump puts a program's jump into a chain, unless the text has nothing for it to lead to, shows the chain whole, or has it lead there
+// already. At the head it stands behind those of the programs that come after its own.
+func (b *builder) addJump(e *iptables.Edit, p iptables.Placed, later []usual, last bool) {
+	table, to := e.Table, p.Rule.Target.Name
+	at := place{table, p.Chain}
 	c := b.chains[at]
-	if b.saved[table] || b.chains[place{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) {
+	begins := slices.ContainsFunc(e.Insert, func(o iptables.Placed) bool { return o.Rule.Target.Name == p.Chain })
+	if b.saved[table] || b.chains[place{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) && !begins {
 		return
 	}
 	if c == nil {
-		c = &built{known: true}
+		c = &built{}
 		b.add(at, c)
 	}
 	if c.whole || slices.ContainsFunc(c.rules, func(s shown) bool { return s.rule.Target.Name == to }) {
@@ -157,13 +161,11 @@ var tableOfTarget = map[string]string{
 	"TPROXY": iptables.Mangle, "TTL": iptables.Mangle, "HL": iptables.Mangle, "TOS": iptables.Mangle, "DSCP": iptables.Mangle,
 }
 
-// table tells the table of a run of rules, by their targets, by those who write such rules, else as iptables itself takes one that names no
-// table; "" where it cannot be that. why is "" where it can be no other.
-func (k *known) table(r *run) (table, why string) {
-	for i := range r.rules {
-		if table = tableOfTarget[r.rules[i].rule.Target.Name]; table != "" {
-			return table, ""
-		}
+// table tells the table of a run of rules, by their targets, by those who write such rules, by what they jump to, else as iptables itself
+// takes one that names no table; "" where it cannot be that. why is "" where it can be no other.
+func (k *known) table(r *run, jumps chainTables) (table, why string) {
+	if table = r.needs(); table != "" {
+		return table, ""
 	}
 	if table = r.output.table(); table != "" {
 		return table, "by the built-in chains around"
@@ -175,6 +177,9 @@ func (k *known) table(r *run) (table, why string) {
 	}
 	if c := k.book.Chain(reason.IP, "", r.chain); c != nil && isTable(c.Table) && !iptables.IsBuiltIn(r.chain) && c.Name[0] != '{' {
 		return c.Table, "by its name"
+	}
+	if table = jumps.table(r); table != "" {
+		return table, "by the jumps between its rules and others of that table"
 	}
 	if canStand(r.chain, iptables.Filter) {
 		return iptables.Filter, "which iptables takes where none is named"

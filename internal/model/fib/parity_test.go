@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -134,7 +135,11 @@ func (n namespace) compareTexts(t *testing.T, s *fib.State) {
 	var rules []fib.Rule
 	for _, flag := range []string{"-4", "-6"} {
 		out, _ := n.run(t, "", "ip", flag, "route", "show", "table", "all")
-		r, err := iproute.ParseRoutesText(string(out), flag == "-6")
+		r, bad := iproute.ParseRoutesText(string(out), flag == "-6")
+		var err error
+		for _, b := range bad {
+			err = errors.Join(err, b.Err)
+		}
 		same("routes "+flag, len(r) > 0, true, err)
 		routes = append(routes, r...)
 		out, _ = n.run(t, "", "ip", flag, "rule")

@@ -6,9 +6,10 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// UnknownTest is a test that nothing here understands. It neither holds nor fails: the Chooser is asked.
+// UnknownTest is a test that nothing here understands, or that is not shown. It neither holds nor fails: the Chooser is asked.
 type UnknownTest struct {
-	Text string // in its own syntax: "-m foo --bar 1"
+	Text    string // in its own syntax: "-m foo --bar 1"; of one that is not shown why, in words
+	Unshown bool
 }
 
 // Eval asks, anew for a packet that is another one to conntrack, has other addresses, or comes or goes another way: what the test looks at
@@ -32,7 +33,12 @@ type unknownQuestion struct {
 	in, out string
 }
 
-func (u *UnknownTest) String() string { return "not understood: " + u.Text }
+func (u *UnknownTest) String() string {
+	if u.Unshown {
+		return u.Text
+	}
+	return "not understood: " + u.Text
+}
 
 // UnknownEffect is an effect that nothing here understands, a target for example: what becomes of the packet nobody can tell.
 type UnknownEffect struct {

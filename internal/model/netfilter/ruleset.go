@@ -94,7 +94,9 @@ type Chain struct {
 	// Policy is what happens to a packet that reaches the end: Accept or Drop for base chains, Return for others.
 	Policy VerdictKind
 	Rules  []Rule
-	index  index
+	// Partial says that the chain may have other rules, anywhere, than those that are shown.
+	Partial bool
+	index   index
 }
 
 // Base says where the kernel calls a chain.

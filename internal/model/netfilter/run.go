@@ -108,6 +108,9 @@ func depthOf(t *Table) int {
 }
 
 func (r *evaluation) push(c *Chain) {
+	if c.Partial {
+		r.Unshown = append(r.Unshown, c)
+	}
 	if len(r.stack) == cap(r.stack) {
 		r.stack = append(r.stack, frame{})
 	} else {

@@ -85,6 +85,8 @@ type Context struct {
 	OpenRules bool
 	// AskedOwner tells that a rule looked at the packet's owner where that is assumed (packet.Local.AssumedOwner).
 	AskedOwner bool
+	// Unshown collects the partial chains that were evaluated.
+	Unshown []*Chain
 
 	choices   int  // made by the present rule
 	probing   bool // tests are tried without asking: uncertain then tells that one would have asked

@@ -44,8 +44,10 @@ func (m *MatchHistory) needsTracking() bool   { return m.Connections }
 func (m *MatchMark) needsTracking() bool { return m.Connection }
 func (s *SetMark) needsTracking() bool   { return s.Connection }
 
-// A chain that is not shown may need it: a walk must not conclude from its absence that nothing is translated.
-func (j *JumpTo) needsTracking() bool { return j.Chain == nil }
+// What is not shown or not understood may need it: a walk must not conclude from its absence that nothing is translated.
+func (j *JumpTo) needsTracking() bool        { return j.Chain == nil }
+func (u *UnknownTest) needsTracking() bool   { return true }
+func (u *UnknownEffect) needsTracking() bool { return true }
 
 // Zones need it; not to track needs nothing (net/netfilter/xt_CT.c: xt_ct_tg_check).
 func (s *SetTracking) needsTracking() bool { return !s.NoTrack }
@@ -64,8 +66,11 @@ func (rs *Ruleset) noteTracking(t *Table, c *Chain, families []Family) {
 	}
 }
 
-// tracks tells whether a statement of the chain makes the kernel track a family's connections.
+// tracks tells whether a statement of the chain makes the kernel track a family's connections, or may.
 func (c *Chain) tracks(f Family) bool {
+	if c.Partial {
+		return true
+	}
 	for i := range c.Rules {
 		for _, s := range c.Rules[i].Statements {
 			if n, ok := s.(needsTracking); !ok || !n.needsTracking() {

@@ -22,6 +22,8 @@ type Writer struct {
 	// Always is what it writes on every machine, whatever is in its objects, as input for iptables-restore --noflush: chains that hold the
 	// same rules everywhere, and the rules that lead to its chains (-I at the head of theirs, -A at the end).
 	Always string
+	// Forms are other forms of those chains, of other versions for example, as input for iptables-restore --noflush.
+	Forms string
 	// Comments are patterns of rules' comments, for the fields that they have; the first that fits counts.
 	Comments []string
 	// Know adds what the writer's objects say to the fields of a rule; nil where there is nothing more to know.

@@ -48,6 +48,8 @@ type Host struct {
 	Forwarders map[string]Forwarder
 	// Missing tells what is not known of the host, and why.
 	Missing map[Part]string
+	// Partial tells of which parts there may be more than what is known, and why.
+	Partial map[Part]string
 	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").
 	Assumed []string
 }

@@ -111,6 +111,9 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 	}
 	v, err := c.Run(ctx)
 	t.trail = ctx.Trail
+	for _, c := range ctx.Unshown {
+		t.notShown(Unshown{Host: t.m.Name, Chain: c})
+	}
 	if ctx.AskedOwner {
 		t.assumeOwner()
 	}

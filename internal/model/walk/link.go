@@ -62,7 +62,7 @@ func (t transit) receive() passage {
 		m.assume("the interface that the packet comes in by is not known: it is taken to be no bridge port")
 		return t.to(transit.receiveIP)
 	case l == nil:
-		m.assume("its interfaces are not known: the packet is taken to come in by one that is no bridge port")
+		m.lacks(snapshot.Links, "its interfaces are not known: the packet is taken to come in by one that is no bridge port")
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")

@@ -65,7 +65,10 @@ func (m *machine) sayMissing(ipv6 bool) {
 	}
 	for _, part := range [...]snapshot.Part{rules, snapshot.NFT} {
 		if why, missing := m.Missing[part]; missing {
-			m.assume(fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
+			m.lacks(part, fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
+		}
+		if why := m.Partial[part]; why != "" {
+			m.lacks(part, fmt.Sprintf("its %s are not all known (%s): the packet is taken to meet no others", part, why))
 		}
 	}
 }
@@ -74,19 +77,25 @@ func (m *machine) sayMissing(ipv6 bool) {
 func (m *machine) sayMissingPolicy(ipv6 bool) {
 	why, missing := m.Missing[snapshot.Policy]
 	if missing && !slices.ContainsFunc(m.FIB.Rules, func(r fib.Rule) bool { return r.IPv6 == ipv6 }) {
-		m.assume(fmt.Sprintf("its %s are not known (%s): the usual three are taken", snapshot.Policy, why))
+		m.lacks(snapshot.Policy, fmt.Sprintf("its %s are not known (%s): the usual three are taken", snapshot.Policy, why))
 	}
 }
 
 // sayMissingBridgeRules tells of a bridge's rules that are not in the snapshot, where a frame comes to it.
 func (m *machine) sayMissingBridgeRules() {
 	if why, missing := m.Missing[snapshot.Bridge]; missing {
-		m.assume(fmt.Sprintf("its %s are not known (%s): met by none", snapshot.Bridge, why))
+		m.lacks(snapshot.Bridge, fmt.Sprintf("its %s are not known (%s): met by none", snapshot.Bridge, why))
 	}
 }
 
 // assume notes that something is not known of the machine and how the walk goes on.
 func (m *machine) assume(what string) { m.run.assume(m.Name, what) }
+
+// lacks is assume where a part of the machine's state is not shown: what the packet met there is not all known.
+func (m *machine) lacks(part snapshot.Part, what string) {
+	m.assume(what)
+	m.run.notShown(Unshown{Host: m.Name, Part: part})
+}
 
 func (m *machine) knows(part snapshot.Part) bool {
 	_, missing := m.Missing[part]
@@ -125,7 +134,7 @@ func (m *machine) confMax(link, key string) int {
 // forwards tells whether packets that came in by link may go out again (IN_DEV_FORWARD; net.ipv6.conf.all.forwarding).
 func (m *machine) forwards(link string, ipv6 bool) bool {
 	if !m.knows(snapshot.Sysctls) {
-		m.assume("its sysctls are not known: it is taken to forward packets")
+		m.lacks(snapshot.Sysctls, "its sysctls are not known: it is taken to forward packets")
 		return true
 	}
 	if ipv6 || link == "" {
@@ -208,7 +217,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		case a.IsMulticast():
 			return netfilter.MulticastAddress, true
 		}
-		m.assume("its addresses are not known: the packet's are taken not to be among them")
+		m.lacks(snapshot.Addresses, "its addresses are not known: the packet's are taken not to be among them")
 		return netfilter.UnicastAddress, true
 	}
 	t, ok := addressTypes[m.FIB.AddressType(a, link)]
@@ -224,7 +233,8 @@ var addressTypes = map[string]netfilter.AddressType{
 // Route implements netfilter.Host.
 func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
 	if q.Back && len(m.FIB.Routes) == 0 && !m.knows(snapshot.Routes) {
-		m.assume("its routes are not known: answers are taken to go back out of the interface that a packet came in by (rpfilter)")
+		m.lacks(snapshot.Routes,
+			"its routes are not known: answers are taken to go back out of the interface that a packet came in by (rpfilter)")
 		return netfilter.RouteAnswer{Type: netfilter.UnicastAddress, Back: true}, true
 	}
 	if !m.knows(snapshot.Routes) {

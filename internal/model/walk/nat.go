@@ -31,7 +31,7 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 		return nil
 	}
 	if !t.m.knows(snapshot.Flows) {
-		t.m.assume("its connections are not known: the packet is taken to be the first of a new one")
+		t.m.lacks(snapshot.Flows, "its connections are not known: the packet is taken to be the first of a new one")
 	}
 	t.m.view.Track(&t.p)
 	t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: t.p.Track.State.String()})
@@ -169,14 +169,22 @@ func (t *transit) translation(h netfilter.Hook, wanted packet.Translation) netfi
 // masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
 // (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is packet.UnknownAddress.
 func (t *transit) masquerade() (netip.Addr, bool) {
-	if t.p.Out == "" || !t.m.knows(snapshot.Addresses) {
-		return t.ownAddress("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
+	const some = "its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by"
+	if t.p.Out == "" {
+		return t.ownAddress(some)
 	}
 	towards := t.p.Destination
 	if !t.p.IsIPv6() && t.route != nil && t.route.Gateway.Is4() {
 		towards = t.route.Gateway // rt_nexthop, which passes over one of IPv6; IPv6 goes by the destination (nf_nat_masquerade_ipv6)
 	}
 	a := t.m.FIB.SelectSource(t.p.Out, towards)
+	switch {
+	case t.m.knows(snapshot.Addresses):
+	case a.IsValid():
+		t.m.lacks(snapshot.Addresses, "its addresses are not known: what it masquerades with is taken to be "+a.String())
+	default:
+		return t.ownAddress(some)
+	}
 	return a, a.IsValid()
 }
 
@@ -211,7 +219,7 @@ func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 	}
 	switch {
 	case !t.m.knows(snapshot.Addresses):
-		t.m.assume(why)
+		t.m.lacks(snapshot.Addresses, why)
 	case len(own) == 1:
 		t.m.assume("an interface on the way is not known: it is taken to have the only address that there is, " + own[0].String())
 		return own[0], true

@@ -40,7 +40,7 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 	case !out && l.Program != "":
 		return fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program)
 	case !m.knows(snapshot.Programs):
-		m.assume("whether programs get what passes its links is not known: none are taken to be there")
+		m.lacks(snapshot.Programs, "whether programs get what passes its links is not known: none are taken to be there")
 	}
 	return ""
 }

@@ -15,6 +15,9 @@ import (
 func (t *transit) lookUp(in string) *fib.Answer {
 	p := &t.p
 	t.m.sayMissingPolicy(p.IsIPv6())
+	if why := t.m.Partial[snapshot.Routes]; why != "" {
+		t.m.lacks(snapshot.Routes, "its routes are not all known: "+why)
+	}
 	if p.AssumedOwner && slices.ContainsFunc(t.m.FIB.Rules, func(r fib.Rule) bool { return r.HasUIDs && r.IPv6 == p.IsIPv6() }) {
 		t.assumeOwner()
 	}
@@ -107,7 +110,7 @@ func (t *transit) assumeRoute() stage {
 	if t.isOwn() {
 		return transit.input
 	}
-	t.m.assume("its routes are not known: packets that are not for itself are taken to be forwarded")
+	t.m.lacks(snapshot.Routes, "its routes are not known: packets that are not for itself are taken to be forwarded")
 	t.route = &fib.Answer{Type: "unicast"}
 	return transit.forward
 }
@@ -192,7 +195,7 @@ func (t *transit) isOwn() bool {
 func (t *transit) routeOwn() {
 	t.route = &fib.Answer{Type: "local"}
 	if !t.isOwn() {
-		t.m.assume("its routes are not known: what it sends is taken to leave it")
+		t.m.lacks(snapshot.Routes, "its routes are not known: what it sends is taken to leave it")
 		t.route.Type = "unicast"
 	}
 }

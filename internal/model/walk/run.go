@@ -50,6 +50,7 @@ type run struct {
 	machines map[string]*machine
 	// forwarder is the link that the request left by, where that leads to a forwarder.
 	forwarder string
+	unshown   []Unshown // of the way that is walked
 
 	context netfilter.Context // used anew for every chain
 	trail   []netfilter.Visit // of all chains so far; steps point into it
@@ -74,18 +75,26 @@ func (r *run) walk() (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{There: there.steps, End: there.end}
+	o := Outcome{There: there.steps, End: there.end, Unshown: r.unshown}
+	r.unshown = nil
 	if !r.req.OneWay {
 		if reply, answer := there.answer(); answer != nil {
 			back, err := follow(reply, answer)
 			if err != nil {
 				return Outcome{}, err
 			}
-			o.Back, o.BackEnd = back.steps, &back.end
+			o.Back, o.BackEnd, o.BackUnshown = back.steps, &back.end, r.unshown
 		}
 	}
 	o.Choices, o.Probability = r.choices, probability(r.choices)
 	return o, nil
+}
+
+// notShown notes a part of a host's state, each once.
+func (r *run) notShown(u Unshown) {
+	if !slices.Contains(r.unshown, u) {
+		r.unshown = append(r.unshown, u)
+	}
 }
 
 // way is a packet's way from where it starts to where it ends.

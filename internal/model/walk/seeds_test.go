@@ -22,7 +22,7 @@ func seed(t *testing.T, name, more string) snapshot.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), "aks-0", append(a.Files[0].Data, more...))
+	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "aks-0", append(a.Files[0].Data, more...))
 	if err != nil {
 		t.Fatal(err)
 	}

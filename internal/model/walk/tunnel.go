@@ -224,7 +224,8 @@ func (t *transit) learnRemote(l *fib.Link, station packet.MAC, outer *packet.Pac
 		}
 	}
 	if !t.m.knows(snapshot.FDB) {
-		t.m.assume(fmt.Sprintf("the forwarding database of %s is not known: it is taken to have no permanent entry for %s", l.Name, station))
+		t.m.lacks(snapshot.FDB,
+			fmt.Sprintf("the forwarding database of %s is not known: it is taken to have no permanent entry for %s", l.Name, station))
 	}
 	if t.m.remotes == nil {
 		t.m.remotes = map[remoteStation]*fib.FDBEntry{}

@@ -83,6 +83,16 @@ type Outcome struct {
 	End         End
 	Back        []Step // the reply; nil where there is none
 	BackEnd     *End   // what became of the reply
+	// Unshown are the parts of hosts' states that the request met and that are not shown, or not shown whole: what the outcome says holds
+	// as far as the rest shows. BackUnshown are those that the reply met.
+	Unshown, BackUnshown []Unshown
+}
+
+// Unshown is a part of a host's state that is not shown, or a chain that is not shown whole.
+type Unshown struct {
+	Host  string
+	Part  snapshot.Part    // "" for a chain
+	Chain *netfilter.Chain // nil for a part
 }
 
 // Chosen is a choice and the answer taken.

@@ -31,6 +31,7 @@ func Signed(ports []service.Port) reason.Writer {
 		},
 		Comments: []string{"{port} -> {endpoint}", "*for {port}", "*for {port} *", "* to {port} *", "{port}", "{port} *"},
 		Always:   always(),
+		Forms:    forms(),
 		Chains:   slices.Concat(reason.In(iptables.NAT, natChains...), reason.In(iptables.Filter, filterChains...), reason.In("", canary)),
 		Know: func(_ *reason.Rule, f reason.Fields) {
 			for _, word := range []string{"hash", "to"} {
@@ -68,6 +69,17 @@ var always = sync.OnceValue(func() string {
 		}
 	}
 	return string(iptables.AppendRestore(nil, []iptables.Edit{nat, filter}))
+})
+
+// forms are the chains of always as they are today.
+var forms = sync.OnceValue(func() string {
+	set, err := Generate(Config{Rules: RulesCurrent, MasqueradeBit: 14}, nil)
+	if err != nil {
+		panic(err) // an age of this package
+	}
+	all := &set.Tables[slices.IndexFunc(set.Tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })]
+	nat := iptables.Edit{Table: iptables.NAT, Replace: []iptables.Chain{*all.Chain(chainPostrouting)}}
+	return string(iptables.AppendRestore(nil, []iptables.Edit{nat}))
 })
 
 const (
@@ -145,7 +157,7 @@ var natChains = []reason.Chain{
 		{To: "MARK", For: "marked: to be dropped by " + chainFirewall},
 	}},
 	{Name: chainPostrouting, For: "gives what is marked the node's address", Rules: []reason.Line{
-		{To: "RETURN", For: "not marked by a rule of a Service"},
+		{To: "RETURN", Text: "-m mark ! --mark *", For: "not marked by a rule of a Service"},
 		{To: "MARK", For: "the mark has done its work"},
 		{To: "MASQUERADE", For: "marked by a rule of a Service", Not: "not marked by a rule of a Service"},
 	}},

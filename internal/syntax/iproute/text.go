@@ -1,7 +1,9 @@
 package iproute
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,34 +15,54 @@ import (
 )
 
 // ParseRoutesText reads what "ip route" prints without -j ("default via 10.0.0.1 dev eth0 proto dhcp metric 100"), as people paste it:
-// of one table, or of all with "table NAME" in the lines. ipv6 says what "default" is where nothing in the line does.
-func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, error) {
+// of one table, or of all with "table NAME" in the lines. ipv6 says what "default" is where nothing in the line does. A route of which only
+// the destination can be read has Route.Unknown; its line is among the bad ones, too.
+func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, []LineError) {
 	var routes []fib.Route
+	var bad []LineError
+	last := -1 // the route that lines with nexthops belong to; -1 where it could not be read
 	for i, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
 		if len(words) == 0 {
 			continue
 		}
-		var err error
-		if words[0] == "nexthop" {
-			if len(routes) == 0 {
-				return nil, fmt.Errorf("routes, line %d: nexthop without a route above it", i+1)
+		if words[0] != "nexthop" {
+			last = -1
+			r, err := routeText(words, ipv6)
+			if err != nil {
+				bad = append(bad, LineError{i + 1, err})
+				r.Unknown = "its line cannot be read"
 			}
-			err = addNexthop(&routes[len(routes)-1], words[1:])
-		} else {
-			var r fib.Route
-			r, err = routeText(words, ipv6)
-			routes = append(routes, r)
+			if r.Destination.IsValid() {
+				last, routes = len(routes), append(routes, r)
+			}
+			continue
+		}
+		err := errors.New("nexthop without a route above it")
+		if last >= 0 {
+			err = addNexthop(&routes[last], words[1:])
 		}
 		if err != nil {
-			return nil, fmt.Errorf("routes, line %d: %w", i+1, err)
+			bad = append(bad, LineError{i + 1, err})
+			if last >= 0 {
+				routes[last].Unknown = "the line of one of its next hops cannot be read"
+			}
 		}
 	}
-	return routes, nil
+	return routes, bad
+}
+
+// LineError is a line that cannot be read.
+type LineError struct {
+	Line int // from 1
+	Err  error
 }
 
 // routeTypes are the words that can stand before a route's destination (ip-route(8)).
 var routeTypes = wordSet("unicast local broadcast multicast anycast blackhole unreachable prohibit throw nat")
+
+// IsRouteType tells whether a word can stand before a route's destination.
+func IsRouteType(word string) bool { return routeTypes[word] }
 
 func routeText(words []string, ipv6 bool) (fib.Route, error) {
 	j := routeJSON{}
@@ -51,17 +73,18 @@ func routeText(words []string, ipv6 bool) (fib.Route, error) {
 		return fib.Route{}, fmt.Errorf("no destination")
 	}
 	j.Dst, words = words[0], words[1:]
-	for len(words) > 0 {
-		n, err := j.word(words)
-		if err != nil {
-			return fib.Route{}, err
+	var bad error
+	for len(words) > 0 && bad == nil {
+		var n int
+		if n, bad = j.word(words); bad == nil {
+			words = words[n:]
 		}
-		words = words[n:]
 	}
 	if j.Dst == "default" && ipv6 && j.Pref == "" {
 		j.Pref = "medium"
 	}
-	return j.route()
+	r, err := j.route()
+	return r, cmp.Or(bad, err)
 }
 
 // word reads one attribute of a route and tells how many words it took.

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/model/netfilter"
@@ -162,6 +163,12 @@ func (o options) find(name string) (full string, words int, ok bool) {
 		full, words, ok = candidate, n, true
 	}
 	return full, words, ok
+}
+
+// Decides tells whether what a packet meets after a rule with this target never has it: it is a verdict, or ends in one.
+func Decides(target string) bool {
+	_, verdict := decisions[target]
+	return verdict || slices.Contains([]string{"REJECT", "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP", "TPROXY", "NFQUEUE"}, target)
 }
 
 // IsUserChain tells whether a target is a chain: it is no verdict and no extension.

@@ -22,7 +22,7 @@ func ParseChainHeader(line string) (Chain, bool) {
 		return Chain{}, false
 	}
 	if strings.HasPrefix(fields[1], "reference") {
-		return Chain{Name: name}, true
+		return Chain{Name: name, Unused: fields[0] == "0"}, true
 	}
 	if fields[0] != "policy" || !IsName(fields[1]) {
 		return Chain{}, false

@@ -77,6 +77,15 @@ func baseOf(table, chain string) *netfilter.Base {
 	return b
 }
 
+// NFTHook is the line by which iptables-nft has the kernel call a built-in chain, in nft's syntax; "" for a user's chain.
+func NFTHook(table, chain string) string {
+	b := baseOf(table, chain)
+	if b == nil {
+		return ""
+	}
+	return fmt.Sprintf("type %s hook %s priority %d; policy accept;", b.Type, b.Hook, b.Priority)
+}
+
 // lowerer lowers one table after the other. Statements that many rules share are made once; the others come out of slabs.
 type lowerer struct {
 	family netfilter.Family
@@ -110,7 +119,7 @@ func (l *lowerer) table(t *Table, d netfilter.Dialect) (*netfilter.Table, error)
 		if l.chains[c.Name] != nil {
 			return nil, fmt.Errorf("table %s has chain %s twice", t.Name, c.Name)
 		}
-		chains[i] = netfilter.Chain{Table: n, Name: c.Name, Base: baseOf(t.Name, c.Name), Policy: netfilter.Return}
+		chains[i] = netfilter.Chain{Table: n, Name: c.Name, Base: baseOf(t.Name, c.Name), Policy: netfilter.Return, Partial: c.Partial}
 		if chains[i].Base != nil {
 			chains[i].Policy = policies[c.Policy]
 		}
@@ -153,6 +162,9 @@ func (l *lowerer) lower(r *Rule) []netfilter.Statement {
 	} else {
 		l.conditions(r)
 		effect = l.target(r)
+	}
+	if r.Doubt != "" {
+		l.tests = append(l.tests, &netfilter.UnknownTest{Text: r.Doubt, Unshown: true})
 	}
 	l.tests = append(l.tests, l.notes...)
 	if effect != nil {

@@ -37,6 +37,8 @@ type Chain struct {
 	Policy   string
 	Counters Counters
 	Rules    []Rule
+	Unused   bool // nothing refers to it, by its listing
+	Partial  bool // it may have other rules, anywhere, than those that are shown
 }
 
 // Counters are a rule's or a policy's packets and bytes.
@@ -57,6 +59,8 @@ type Rule struct {
 	// Unknown, when not empty, is everything after "-A CHAIN " to the letter, and all other fields but Counters and Text are zero:
 	// the parser met a match, target or option that it does not know.
 	Unknown string
+	// Doubt says, where not empty, why the rule may have a test that is not shown, or may not be there at all. Nothing is printed from it.
+	Doubt string
 	// Text is the rule as Parse read it, without "-A CHAIN "; "" for rules from elsewhere. It shares the dump's memory, and nothing is
 	// printed from it.
 	Text string

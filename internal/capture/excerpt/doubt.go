@@ -1,0 +1,103 @@
+package excerpt
+
+import (
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// restore gives listed rules back the tests that their listing lost: old programs leave out those that they do not know. A chain is known
+// by a form in which a program writes it, with the same targets.
+func (b *builder) restore() {
+	b.each(func(at place, c *built) {
+		form := b.known.form(at, c.rules)
+		for i := range c.rules {
+			if form == nil || !c.rules[i].hidden || !isBare(&c.rules[i].rule) || isBare(&form.Rules[i]) {
+				continue
+			}
+			c.rules[i] = newShown(c.rules[i].line, form.Rules[i], false)
+			b.note(assumedContents, c.rules[i].line, "%s %d: listed without a test, which such rules have: taken to be %s", at.chain, i+1,
+				form.Rules[i].Spec())
+		}
+	})
+}
+
+// form finds a program's form of a chain by the targets of its rules; nil where there is none.
+func (k *known) form(at place, rules []shown) *iptables.Chain {
+	for i := range k.usual {
+		for _, e := range slices.Concat(k.usual[i].edits, k.usual[i].forms) {
+			for l := range e.Replace {
+				c := &e.Replace[l]
+				if e.Table == at.table && c.Name == at.chain && slices.EqualFunc(c.Rules, rules, func(r iptables.Rule, s shown) bool {
+					return r.Target.Name == s.rule.Target.Name
+				}) {
+					return c
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// isBare tells of a rule without a test: only a comment.
+func isBare(r *iptables.Rule) bool {
+	tested := slices.ContainsFunc(r.Matches, func(m iptables.Match) bool { return m.Module != "comment" })
+	return r.Unknown == "" && !tested && !r.Source.Prefix.IsValid() && !r.Destination.Prefix.IsValid() && r.In.Name == "" &&
+		r.Out.Name == "" && r.Protocol.Name == "" && r.Fragment == iptables.AnyFragment
+}
+
+// doubtDead takes a listed rule that would make all below it dead, since its listing hides interfaces, for one that has some: nobody writes
+// dead rules.
+func (b *builder) doubtDead() {
+	b.each(func(_ place, c *built) {
+		for i := range c.rules {
+			if r := &c.rules[i]; r.hidden && i < len(c.rules)-1 && isBare(&r.rule) && iptables.Decides(r.rule.Target.Name) {
+				r.rule.Doubt = "its listing, without -v, does not show its interfaces"
+			}
+		}
+	})
+}
+
+// mostUnreached is how many chains of a table that nothing shown leads to the walk asks about: each may double its outcomes.
+const mostUnreached = 3
+
+// doubtUnreached lets built-in chains that are not shown whole lead to the chains that nothing shown leads to, each with a question: the
+// kernel keeps no chain, and nobody lists one, that is of no use.
+func (b *builder) doubtUnreached() {
+	led := map[place]bool{}
+	b.each(func(at place, c *built) {
+		for i := range c.rules {
+			led[place{at.table, c.rules[i].rule.Target.Name}] = true
+		}
+	})
+	unreached := map[string][]place{}
+	b.each(func(at place, c *built) {
+		known := b.known.book.Chain(reason.IP, at.table, at.chain)
+		inner := known != nil && strings.Contains(known.Name, "{") // one of many, to which no built-in chain leads
+		if !led[at] && !iptables.IsBuiltIn(at.chain) && len(c.rules) > 0 && !c.unused && !b.saved[at.table] && !inner {
+			unreached[at.table] = append(unreached[at.table], at)
+		}
+	})
+	for table, chains := range unreached {
+		if len(chains) > mostUnreached {
+			continue
+		}
+		for _, name := range iptables.BuiltIn(table) {
+			in := place{table, name}
+			c := b.chains[in]
+			if c != nil && c.whole {
+				continue
+			}
+			if c == nil {
+				c = &built{}
+				b.add(in, c)
+			}
+			for _, to := range chains {
+				jump := iptables.Rule{Target: iptables.Jump(to.chain), Doubt: "the text does not show whether there is such a rule"}
+				c.rules = append(slices.Clone(c.rules), newShown(0, jump, false))
+			}
+		}
+	}
+}

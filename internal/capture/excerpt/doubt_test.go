@@ -1,0 +1,163 @@
+package excerpt
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// tablesOf reads a text, as iptables-save would print it.
+func tablesOf(t *testing.T, text string) (f contents, saved string) {
+	t.Helper()
+	f, err := everywhere.parse("", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, string(iptables.AppendSave(nil, f.Tables))
+}
+
+func TestUnannotated(t *testing.T) {
+	for line, want := range map[string]string{
+		"-A X -j DROP   <--- here":                                   "-A X -j DROP",
+		"-A X -j DROP ← this one":                                    "-A X -j DROP",
+		"-A X -j DROP # why?":                                        "-A X -j DROP",
+		"[1:60] -A X -j DROP <== 60 bytes":                           "[1:60] -A X -j DROP",
+		`-A X -m comment --comment "a <- b # c" -j DROP`:             `-A X -m comment --comment "a <- b # c" -j DROP`,
+		"DROP  all  --  0.0.0.0/0  0.0.0.0/0  /* a <- b */ <-- this": "DROP  all  --  0.0.0.0/0  0.0.0.0/0  /* a <- b */",
+		"default via 10.0.0.1 dev eth0   <-- the gateway":            "default via 10.0.0.1 dev eth0",
+		"/ # ip route": "/ # ip route",
+		"# a comment":  "# a comment",
+		"<--- above":   "<--- above",
+	} {
+		if got := unannotated(line); got != want {
+			t.Errorf("%q: got %q", line, got)
+		}
+	}
+}
+
+// TestProseBelow: a sentence below a rule is none of it, and what a page's width cut off the rule is.
+func TestProseBelow(t *testing.T) {
+	const rule = "-A POSTROUTING -s 10.0.0.0/8 -j SNAT --to-source 192.0.2.1\n"
+	for below, known := range map[string]bool{
+		"This is why the firewall sees it.": true,
+		"What does the rule do?":            true,
+		"I don't see the others.":           true,
+		"-j MASQUERADE":                     false,
+		"--random-fully":                    false,
+		"requiring SNAT */":                 false,
+		"0.4":                               false,
+	} {
+		f, _ := tablesOf(t, "$ iptables -t nat -S\n"+rule+below+"\n")
+		if understood := f.Tables[0].Chains[0].Rules[0].Unknown == ""; understood != known {
+			t.Errorf("above %q the rule is understood: %v", below, understood)
+		}
+	}
+}
+
+func TestTableOfJumps(t *testing.T) {
+	for text, want := range map[string]string{
+		"-A OUTPUT -p tcp -j A\n-A A -j B\n-A B -j REDIRECT --to-ports 1\n":      "nat",
+		"-A FORWARD -j A\n-A A -j REJECT\n":                                      "filter",
+		"-A OUTPUT -j A\n*mangle\n-A A -j MARK --set-xmark 0x1/0x1\nCOMMIT\n":    "mangle",
+		"-A OUTPUT -j A\n-A A -j ACCEPT\n":                                       "filter", // iptables' own
+		"-A PREROUTING -j A\n-A A -j B\n*raw\n-A B -j ACCEPT\nCOMMIT\n":          "raw",
+		"-A A -j REJECT\n*nat\n-A A -j RETURN\nCOMMIT\n-A FORWARD -j A\n":        "filter nat", // two chains of one name: each its own
+		"-A FORWARD -j A\n*nat\n-A A -j RETURN\nCOMMIT\n*filter\n-A A\nCOMMIT\n": "filter nat",
+	} {
+		f, saved := tablesOf(t, text)
+		var names []string
+		for _, table := range f.Tables {
+			names = append(names, table.Name)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%q: tables %s, want %s:\n%s", text, got, want, saved)
+		}
+	}
+}
+
+// TestDoubts: which rules get a question, and which chains may have more rules.
+func TestDoubts(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"a dead rule", "$ iptables -t nat -L -n\nChain A (1 references)\ntarget prot opt source destination\n" +
+			"RETURN all -- 0.0.0.0/0 0.0.0.0/0\nACCEPT all -- 0.0.0.0/0 0.0.0.0/0\n", "A 1"},
+		{"the last rule decides", "$ iptables -t nat -L -n\nChain A (0 references)\ntarget prot opt source destination\n" +
+			"LOG all -- 0.0.0.0/0 0.0.0.0/0 LOG flags 0 level 4\nACCEPT all -- 0.0.0.0/0 0.0.0.0/0\n", ""},
+		{"interfaces are shown", "$ iptables -t raw -S\n-N A\n-A A -j RETURN\n-A A -j ACCEPT\n-A OUTPUT -j A\n", ""},
+		{"nothing leads there", "$ iptables -t raw -S A\n-N A\n-A A -j DROP\n", "PREROUTING 1, OUTPUT 1"},
+		{"nothing refers to it", "$ iptables -t raw -L A -nv\nChain A (0 references)\n" +
+			" pkts bytes target prot opt in out source destination\n 0 0 DROP all -- * * 0.0.0.0/0 0.0.0.0/0\n", ""},
+		{"the table is whole", "*raw\n:A - [0:0]\n-A A -j DROP\nCOMMIT\n$ ip route\n", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, saved := tablesOf(t, c.text)
+			var doubts []string
+			for _, chain := range f.Tables[0].Chains {
+				for i := range chain.Rules {
+					if chain.Rules[i].Doubt != "" {
+						doubts = append(doubts, chain.Name+" "+string(rune('1'+i)))
+					}
+				}
+			}
+			if c.name == "a dead rule" { // and nothing leads to it
+				doubts = doubts[:1]
+			}
+			if got := strings.Join(doubts, ", "); got != c.want {
+				t.Errorf("asked about %q, want %q:\n%s", got, c.want, saved)
+			}
+		})
+	}
+}
+
+// TestWhole: built-in chains that a text does not show may have rules, but for those of a whole iptables-save.
+func TestWhole(t *testing.T) {
+	const nat, filter = "*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n", "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n"
+	for _, c := range []struct {
+		name, text string
+		partial    int
+	}{
+		{"one table", nat, 2 + 5 + 3},
+		{"all tables", nat + filter, 0},
+		{"with others beside", "# Warning: iptables-legacy tables present, use iptables-legacy-save to see them\n" + nat + filter, 2 + 5 + 4 + 3},
+		{"single rules", "$ iptables -t nat -S\n-A POSTROUTING -j ACCEPT\n", 2 + 5 + 4 + 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, _ := tablesOf(t, c.text)
+			n := 0
+			for _, table := range withUnshown(f.Tables, f.Whole, f.Beside) {
+				for _, chain := range table.Chains {
+					if chain.Partial {
+						n++
+					}
+				}
+			}
+			if n != c.partial {
+				t.Errorf("%d chains may have other rules, want %d", n, c.partial)
+			}
+		})
+	}
+}
+
+func TestIPRouteCommand(t *testing.T) {
+	for command, want := range map[string]ipRouteOf{
+		"ip route":                             {},
+		"sudo ip -6 route show":                {ipv6: true},
+		"ip route show table 2":                {table: "2"},
+		"ip r s t vpn":                         {table: "vpn"},
+		"/sbin/ip -4 r list table main":        {table: "main"},
+		"ip route show table all":              {},
+		"ip addr":                              {},
+		"iptables -t nat -S":                   {},
+		"ip netns exec a ip route list tab 10": {table: "10"},
+	} {
+		if got := parseIPRoute(command); got != want {
+			t.Errorf("%q: got %+v", command, got)
+		}
+	}
+	text := ipRouteOf{table: "2"}.withTable("default via 10.0.0.1 dev a\nunreachable 10.1.0.0/16\n10.2.0.0/16 table 3\n\tnexthop dev b\n")
+	if want := "default table 2 via 10.0.0.1 dev a\nunreachable 10.1.0.0/16 table 2\n10.2.0.0/16 table 3\n\tnexthop dev b\n"; text != want {
+		t.Errorf("with a table: %q", text)
+	}
+}
