@@ -167,6 +167,12 @@ N    ?= 1000
 SEED ?= 1
 ODDS ?= 8
 
+TEXTS ?= 20000
+
+.PHONY: pasted
+pasted: ## walks through TEXTS texts as people paste them, against the whole ones, the first of seed SEED: 10 minutes
+	go test -count=1 -v -timeout 2h -run TestPasted ./test/verify -texts $(TEXTS) -seed $(SEED)
+
 .PHONY: verify
 verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED
 	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS)

@@ -276,7 +276,7 @@ func (b *builder) finish() {
 	slices.SortStableFunc(b.tables, func(x, y iptables.Table) int { return slices.Index(names, x.Name) - slices.Index(names, y.Name) })
 	if absent := slices.DeleteFunc(names, func(name string) bool {
 		return slices.ContainsFunc(b.tables, func(t iptables.Table) bool { return t.Name == name })
-	}); len(absent) > 0 {
+	}); len(absent) > 0 && !isWhole(b.saved) {
 		b.note(assumedPolicy, 0, "nothing of table %s is in the text: taken as empty", strings.Join(absent, ", "))
 	}
 }

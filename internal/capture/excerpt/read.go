@@ -111,13 +111,16 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	return nil
 }
 
-// withUnshown are the tables with the built-in chains that the text does not show: they may have rules. Two tables or more that are whole
-// are all that iptables-save has; one may be what it was asked for. Where there are tables beside, each built-in chain may have others'
-// rules around its own.
+// isWhole tells whether an iptables-save shows all tables that there are: nat and filter, which every machine of interest has, and so those
+// that are not in it are not there. Fewer may be what it was asked for, or what was copied of it.
+func isWhole(saved map[string]bool) bool { return saved[iptables.NAT] && saved[iptables.Filter] }
+
+// withUnshown are the tables with the built-in chains that the text does not show: they may have rules. Where there are tables beside, each
+// built-in chain may have others' rules around its own.
 func withUnshown(tables []iptables.Table, whole map[string]bool, beside bool) []iptables.Table {
 	tables = slices.Clone(tables)
 	for _, name := range []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter} {
-		if !beside && (whole[name] || len(whole) > 1) {
+		if !beside && (whole[name] || isWhole(whole)) {
 			continue
 		}
 		i := slices.IndexFunc(tables, func(t iptables.Table) bool { return t.Name == name })

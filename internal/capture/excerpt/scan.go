@@ -1,7 +1,6 @@
 package excerpt
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -31,6 +30,7 @@ type run struct {
 	passed iptables.Counters
 	rules  []shown
 	whole  bool // all rules of the chain are here
+	begun  bool // its table began with *table, and COMMIT was not seen
 	unused bool // nothing refers to the chain
 	saved  bool // it is of a table that is shown whole, from *table to COMMIT
 	from   origin
@@ -133,29 +133,6 @@ func clean(line string) string {
 	return strings.TrimSpace(strings.Trim(line, "`"))
 }
 
-// annotation is what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
-var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
-
-// unannotated is a line without what somebody wrote behind it. A comment of the rule's own stays, whatever it has.
-func unannotated(line string) string {
-	for _, at := range annotation.FindAllStringIndex(line, -1) {
-		before := line[:at[0]]
-		if before == "" {
-			continue
-		}
-		_, _, _, isRule := cutRule(before)
-		shell := line[at[1]-2] == '#'
-		quoted := strings.Count(before, `"`)%2 == 1 || strings.Count(before, "/*") > strings.Count(before, "*/")
-		if !quoted && (!shell || isRule) {
-			return strings.TrimSpace(before)
-		}
-	}
-	return line
-}
-
-// sentence is the beginning and the end of one: "This is why …."
-var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
-
 // line takes one line, and those after it that belong to it.
 func (s *scanner) line(line string) {
 	switch {
@@ -166,27 +143,9 @@ func (s *scanner) line(line string) {
 		}
 	case s.command(line), s.heading(line), s.rule(line), s.listed(line), s.other(line):
 	case strings.HasPrefix(line, "#"):
-	default: // prose
-		s.cutShort(line)
-		if !s.now.save {
-			s.reset()
-		}
+	default:
+		s.rest(line)
 	}
-}
-
-// cutShort takes a line that stands right below a rule and is nothing of its own for what a page's width cut off the rule: what the rule
-// does is then not known.
-func (s *scanner) cutShort(line string) {
-	if s.lastRule.run == nil || s.lastRule.line != s.at-1 || namedPrompt.MatchString(line) || barePrompt.MatchString(line) {
-		return
-	}
-	r := &s.lastRule.run.rules[s.lastRule.index]
-	if r.rule.Unknown == "" && sentence.MatchString(line) && !strings.Contains(line, "*/") {
-		return
-	}
-	*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
-		r.hidden)
-	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so it is not known what that does", s.at)
 }
 
 // command takes a command line: what it asked for is the context of what follows.
@@ -311,7 +270,7 @@ func (s *scanner) heading(line string) bool {
 		s.cut()
 	case line == "COMMIT":
 		for _, r := range s.found[s.section:] {
-			r.saved = r.whole && s.now.save
+			r.saved, r.begun = r.whole && s.now.save, false
 		}
 		family := s.now.family
 		s.reset()
@@ -360,7 +319,7 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 	}
 	s.output.add(c.Name)
 	r := &run{line: s.at, source: s.now.source, output: s.output, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
-		unused: c.Unused, from: s.from}
+		begun: s.now.save, unused: c.Unused, from: s.from}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }
@@ -376,13 +335,15 @@ func (s *scanner) put(chain string, rule shown) {
 		s.found = append(s.found, r)
 	}
 	r.rules = append(r.rules, rule)
-	s.lastRule = ruleAt{run: r, index: len(r.rules) - 1, line: rule.line}
+	s.lastRule = ruleAt{run: r, index: len(r.rules) - 1, line: rule.line, open: lacksTarget(&rule.rule)}
 }
 
-// ruleAt is a rule's place among those found, and its line.
+// ruleAt is a rule's place among those found, its last line, and its text. Open says that it lacks its target.
 type ruleAt struct {
-	run         *run
-	index, line int
+	run          *run
+	index, line  int
+	text         string
+	open, listed bool
 }
 
 // rule takes "-A CHAIN …" with or without counters in front, and the lines that it goes on in.
@@ -397,6 +358,7 @@ func (s *scanner) rule(line string) bool {
 	}
 	r.Counters = counters
 	s.put(chain, newShown(s.at, r, false))
+	s.lastRule.text = line
 	return true
 }
 
@@ -438,6 +400,7 @@ func (s *scanner) listed(line string) bool {
 		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown: taken to be %s, %s", s.at, chain, why)
 	}
 	s.put(chain, newShown(s.at, l.Rule, !l.Verbose))
+	s.lastRule.text, s.lastRule.listed = line, true
 	return true
 }
 

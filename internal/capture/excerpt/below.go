@@ -1,0 +1,140 @@
+package excerpt
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// annotation is what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
+var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
+
+// unannotated is a line without what somebody wrote behind it. A comment of the rule's own stays, whatever it has.
+func unannotated(line string) string {
+	for _, at := range annotation.FindAllStringIndex(line, -1) {
+		before := line[:at[0]]
+		if before == "" {
+			continue
+		}
+		_, _, _, isRule := cutRule(before)
+		shell := line[at[1]-2] == '#'
+		quoted := strings.Count(before, `"`)%2 == 1 || strings.Count(before, "/*") > strings.Count(before, "*/")
+		if !quoted && (!shell || isRule) {
+			return strings.TrimSpace(before)
+		}
+	}
+	return line
+}
+
+// sentence is the beginning and the end of one: "This is why …."
+var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
+
+// ellipsis is what people write for lines that they left out.
+var ellipsis = regexp.MustCompile(`(?i)^[\[(<*-]*\s*(?:\.\.\.|…|snip|many more|output omitted|truncated)`)
+
+// rest takes a line that no program is known to print.
+func (s *scanner) rest(line string) {
+	last := &s.lastRule
+	below := last.run != nil && last.line == s.at-1
+	known := !below || !last.open && last.run.rules[last.index].rule.Unknown == ""
+	switch {
+	case namedPrompt.MatchString(line), barePrompt.MatchString(line):
+		s.reset()
+	case ellipsis.MatchString(line):
+		s.gap("line %d: lines are left out here")
+	case known && sentence.MatchString(line) && !strings.Contains(line, "*/"):
+		if !s.now.save {
+			s.reset()
+		}
+	case below:
+		s.cutShort(line)
+	case s.now.save:
+		s.gap("line %d: not understood, so other rules may be in its place")
+	default: // prose
+		s.reset()
+	}
+}
+
+// gap is a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
+func (s *scanner) gap(what string) {
+	s.note(leftOut, s.at, what, s.at)
+	for _, r := range s.found[s.section:] {
+		r.whole = false
+	}
+	if s.now.save {
+		s.reset()
+		return
+	}
+	s.now.piped = true
+}
+
+// cutShort takes a line right below a rule for what a page's width cut off the rule. If the two are no rule together, it is not known what
+// the rule does.
+func (s *scanner) cutShort(line string) {
+	last := &s.lastRule
+	r := &last.run.rules[last.index]
+	for _, between := range []string{" ", ""} { // a word's end, or a column's
+		joined := last.text + between + line
+		rule, ok := s.reread(last, joined)
+		if ok {
+			*r = newShown(r.line, rule, r.hidden)
+			last.text, last.line, last.open = joined, s.at, lacksTarget(&rule)
+			return
+		}
+	}
+	if last.open { // the next line may end it
+		last.text, last.line = last.text+" "+line, s.at
+		return
+	}
+	*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
+		r.hidden)
+	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so it is not known what that does", s.at)
+}
+
+// reread reads a rule and the lines below it as one.
+func (s *scanner) reread(last *ruleAt, text string) (iptables.Rule, bool) {
+	if last.listed {
+		l, ok := iptables.ParseListed(text, s.now.columns)
+		return l.Rule, ok
+	}
+	chain, spec, counters, ok := cutRule(text)
+	r, known := iptables.ParseSpec(spec)
+	r.Counters = counters
+	return r, ok && known && chain == last.run.chain
+}
+
+// endRules says which rules lack their end. Of one that has nothing but a chain's name the name may lack it, too.
+func (s *scanner) endRules() {
+	for _, run := range s.found {
+		run.whole = run.whole && !run.begun
+		for i := range run.rules {
+			r := &run.rules[i]
+			if !lacksTarget(&r.rule) {
+				continue
+			}
+			if r.key == "" {
+				for _, other := range s.found {
+					other.whole, other.saved = false, false
+				}
+			}
+			s.note(leftOut, r.line, "line %d: the rule has no target, so it may be cut off and is not known: -A %s %s", r.line, run.chain, r.key)
+			*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.key).Unknown, Counters: r.rule.Counters}, r.hidden)
+		}
+	}
+}
+
+// lacksTarget tells of a rule that does nothing: people copy such ones when their end is cut off. Some matches do something themselves.
+func lacksTarget(r *iptables.Rule) bool {
+	if isBare(r) && len(r.Matches) == 1 {
+		return false // a comment
+	}
+	if r.Unknown != "" {
+		return !strings.Contains(" "+r.Unknown, " -j ") && !strings.Contains(" "+r.Unknown, " -g ") &&
+			!strings.Contains(" "+r.Unknown, " --jump") && !strings.Contains(" "+r.Unknown, " --goto")
+	}
+	return r.Target.Name == "" && !slices.ContainsFunc(r.Matches, func(m iptables.Match) bool {
+		return slices.Contains([]string{"recent", "nfacct", "set", "quota", "limit", "hashlimit", "connlimit"}, m.Module)
+	})
+}
