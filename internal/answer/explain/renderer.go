@@ -262,6 +262,9 @@ func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step
 		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
 	}
 	t.marks = append(t.marks, m)
+	if !t.reply && t.role(v.Chain) == reason.DropMark {
+		t.explanation.toDrop = &m
+	}
 	return &m
 }
 

@@ -39,6 +39,10 @@ func (s *explanation) conclusion() summary {
 		if end.Forwarder != "" {
 			a.sentence += "; what " + whoIsBeyond(end.Packet.Destination) + " sees is decided there"
 		}
+		if m := s.toDrop; m != nil {
+			a.conditions = append(a.conditions, fmt.Sprintf("it is marked to be dropped (%s %#x by %s%s), and no rule that is shown drops it", m.field,
+				m.bits, m.ref, colon(m.why)))
+		}
 		a.conditions = append(a.conditions, s.aftermath()...)
 		return a
 	case end.Kind == walk.Undecided:
@@ -176,6 +180,14 @@ func (tr *translation) because(withHost bool) string {
 	return text
 }
 
+// colon is ": s", or nothing.
+func colon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
 // marked is "mark 0x4000 was set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster".
 func (tr *translation) marked(withHost bool) []string {
 	if tr.mark == nil {
@@ -185,8 +197,5 @@ func (tr *translation) marked(withHost bool) []string {
 	if withHost {
 		text = "on " + hostName(tr.host) + " " + text
 	}
-	if tr.mark.why != "" {
-		text += ": " + tr.mark.why
-	}
-	return []string{text}
+	return []string{text + colon(tr.mark.why)}
 }
