@@ -151,7 +151,16 @@ func (r *reader) target(to End) (netip.Addr, error) {
 	if len(addresses) == 0 {
 		addresses = r.addresses(host)
 	}
+	if len(addresses) == 0 && r.from.Kind == Address && r.hidesAddresses(host) {
+		return packet.UnknownAddress(r.from.Address.Is6()), nil
+	}
 	return r.pick(addresses)
+}
+
+// hidesAddresses tells of a host whose state is at hand and does not show its addresses.
+func (r *reader) hidesAddresses(host string) bool {
+	h, err := r.src.Host(host)
+	return err == nil && h.Missing[snapshot.Addresses] != ""
 }
 
 // pick takes the address of the sender's family, as far as its own words tell that, and IPv4 first where they do not.

@@ -76,7 +76,7 @@ func fragment(p *packet.Packet) uint16 {
 }
 
 func address4(a netip.Addr) []byte {
-	if !a.Is4() {
+	if !a.Is4() || packet.IsUnknown(a) {
 		return make([]byte, 4)
 	}
 	b := a.As4()
@@ -84,7 +84,7 @@ func address4(a netip.Addr) []byte {
 }
 
 func address16(a netip.Addr) []byte {
-	if !a.IsValid() {
+	if packet.IsUnknown(a) {
 		return make([]byte, 16)
 	}
 	b := a.As16()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -123,7 +124,7 @@ func (s *explanation) delivered() summary {
 }
 
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
-func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
+func known(a netip.Addr) bool { return !packet.IsUnknown(a) && !a.IsUnspecified() }
 
 // exempting names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did
 // different things on two machines, it is said on which.

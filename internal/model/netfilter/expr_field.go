@@ -52,7 +52,7 @@ func absent() (Span, truth) { return Span{}, no }
 // addressSpan is an address, which need not be known.
 func addressSpan(a netip.Addr, ipv6 bool) (Span, truth) {
 	switch {
-	case a.IsValid():
+	case !packet.IsUnknown(a):
 		return Exactly(AddressValue(a)), yes
 	case ipv6:
 		return anything(128), yes

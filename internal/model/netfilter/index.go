@@ -76,9 +76,9 @@ func (f KeyField) value(c *Context) (Value, bool) {
 	p := c.Packet
 	switch f {
 	case KeySource:
-		return AddressValue(p.Source), p.Source.IsValid()
+		return AddressValue(p.Source), !packet.IsUnknown(p.Source)
 	case KeyDestination:
-		return AddressValue(p.Destination), p.Destination.IsValid()
+		return AddressValue(p.Destination), !packet.IsUnknown(p.Destination)
 	case KeySourcePort:
 		return Value{Lo: uint64(p.SourcePort.Number)}, p.SourcePort.Known()
 	case KeyDestinationPort:

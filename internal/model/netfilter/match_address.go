@@ -2,6 +2,8 @@ package netfilter
 
 import (
 	"net/netip"
+
+	"packetwalk.dev/internal/model/packet"
 )
 
 // MatchAddress tests the source or destination address (-s, -d; kernel: ip_packet_match in net/ipv4/netfilter/ip_tables.c).
@@ -24,7 +26,7 @@ func (m *MatchAddress) match(c *Context) truth {
 	switch {
 	case c.Packet.Frame.ARP != nil:
 		return no // whatever else is asked: the test is for packets of IP
-	case !a.IsValid():
+	case packet.IsUnknown(a) && (m.Prefix.Bits() != 0 || m.Mask.IsValid()):
 		return maybe
 	}
 	if m.Mask.IsValid() {
@@ -86,7 +88,7 @@ func (m *MatchRange) Eval(c *Context) Verdict {
 	if m.Source {
 		a = c.Packet.Source
 	}
-	if !a.IsValid() {
+	if packet.IsUnknown(a) {
 		return c.hold(maybe, m)
 	}
 	return c.hold(truthOf(m.Low.Compare(a) <= 0 && a.Compare(m.High) <= 0).xor(m.Not), m)

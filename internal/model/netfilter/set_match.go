@@ -105,7 +105,7 @@ func appendSetAddress(c *Context, key []Span, source, ipv6 bool) ([]Span, truth)
 	switch {
 	case c.Packet.IsIPv6() != ipv6:
 		return nil, no
-	case a.IsValid():
+	case !packet.IsUnknown(a):
 		return append(key, Exactly(AddressValue(a))), yes
 	case ipv6:
 		return append(key, Span{High: AllOnes}), yes

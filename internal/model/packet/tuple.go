@@ -131,14 +131,20 @@ func (t Tuple) Reply() Tuple {
 	return r
 }
 
-// UnknownAddress stands for an address that a packet has and nobody knows: what a machine masquerades with whose addresses are not known.
-// It is the unspecified address, which no packet has (RFC 1122, 3.2.1.3), and is printed as "?".
+// Addresses that no packet has: of "this network" (RFC 1122, 3.2.1.3), and of the prefix for discarding (RFC 6666).
+var unknown4, unknown6 = netip.AddrFrom4([4]byte{0, 0, 0, 1}), netip.MustParseAddr("100::1")
+
+// UnknownAddress stands for an address of a machine whose own addresses are not known: what it masquerades with, for example. It is printed
+// as "?". Tests of it are neither true nor false.
 func UnknownAddress(ipv6 bool) netip.Addr {
 	if ipv6 {
-		return netip.IPv6Unspecified()
+		return unknown6
 	}
-	return netip.IPv4Unspecified()
+	return unknown4
 }
+
+// IsUnknown tells of an address that is not known: UnknownAddress, or the zero value.
+func IsUnknown(a netip.Addr) bool { return !a.IsValid() || a == unknown4 || a == unknown6 }
 
 // String is "tcp 10.0.0.1:1234 > 10.0.0.2:80", without ports where the protocol has none.
 func (t Tuple) String() string {
@@ -153,9 +159,9 @@ func (t Tuple) DestinationEnd() string { return end(t.Protocol, t.Destination, t
 
 func end(p Protocol, a netip.Addr, port Port) string {
 	switch {
-	case !p.HasPorts() && (!a.IsValid() || a.IsUnspecified()):
+	case !p.HasPorts() && (IsUnknown(a) || a.IsUnspecified()):
 		return "?"
-	case !a.IsValid() || a.IsUnspecified():
+	case IsUnknown(a) || a.IsUnspecified():
 		return "?:" + port.String()
 	case !p.HasPorts():
 		return a.String()

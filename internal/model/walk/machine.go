@@ -212,7 +212,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		switch {
 		case !a.IsValid():
 			return netfilter.Unspec, false
-		case a.IsLoopback() || m.FIB.HasAddress(a) != nil:
+		case a.IsLoopback() || m.FIB.HasAddress(a) != nil || packet.IsUnknown(a): // one of its own
 			return netfilter.LocalAddress, true
 		case a.IsMulticast():
 			return netfilter.MulticastAddress, true
