@@ -139,7 +139,7 @@ func (s *scanner) kindOf(line string) (kind blockKind, begins bool) {
 		return conntrackList, false
 	case isLinkLine(first, second, line):
 		return ipAddress, false
-	case inside(ipRoute) && first == "nexthop":
+	case inside(ipRoute) && (first == "nexthop" || cutRoute(first)):
 		return ipRoute, false
 	case inside(ipAddress) && isAddressLine(first):
 		return ipAddress, false
@@ -175,6 +175,12 @@ func isLinkLine(first, second, line string) bool {
 func isAddressLine(first string) bool {
 	return first == "inet" || first == "inet6" || first == "valid_lft" || first == "altname" || strings.HasPrefix(first, "link/") ||
 		first == "veth" || first == "bridge" || first == "bridge_slave"
+}
+
+// cutRoute tells whether a word among routes begins another one, whatever is left of that.
+func cutRoute(first string) bool {
+	_, ok := routeDestination(first)
+	return ok
 }
 
 // isRouteLine recognises a route as ip-route(8) lists them.
