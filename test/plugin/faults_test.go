@@ -229,8 +229,8 @@ func (p *plugin) deletePods(t *testing.T) {
 	})
 }
 
-// podOfCaptureKilled: the pod on the node goes while its state is read: its server is stopped when it has greeted and not answered all. On a
-// busy machine the capture may be over before that: then it is tried again.
+// podOfCaptureKilled: the pod on the node goes while its state is read: its server is stopped when it has greeted and not answered all. On
+// a busy machine the capture may be over before that: then it is tried again.
 func podOfCaptureKilled(t *testing.T, p *plugin) {
 	file := filepath.Join(p.dir, "half")
 	for try := 1; ; try++ {
