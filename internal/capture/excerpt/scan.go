@@ -114,7 +114,7 @@ type scanner struct {
 func (s *scanner) scan() {
 	s.reset()
 	for s.at < len(s.lines) {
-		line := unannotated(clean(s.lines[s.at]))
+		line := plainPrompt(unannotated(clean(s.lines[s.at])))
 		s.at++
 		if s.foreign(line) {
 			continue
