@@ -13,6 +13,9 @@ var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
 
 // unannotated is a line without what somebody wrote behind it. A comment of the rule's own stays, whatever it has.
 func unannotated(line string) string {
+	if strings.IndexByte(line, '<') < 0 && strings.IndexByte(line, '#') < 0 && strings.IndexByte(line, general) < 0 {
+		return line
+	}
 	for _, at := range annotation.FindAllStringIndex(line, -1) {
 		before := line[:at[0]]
 		if before == "" {
@@ -127,6 +130,9 @@ func (s *scanner) endRules() {
 
 // lacksTarget tells of a rule that does nothing: people copy such ones when their end is cut off. Some matches do something themselves.
 func lacksTarget(r *iptables.Rule) bool {
+	if r.Unknown == "" && r.Target.Name != "" {
+		return false
+	}
 	if isBare(r) && len(r.Matches) == 1 {
 		return false // a comment
 	}

@@ -69,6 +69,9 @@ type chainTables map[string]string
 // only: chains that jump to each other are of one table.
 func tablesOfJumps(runs []*run) chainTables {
 	tables := chainTables{}
+	if !slices.ContainsFunc(runs, func(r *run) bool { return r.table == "" }) {
+		return tables // nobody will ask
+	}
 	for again := true; again; {
 		again = false
 		for _, r := range runs {

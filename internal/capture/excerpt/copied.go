@@ -19,8 +19,12 @@ func linesOf(text []byte) []string {
 		}
 	}
 	for i, line := range lines {
-		if entity.MatchString(line) {
+		if strings.IndexByte(line, '&') >= 0 && entity.MatchString(line) {
 			line = html.UnescapeString(line)
+		}
+		if strings.IndexByte(line, general) < 0 {
+			lines[i] = line
+			continue
 		}
 		if rest, isRule := strings.CutPrefix(strings.TrimLeft(line, " \t>"), "-A "); isRule && strings.ContainsAny(rest, "“”„–—") {
 			line = "-A " + typesetDash.ReplaceAllString(typesetQuotes.Replace(rest), "$1--$2")
@@ -41,6 +45,10 @@ var (
 
 // ofRules is the beginning of a line with rules: "ip rule" and "ip link" have numbers of their own.
 var ofRules = regexp.MustCompile(`^(?:\*[a-z]+$|-[AIPN] |:[\w.-]+ \S+ \[|Chain \S+ \()`)
+
+// general is the first byte, in UTF-8, of quotation marks, dashes and arrows (Unicode's blocks General Punctuation, Arrows and Dingbats). Most
+// lines have none.
+const general = 0xe2
 
 // isPrefix tells whether all lines but empty ones begin so, with rules behind some, and numbers count up.
 func isPrefix(prefix *regexp.Regexp, lines []string) bool {

@@ -74,9 +74,11 @@ func (b *builder) doubtUnreached() {
 	})
 	unreached := map[string][]place{}
 	b.each(func(at place, c *built) {
+		if b.saved[at.table] || led[at] || iptables.IsBuiltIn(at.chain) || len(c.rules) == 0 || c.unused {
+			return
+		}
 		known := b.known.book.Chain(reason.IP, at.table, at.chain)
-		inner := known != nil && strings.Contains(known.Name, "{") // one of many, to which no built-in chain leads
-		if !led[at] && !iptables.IsBuiltIn(at.chain) && len(c.rules) > 0 && !c.unused && !b.saved[at.table] && !inner {
+		if known == nil || !strings.Contains(known.Name, "{") { // else it is one of many, to which no built-in chain leads
 			unreached[at.table] = append(unreached[at.table], at)
 		}
 	})
