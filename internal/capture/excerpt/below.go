@@ -133,9 +133,6 @@ func lacksTarget(r *iptables.Rule) bool {
 	if r.Unknown == "" && r.Target.Name != "" {
 		return false
 	}
-	if isBare(r) && len(r.Matches) == 1 {
-		return false // a comment
-	}
 	if r.Unknown != "" {
 		return !strings.Contains(" "+r.Unknown, " -j ") && !strings.Contains(" "+r.Unknown, " -g ") &&
 			!strings.Contains(" "+r.Unknown, " --jump") && !strings.Contains(" "+r.Unknown, " --goto")

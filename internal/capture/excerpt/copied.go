@@ -46,7 +46,7 @@ var (
 // ofRules is the beginning of a line with rules: "ip rule" and "ip link" have numbers of their own.
 var ofRules = regexp.MustCompile(`^(?:\*[a-z]+$|-[AIPN] |:[\w.-]+ \S+ \[|Chain \S+ \()`)
 
-// general is the first byte, in UTF-8, of quotation marks, dashes and arrows (Unicode's blocks General Punctuation, Arrows and Dingbats). Most
+// general is the first byte, in UTF-8, of quotation marks, dashes and arrows (Unicode: General Punctuation, Arrows, Dingbats). Most
 // lines have none.
 const general = 0xe2
 

@@ -49,11 +49,12 @@ const (
 	arptablesSave blockKind = "arptables-save"
 	nftJSON       blockKind = "nft -j list ruleset"
 	nftText       blockKind = "nft list ruleset"
+	ipvsList      blockKind = "ipvsadm -Ln"
 )
 
 // errNothingFound is returned for a text without a line that any program is known to print.
 var errNothingFound = errors.New("no rule, set, route or connection in the text; want output of iptables-save, iptables -S, iptables -L, ipset list, " +
-	"nft -j list ruleset, ebtables-save, ip route, ip addr or conntrack -L")
+	"nft list ruleset, ebtables-save, ip route, ip addr, ipvsadm -Ln or conntrack -L")
 
 // besideNote is what iptables-save and iptables print where the machine has tables of the other variant (iptables: nft-shared.c and
 // xtables-save.c).

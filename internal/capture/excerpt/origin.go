@@ -53,7 +53,7 @@ func (s *scanner) see(line string) {
 		return
 	}
 	s.filtered, s.routes = strings.Contains(command, "|"), parseIPRoute(command)
-	s.nft = parseNFT(command)
+	s.nft, s.form = parseNFT(command), ""
 	switch {
 	case command == "exit" || command == "logout":
 		s.from, s.session = origin{}, ""

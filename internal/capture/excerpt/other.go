@@ -96,11 +96,20 @@ func (s *scanner) other(line string) bool {
 	if strings.HasPrefix(line, "conntrack v") {
 		return true
 	}
+	if s.older(line) {
+		return true
+	}
 	kind, begins := s.kindOf(line)
 	if kind == "" {
 		return false
 	}
-	if n := len(s.blocks); n == 0 || begins || s.lastEnd != s.at-1 || s.blocks[n-1].Kind != kind {
+	s.take(kind, begins, line)
+	return true
+}
+
+// take puts a line into the block that goes on, or into a new one.
+func (s *scanner) take(kind blockKind, begins bool, line string) {
+	if n := len(s.blocks); n == 0 || begins || s.lastEnd < s.at-1 || s.blocks[n-1].Kind != kind {
 		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered, from: s.from, command: s.routes})
 	}
 	last := &s.blocks[len(s.blocks)-1]
@@ -111,7 +120,6 @@ func (s *scanner) other(line string) bool {
 		s.reset()
 		s.now.members = members
 	}
-	return true
 }
 
 // kindOf recognises a line of another program; begins tells that it is the first of a block.
@@ -148,6 +156,10 @@ func (s *scanner) kindOf(line string) (kind blockKind, begins bool) {
 	case isRouteLine(fields), s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "nexthop ") &&
 		isRouteLine(append(fields, "dev", "")):
 		return ipRoute, false
+	case strings.HasPrefix(line, "IP Virtual Server version"):
+		return ipvsList, true
+	case inside(ipvsList) && (first == "Prot" || first == "->" || ipvsService.MatchString(line)):
+		return ipvsList, false
 	case strings.HasPrefix(first, "net.") && len(fields) >= 3 && second == "=":
 		return sysctlList, false
 	}

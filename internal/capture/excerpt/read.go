@@ -190,6 +190,8 @@ func (rd *reader) read(b block) (snapshot.Part, error) {
 		return snapshot.Routes, nil
 	case ipAddress:
 		return snapshot.Addresses, rd.addresses(b)
+	case ipvsList:
+		return snapshot.IPVS, rd.virtualServices(b)
 	case ipRule:
 		return snapshot.Policy, rd.policy(b)
 	}

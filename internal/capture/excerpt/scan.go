@@ -105,6 +105,9 @@ type scanner struct {
 	from     origin    // of what the present command printed
 	routes   ipRouteOf // what the present command asked for
 	nft      nftOf
+	form     string // of a program's output whose lines are written as those of ip: its heading
+	link     string // the interface that such lines are about
+	links    int    // how many there were
 	filtered bool   // it went through another program: lines may be missing
 	session  string // the command that opened the shell whose bare prompts follow
 	lastRule ruleAt

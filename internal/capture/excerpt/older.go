@@ -1,0 +1,208 @@
+package excerpt
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// older takes a line of a program that ip(8) replaced, or of ip -br, and writes what it says as ip itself does: "route -n", "netstat -rn",
+// "ifconfig", "ip -br addr" and "ip -br link".
+func (s *scanner) older(line string) bool {
+	fields := strings.Fields(line)
+	heading, link, brief := routeHeading(fields), ifconfigLink.FindStringSubmatch(line), briefLink.FindStringSubmatch(line)
+	switch {
+	case heading != "":
+		s.form = heading
+	case link != nil:
+		s.form, s.link = ifconfig, link[1]
+		flags := strings.ReplaceAll(link[2], "RUNNING", "RUNNING,LOWER_UP")
+		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <%s> mtu %s", s.nextLink(), link[1], flags, link[3]))
+	case brief != nil && isBrief(brief[3]):
+		s.brief(brief[1], brief[2], strings.Fields(brief[3]))
+	case s.form == routes || s.form == netstat:
+		route := oldRoute(fields, s.form)
+		if route == "" {
+			s.form = ""
+			return false
+		}
+		s.take(ipRoute, false, route)
+	case s.form == ifconfig && s.lastEnd == s.at-1:
+		return s.ifconfig(fields)
+	default:
+		return false
+	}
+	s.lastEnd = s.at
+	return true
+}
+
+// The forms that have headings: what stands in their columns follows from them.
+const (
+	routes   = "Destination Gateway Genmask Flags Metric Ref Use Iface"
+	netstat  = "Destination Gateway Genmask Flags MSS Window irtt Iface"
+	ifconfig = "ifconfig"
+)
+
+func routeHeading(fields []string) string {
+	if heading := strings.Join(fields, " "); heading == routes || heading == netstat {
+		return heading
+	}
+	return ""
+}
+
+var (
+	ifconfigLink = regexp.MustCompile(`^([\w.@-]+): flags=[0-9]+<([A-Z0-9_,]*)>\s+mtu ([0-9]+)$`)
+	briefLink    = regexp.MustCompile(`^([\w.@-]+)\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(?:\s+(.*))?$`)
+)
+
+// oldRoute is a line of route -n as ip route prints it; "" for another line.
+func oldRoute(fields []string, heading string) string {
+	if len(fields) != 8 {
+		return ""
+	}
+	to, err := netip.ParseAddr(strings.Replace(fields[0], "default", "0.0.0.0", 1))
+	mask, err2 := netip.ParseAddr(fields[2])
+	if err != nil || err2 != nil || !to.Is4() || !mask.Is4() {
+		return ""
+	}
+	ones, bits := net.IPMask(mask.AsSlice()).Size()
+	if bits == 0 {
+		return ""
+	}
+	route := netip.PrefixFrom(to, ones).String()
+	if strings.Contains(fields[3], "!") {
+		return "unreachable " + route
+	}
+	if via, err := netip.ParseAddr(fields[1]); err == nil && strings.Contains(fields[3], "G") {
+		route += " via " + via.String()
+	}
+	route += " dev " + fields[7]
+	if heading == routes && fields[4] != "0" {
+		route += " metric " + fields[4]
+	}
+	return route
+}
+
+// ifconfig takes a line below an interface's name.
+func (s *scanner) ifconfig(fields []string) bool {
+	switch {
+	case len(fields) >= 4 && fields[0] == "inet" && fields[2] == "netmask":
+		mask, err := netip.ParseAddr(fields[3])
+		if err != nil || !mask.Is4() {
+			return false
+		}
+		ones, _ := net.IPMask(mask.AsSlice()).Size()
+		broadcast := ""
+		if len(fields) >= 6 && fields[4] == "broadcast" {
+			broadcast = " brd " + fields[5]
+		}
+		s.take(ipAddress, false, fmt.Sprintf("inet %s/%d%s scope global %s", fields[1], ones, broadcast, s.link))
+	case len(fields) >= 4 && fields[0] == "inet6" && fields[2] == "prefixlen":
+		scope := "global"
+		if strings.HasPrefix(fields[1], "fe80") {
+			scope = "link"
+		}
+		s.take(ipAddress, false, fmt.Sprintf("inet6 %s/%s scope %s", fields[1], fields[3], scope))
+	case len(fields) >= 2 && fields[0] == "ether":
+		s.take(ipAddress, false, "link/ether "+fields[1])
+	case len(fields) >= 1 && slices.Contains([]string{"loop", "RX", "TX", "device", "unspec", "tunnel"}, fields[0]):
+	default:
+		return false
+	}
+	s.lastEnd = s.at
+	return true
+}
+
+// isBrief tells what can stand behind an interface's state: addresses, or its link-layer address and its flags.
+func isBrief(rest string) bool {
+	for _, word := range strings.Fields(rest) {
+		if _, err := netip.ParsePrefix(word); err != nil && packet.MAC.IsZero(macOf(word)) && word[0] != '<' && word != "peer" {
+			return false
+		}
+	}
+	return true
+}
+
+func macOf(word string) packet.MAC {
+	mac, _ := packet.ParseMAC(word)
+	return mac
+}
+
+// brief takes an interface of ip -br. Of ip -br addr its flags are what its state tells.
+func (s *scanner) brief(name, state string, rest []string) {
+	flags := map[string]string{"UP": "<UP,LOWER_UP>", "UNKNOWN": "<UP,LOWER_UP>"}[state]
+	kind := "link/ether 00:00:00:00:00:00"
+	var addresses []string
+	for _, word := range rest {
+		switch {
+		case word[0] == '<':
+			flags = word
+		case strings.Contains(word, "/"):
+			addresses = append(addresses, word)
+		case word != "peer":
+			kind = "link/ether " + word
+		}
+	}
+	if name == "lo" {
+		kind = "link/loopback 00:00:00:00:00:00"
+	}
+	s.take(ipAddress, false, fmt.Sprintf("%d: %s: %s mtu 1500", s.nextLink(), name, cmp.Or(flags, "<>")))
+	s.take(ipAddress, false, kind)
+	for _, a := range addresses {
+		family, scope := "inet", "global"
+		if p := netip.MustParsePrefix(a); p.Addr().Is6() {
+			family = "inet6"
+		} else if p.Addr().IsLoopback() {
+			scope = "host"
+		}
+		if netip.MustParsePrefix(a).Addr().IsLinkLocalUnicast() {
+			scope = "link"
+		}
+		s.take(ipAddress, false, family+" "+a+" scope "+scope+" "+name)
+	}
+}
+
+// nextLink numbers interfaces whose listing has no numbers.
+func (s *scanner) nextLink() int {
+	s.links++
+	return s.links
+}
+
+// ipvsService is a service that ipvsadm -Ln lists: "TCP  10.96.0.10:53 rr", or "FWM  5 rr".
+var ipvsService = regexp.MustCompile(`^(TCP|UDP|SCTP|FWM)\s+(\S+)\s+[a-z]{2,10}(?:\s+.*)?$`)
+
+// virtualServices reads what ipvsadm lists.
+func (rd *reader) virtualServices(b block) error {
+	services := []snapshot.VirtualService{} // which were read, if none is there
+	for line := range strings.Lines(string(b.Text)) {
+		m := ipvsService.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		var v snapshot.VirtualService
+		if m[1] == "FWM" {
+			if _, err := fmt.Sscanf(m[2], "%d", &v.Mark); err != nil {
+				return fmt.Errorf("mark %q: %w", m[2], err)
+			}
+		} else {
+			local, err := netip.ParseAddrPort(m[2])
+			if err != nil {
+				return fmt.Errorf("service: %w (list them with ipvsadm -Ln)", err)
+			}
+			if v.Protocol, err = packet.ParseProtocol(strings.ToLower(m[1])); err != nil {
+				return err
+			}
+			v.Local = local
+		}
+		services = append(services, v)
+	}
+	rd.Host.VirtualServices = append(services, rd.Host.VirtualServices...)
+	return nil
+}

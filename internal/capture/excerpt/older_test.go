@@ -1,0 +1,90 @@
+package excerpt
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/answer/authors"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// TestOlder: what older programs print is read as ip's output that says the same.
+func TestOlder(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"route -n", `Kernel IP routing table
+Destination     Gateway         Genmask         Flags Metric Ref    Use Iface
+0.0.0.0         10.0.0.1        0.0.0.0         UG    100    0        0 eth0
+10.0.0.0        0.0.0.0         255.255.255.0   U     0      0        0 eth0
+10.9.0.0        -               255.255.0.0     !     0      -        0 -
+`, "0.0.0.0/0 via 10.0.0.1 dev eth0 metric 100\n10.0.0.0/24 dev eth0\nunreachable 10.9.0.0/16\n"},
+		{"netstat -rn", `Destination     Gateway         Genmask         Flags   MSS Window  irtt Iface
+default         10.0.0.1        0.0.0.0         UG        0 0          0 eth0
+10.0.0.0        0.0.0.0         255.255.0.255   U         0 0          0 eth0
+`, "0.0.0.0/0 via 10.0.0.1 dev eth0\n" + // and a mask that is none
+			"10.0.0.0        0.0.0.0         255.255.0.255   U         0 0          0 eth0\n"},
+		{"ifconfig", `eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
+        inet 10.0.0.4  netmask 255.255.255.0  broadcast 10.0.0.255
+        inet6 fe80::1  prefixlen 64  scopeid 0x20<link>
+        ether 00:0d:3a:00:00:01  txqueuelen 1000  (Ethernet)
+        RX packets 1  bytes 2 (2.0 B)
+
+lo: flags=73<UP,LOOPBACK,RUNNING>  mtu 65536
+        inet 127.0.0.1  netmask 255.0.0.0
+`, "1: eth0: <UP,BROADCAST,RUNNING,LOWER_UP,MULTICAST> mtu 1500\ninet 10.0.0.4/24 brd 10.0.0.255 scope global eth0\n" +
+			"inet6 fe80::1/64 scope link\nlink/ether 00:0d:3a:00:00:01\n" +
+			"2: lo: <UP,LOOPBACK,RUNNING,LOWER_UP> mtu 65536\ninet 127.0.0.1/8 scope global lo\n"},
+		{"ip -br addr", "lo   UNKNOWN 127.0.0.1/8 ::1/128\neth0 UP 10.0.0.4/24 fe80::1/64\nveth0@if5 DOWN\n",
+			"1: lo: <UP,LOWER_UP> mtu 1500\nlink/loopback 00:00:00:00:00:00\ninet 127.0.0.1/8 scope host lo\ninet6 ::1/128 scope global lo\n" +
+				"2: eth0: <UP,LOWER_UP> mtu 1500\nlink/ether 00:00:00:00:00:00\ninet 10.0.0.4/24 scope global eth0\ninet6 fe80::1/64 scope link eth0\n" +
+				"3: veth0@if5: <> mtu 1500\nlink/ether 00:00:00:00:00:00\n"},
+		{"ip -br link", "eth0 UP 00:0d:3a:00:00:01 <BROADCAST,UP,LOWER_UP>\n",
+			"1: eth0: <BROADCAST,UP,LOWER_UP> mtu 1500\nlink/ether 00:0d:3a:00:00:01\n"},
+		{"prose", "eth0 UP is what I see.\n$ ip route\ndefault via 10.0.0.1 dev eth0\n", "default via 10.0.0.1 dev eth0\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := everywhere.parse("", []byte(c.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			for _, b := range f.Blocks {
+				got.Write(b.Text)
+			}
+			if diff := cmp.Diff(c.want, got.String()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestVirtualServices(t *testing.T) {
+	const heading = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
+	for text, want := range map[string]string{
+		heading: "",
+		heading + "TCP  10.96.0.10:53 rr\n  -> 10.1.1.1:53 Masq 1 0 0\nUDP  [fd00::a]:53 rr persistent 10800\nFWM  5 wlc\n": "service tcp 10.96.0.10:53, " +
+			"service udp [fd00::a]:53, service for the mark 0x5",
+		heading + "TCP  dns.example:domain rr\n": "not read",
+	} {
+		src, err := Read(authors.Book(nil, nil, nil), nil, "n", []byte(text+"$ ip route\ndefault via 10.0.0.1 dev eth0\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := src.Host("node/n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i := range h.VirtualServices {
+			got = append(got, h.VirtualServices[i].String())
+		}
+		said := strings.Join(got, ", ")
+		if h.VirtualServices == nil {
+			said = "not read"
+		}
+		if said != want || h.Missing[snapshot.IPVS] != "" {
+			t.Errorf("%q: %s, missing %q", text, said, h.Missing[snapshot.IPVS])
+		}
+	}
+}
