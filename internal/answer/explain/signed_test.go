@@ -148,6 +148,7 @@ func goldens(t *testing.T) []written {
 		{"Azure NPM", "internal/answer/explain/foreign/testdata/npm.txt"},
 		{"Docker", "internal/answer/explain/foreign/testdata/docker-*.txt"},
 		{"CNI portmap", "internal/answer/explain/foreign/testdata/portmap.txt"},
+		{"Istio", "internal/answer/explain/foreign/testdata/istio-*.txt"},
 	} {
 		paths, err := filepath.Glob(root + from.files)
 		if err != nil || len(paths) == 0 {
