@@ -149,6 +149,8 @@ func goldens(t *testing.T) []written {
 		{"Docker", "internal/answer/explain/foreign/testdata/docker-*.txt"},
 		{"CNI portmap", "internal/answer/explain/foreign/testdata/portmap.txt"},
 		{"Istio", "internal/answer/explain/foreign/testdata/istio-*.txt"},
+		{"NodeLocal DNSCache", "internal/answer/explain/foreign/testdata/nodelocaldns.txt"},
+		{"AKS LocalDNS", "internal/answer/explain/foreign/testdata/aks-localdns.txt"},
 	} {
 		paths, err := filepath.Glob(root + from.files)
 		if err != nil || len(paths) == 0 {
