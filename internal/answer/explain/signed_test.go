@@ -151,6 +151,7 @@ func goldens(t *testing.T) []written {
 		{"Istio", "internal/answer/explain/foreign/testdata/istio-*.txt"},
 		{"NodeLocal DNSCache", "internal/answer/explain/foreign/testdata/nodelocaldns.txt"},
 		{"AKS LocalDNS", "internal/answer/explain/foreign/testdata/aks-localdns.txt"},
+		{"AWS VPC CNI", "internal/answer/explain/foreign/testdata/aws-cni-*.txt"},
 	} {
 		paths, err := filepath.Glob(root + from.files)
 		if err != nil || len(paths) == 0 {
