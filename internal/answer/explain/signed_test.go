@@ -152,6 +152,7 @@ func goldens(t *testing.T) []written {
 		{"NodeLocal DNSCache", "internal/answer/explain/foreign/testdata/nodelocaldns.txt"},
 		{"AKS LocalDNS", "internal/answer/explain/foreign/testdata/aks-localdns.txt"},
 		{"AWS VPC CNI", "internal/answer/explain/foreign/testdata/aws-cni-*.txt"},
+		{"Linkerd", "internal/answer/explain/foreign/testdata/linkerd.txt"},
 	} {
 		paths, err := filepath.Glob(root + from.files)
 		if err != nil || len(paths) == 0 {
