@@ -153,6 +153,7 @@ func goldens(t *testing.T) []written {
 		{"AKS LocalDNS", "internal/answer/explain/foreign/testdata/aks-localdns.txt"},
 		{"AWS VPC CNI", "internal/answer/explain/foreign/testdata/aws-cni-*.txt"},
 		{"Linkerd", "internal/answer/explain/foreign/testdata/linkerd.txt"},
+		{"flannel", "internal/answer/explain/foreign/testdata/flannel*.txt"},
 	} {
 		paths, err := filepath.Glob(root + from.files)
 		if err != nil || len(paths) == 0 {
