@@ -154,6 +154,7 @@ func goldens(t *testing.T) []written {
 		{"AWS VPC CNI", "internal/answer/explain/foreign/testdata/aws-cni-*.txt"},
 		{"Linkerd", "internal/answer/explain/foreign/testdata/linkerd.txt"},
 		{"flannel", "internal/answer/explain/foreign/testdata/flannel*.txt"},
+		{"Cilium", "internal/answer/explain/foreign/testdata/cilium.txt"},
 	} {
 		paths, err := filepath.Glob(root + from.files)
 		if err != nil || len(paths) == 0 {
