@@ -145,7 +145,7 @@ func goldens(t *testing.T) []written {
 		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix*.txt"},
 		{"kube-router", "internal/answer/explain/foreign/testdata/kube-router.txt"},
 		{"Weave Net", "internal/answer/explain/foreign/testdata/weave.txt"},
-		{"Azure NPM", "internal/answer/explain/foreign/testdata/npm.txt"},
+		{"Azure NPM", "internal/answer/explain/foreign/testdata/npm*.txt"},
 		{"Docker", "internal/answer/explain/foreign/testdata/docker-*.txt"},
 		{"CNI portmap", "internal/answer/explain/foreign/testdata/portmap.txt"},
 		{"Istio", "internal/answer/explain/foreign/testdata/istio-*.txt"},
