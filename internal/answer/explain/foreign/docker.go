@@ -8,6 +8,8 @@ func docker() reason.Writer {
 	const (
 		published = "Docker: port published by the container {end}"
 		isolated  = "Docker: from one of its networks to another"
+		apart     = "Docker: containers of one network may not reach each other (inter-container communication is off)"
+		swarm     = "Docker: port {port}, published by a service of a swarm"
 	)
 	filter := func(name, purpose string, rules ...reason.Line) reason.Chain {
 		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
@@ -19,7 +21,7 @@ func docker() reason.Writer {
 	return reason.Writer{
 		Name: "Docker", File: "internal/answer/explain/foreign/docker.go",
 		Words: map[string]string{"bridge": `docker[0-9]+|br-[0-9a-f]{12}|docker_gwbridge`, "port": "[0-9]+", "direction": "[io]ifname",
-			"link": `[^\s-]\S*`, "hook": "PREROUTING|OUTPUT|POSTROUTING"},
+			"link": `[^\s-]\S*`, "hook": "PREROUTING|OUTPUT|POSTROUTING", "container": `[0-9.]+/32`},
 		Chains: []reason.Chain{
 			filter("FORWARD", "where Docker begins",
 				reason.Line{To: "DOCKER-USER", For: "Docker: rules of the machine's owner, before its own"},
@@ -32,10 +34,17 @@ func docker() reason.Writer {
 			filter("DOCKER-USER", "rules of the machine's owner", reason.Line{To: "RETURN", Text: "-j RETURN",
 				For: "Docker: nothing more of the machine's owner"}),
 			filter("DOCKER-FORWARD", "Docker's networks",
+				reason.Line{To: "DOCKER-INGRESS", For: "Docker: is it for a port that a service of a swarm publishes?"},
 				reason.Line{To: "DOCKER-CT", For: "Docker: is it of a connection that was let through before?"},
 				reason.Line{To: "DOCKER-INTERNAL", For: "Docker: networks without a way out"},
 				reason.Line{To: "DOCKER-BRIDGE", For: "Docker: is it for one of its networks?"},
+				reason.Line{To: "DROP", Text: "-i {link} -o {other}", For: apart},
+				reason.Line{To: "ACCEPT", Text: "-i {link} -o {other}", For: "Docker: containers of one network reach each other"},
 				reason.Line{To: "ACCEPT", Text: "-i {link}", For: "Docker: its containers reach what is outside their network"}),
+			filter("DOCKER-INGRESS", "ports that services of a swarm publish",
+				reason.Line{To: "ACCEPT", Text: "--dport {port}", For: swarm},
+				reason.Line{To: "ACCEPT", Text: "--sport {port} -m conntrack --ctstate RELATED,ESTABLISHED", For: established.For},
+				reason.Line{To: "RETURN", For: "Docker: no port that a service of a swarm publishes"}),
 			filter("DOCKER-CT", "connections that were let through before", established),
 			filter("DOCKER-INTERNAL", "networks without a way out",
 				reason.Line{To: "DROP", For: "Docker: a network without a way out"}),
@@ -43,6 +52,8 @@ func docker() reason.Writer {
 				reason.Line{To: "DOCKER", Text: "-o {link}", For: "Docker: is it for a port that a container publishes?"}),
 			filter("DOCKER", "ports that containers publish",
 				reason.Line{To: "ACCEPT", Text: "-d {end} *--dport {port}", For: published},
+				reason.Line{To: "ACCEPT", Text: "-o {link} -p icmp", For: "Docker: ICMP to a network in mode routed"},
+				reason.Line{To: "ACCEPT", Text: "! -i {link} -o {other}", For: "Docker: a network in mode nat-unprotected: every port is open"},
 				reason.Line{To: "DROP", Text: "-o {link}", For: "Docker: a container's port that is not published"}),
 			filter("DOCKER-ISOLATION-STAGE-1", "keeps Docker's networks apart: from one of them",
 				reason.Line{To: "DOCKER-ISOLATION-STAGE-2", Text: "-i {link} *", For: "Docker: from one of its networks, to which?"},
@@ -50,8 +61,25 @@ func docker() reason.Writer {
 			filter("DOCKER-ISOLATION-STAGE-2", "keeps Docker's networks apart: to another one",
 				reason.Line{To: "DROP", For: isolated}, reason.Line{To: "RETURN", For: "Docker: from none of its networks to another"}),
 			{Table: "nat", Name: "{hook}", For: "where Docker begins", Rules: []reason.Line{
+				{To: "DOCKER-INGRESS", For: "Docker: is it for a port that a service of a swarm publishes?"},
 				{To: "DOCKER", For: "Docker: is it for a port that a container publishes?"},
 				{To: "MASQUERADE", Text: "-s {net} ! -o {bridge}", For: "Docker: its containers' network"},
+				{To: "SNAT", Text: "-s {net} ! -o {bridge} -j SNAT --to-source {address}",
+					For: "Docker: its containers' network leaves with {address}, as its option host_ipv4 says"},
+				{To: "MASQUERADE", Text: "-s {container} -d {container} *--dport {port}",
+					For: "Docker: a container that reaches itself through the port that it publishes"},
+				{To: "MASQUERADE", Text: "-o {bridge} -m addrtype --src-type LOCAL", For: "Docker: from the machine itself to a container"},
+				{To: "SNAT", Text: "-o {bridge} -m addrtype --src-type LOCAL -j SNAT --to-source {address}",
+					For: "Docker: from the machine itself to a container, with {address}, as the network's option host_ipv4 says"},
+			}},
+			{Table: "raw", Name: "PREROUTING", For: "keeps others from containers' own addresses", Rules: []reason.Line{
+				{To: "DROP", Text: "-d {container} ! -i {bridge}", For: "Docker: nobody outside reaches a container's own address"},
+				{To: "DROP", Text: "-d 127.0.0.1/32 ! -i lo *--dport {port}",
+					For: "Docker: port {port} is published on 127.0.0.1: only for the machine itself"},
+			}},
+			{Table: "nat", Name: "DOCKER-INGRESS", For: "ports that services of a swarm publish", Rules: []reason.Line{
+				{To: "DNAT", Text: "--dport {port} -j DNAT --to-destination {end}", For: swarm + ", through {end}, the swarm's ingress network"},
+				{To: "RETURN", For: "Docker: no port that a service of a swarm publishes"},
 			}},
 			{Table: "nat", Name: "DOCKER", For: "ports that containers publish", Rules: []reason.Line{
 				{To: "RETURN", Text: "-i {link}", For: "Docker: from a container, which is not led back"},
