@@ -21,6 +21,7 @@ type explanation struct {
 	local      string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
 	stopped    *refusal      // by which rule the request's way ended
 	toDrop     *marking      // by which the request is marked to be dropped, as others' rules are to do
+	redirected bool          // a program of the machine takes the request, in place of its destination: a proxy
 	reads      string        // what the conclusion is from: "the text shows"
 }
 

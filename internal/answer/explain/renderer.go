@@ -278,10 +278,15 @@ func (t *renderer) markFor(v *netfilter.Visit) *marking {
 	return nil
 }
 
-// note keeps a translation of the request's source: the sentence at the end tells it. That of a packet that carries it is none.
+// note keeps what the sentence at the end tells of a translation of the request: that of its source, and whether a program of the machine
+// takes it in place of its destination. That of a packet that carries it is none.
 func (t *renderer) note(tr *translation, st *walk.Step) {
-	if !t.reply && tr.field == "source" && st.Packet.Tunnel == nil {
+	switch {
+	case t.reply || st.Packet.Tunnel != nil:
+	case tr.field == "source":
 		t.explanation.sources = append(t.explanation.sources, *tr)
+	default:
+		t.explanation.redirected = strings.HasPrefix(strings.ToLower(tr.does), "redirect")
 	}
 }
 

@@ -40,6 +40,10 @@ func (s *explanation) conclusion() summary {
 		if end.Forwarder != "" {
 			a.sentence += "; what " + whoIsBeyond(end.Packet.Destination) + " sees is decided there"
 		}
+		if s.redirected {
+			start := s.start()
+			a.sentence += "; what " + start.DestinationEnd() + " sees is decided there"
+		}
 		if m := s.toDrop; m != nil {
 			a.conditions = append(a.conditions, fmt.Sprintf("it is marked to be dropped (%s %#x by %s%s), and no rule that is shown drops it", m.field,
 				m.bits, m.ref, colon(m.why)))
@@ -103,6 +107,9 @@ func (s *explanation) aftermath() []string {
 func (s *explanation) delivered() summary {
 	end := &s.outcome.End
 	viewer, source := cmp.Or(end.Forwarder, "the destination"), end.Packet.SourceEnd()
+	if s.redirected {
+		viewer = "what listens on " + end.Packet.DestinationEnd() + " of " + hostName(end.Host)
+	}
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
 		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is not known here)"
 	}
