@@ -50,6 +50,7 @@ const (
 	nftJSON       blockKind = "nft -j list ruleset"
 	nftText       blockKind = "nft list ruleset"
 	ipvsList      blockKind = "ipvsadm -Ln"
+	bridgeFDB     blockKind = "bridge fdb"
 )
 
 // errNothingFound is returned for a text without a line that any program is known to print.

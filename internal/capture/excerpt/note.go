@@ -27,6 +27,7 @@ type assumptionKind string
 const (
 	assumedTable     assumptionKind = "table"             // which table a chain stands in
 	assumedChain     assumptionKind = "chain"             // which chain a listed rule stands in
+	assumedRun       assumptionKind = "run"               // commands that make rules
 	assumedContents  assumptionKind = "contents"          // a well-known chain's rules
 	assumedJump      assumptionKind = "jump"              // the rule that leads to a well-known chain
 	assumedPolicy    assumptionKind = "policy"            // of built-in chains
@@ -39,8 +40,8 @@ const (
 )
 
 // kinds is the order in which assumptions are told: the text first, then what is beyond it.
-var kinds = []assumptionKind{leftOut, assumedTable, assumedChain, hiddenInterfaces, conflict, assumedOrder, missingRules, assumedContents,
-	assumedJump, assumedPolicy, missingChain}
+var kinds = []assumptionKind{leftOut, assumedRun, assumedTable, assumedChain, hiddenInterfaces, conflict, assumedOrder, missingRules,
+	assumedContents, assumedJump, assumedPolicy, missingChain}
 
 func (n *notes) note(kind assumptionKind, line int, format string, args ...any) {
 	n.all = append(n.all, assumption{kind, line, fmt.Sprintf(format, args...)})

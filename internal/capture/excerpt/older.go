@@ -175,6 +175,9 @@ func (s *scanner) nextLink() int {
 	return s.links
 }
 
+// fdbLine is an entry that "bridge fdb" lists.
+var fdbLine = regexp.MustCompile(`^(?:[0-9a-f]{2}:){5}[0-9a-f]{2} dev \S+`)
+
 // ipvsService is a service that ipvsadm -Ln lists: "TCP  10.96.0.10:53 rr", or "FWM  5 rr".
 var ipvsService = regexp.MustCompile(`^(TCP|UDP|SCTP|FWM)\s+(\S+)\s+[a-z]{2,10}(?:\s+.*)?$`)
 

@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,5 +87,83 @@ func TestVirtualServices(t *testing.T) {
 		if said != want || h.Missing[snapshot.IPVS] != "" {
 			t.Errorf("%q: %s, missing %q", text, said, h.Missing[snapshot.IPVS])
 		}
+	}
+}
+
+// TestMade: commands that add rules are read for what they leave behind.
+func TestMade(t *testing.T) {
+	f, saved := tablesOf(t, `#!/bin/sh
+sudo iptables -t nat -A POSTROUTING -s 10.0.0.0/8 -j MASQUERADE
+iptables -P FORWARD DROP
+iptables -A FORWARD -i eth0 -j ACCEPT
+iptables -A FORWARD -t filter -i eth1 -j ACCEPT
+iptables -I FORWARD -p tcp --dport 25 -j DROP
+iptables -I FORWARD 2 -m comment --comment "no -A here" -j LOG
+iptables -D FORWARD 1
+ip6tables -A INPUT -p ipv6-icmp -j ACCEPT
+`)
+	const want = `*nat
+:POSTROUTING ACCEPT [0:0]
+-A POSTROUTING -s 10.0.0.0/8 -j MASQUERADE
+COMMIT
+*filter
+:FORWARD DROP [0:0]
+-A FORWARD -p tcp -m tcp --dport 25 -j DROP
+-A FORWARD -m comment --comment "no -A here" -j LOG
+-A FORWARD -i eth0 -j ACCEPT
+-A FORWARD -i eth1 -j ACCEPT
+COMMIT
+`
+	if diff := cmp.Diff(want, saved); diff != "" {
+		t.Error(diff)
+	}
+	if len(f.IPv6) != 1 || !f.Tables[1].Chains[0].Partial {
+		t.Errorf("IPv6 %v; FORWARD may have other rules: %v", f.IPv6, f.Tables[1].Chains[0].Partial)
+	}
+	const deletes = "line 8: a command that changes rules (-D) is not carried out"
+	if !slices.ContainsFunc(f.Assumed, func(a assumption) bool { return a.Text == deletes }) {
+		t.Errorf("assumed %v", f.Assumed)
+	}
+}
+
+func TestRuleCounters(t *testing.T) {
+	_, saved := tablesOf(t, "$ iptables -S -v\n-P FORWARD ACCEPT -c 1 60\n-A FORWARD -s 10.0.0.0/8 -c 5 300 -j DROP\n"+
+		"-A FORWARD -m comment --comment \"a -c 1 2 b\" -c 0 0 -j ACCEPT\n")
+	const want = "*filter\n:FORWARD ACCEPT [0:0]\n[5:300] -A FORWARD -s 10.0.0.0/8 -j DROP\n" +
+		"[0:0] -A FORWARD -m comment --comment \"a -c 1 2 b\" -j ACCEPT\nCOMMIT\n"
+	if diff := cmp.Diff(want, saved); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestBridges: what a bridge's own programs print.
+func TestBridges(t *testing.T) {
+	f, err := everywhere.parse("", []byte(`Bridge table: filter
+
+Bridge chain: INPUT, entries: 0, policy: ACCEPT
+
+Bridge chain: FORWARD, entries: 1, policy: DROP
+-p IPv4 --ip-src 10.0.0.1 -j ACCEPT
+
+Bridge chain: MINE, entries: 1, policy: RETURN
+-i eth0 -j DROP
+$ bridge fdb show
+02:00:00:00:00:01 dev veth0 vlan 1 master cbr0 permanent
+02:00:00:00:00:02 dev veth1 master cbr0
+$ ip route
+default via 10.0.0.1 dev eth0
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, b := range f.Blocks {
+		got.WriteString(string(b.Kind) + ":\n" + strings.ReplaceAll(string(b.Text), "\n\n", "\n"))
+	}
+	const want = "ebtables-save:\n*filter\n:INPUT ACCEPT\n:FORWARD DROP\n-A FORWARD -p IPv4 --ip-src 10.0.0.1 -j ACCEPT\n:MINE RETURN\n-A MINE -i eth0 -j DROP\n" +
+		"bridge fdb:\n02:00:00:00:00:01 dev veth0 vlan 1 master cbr0 permanent\n02:00:00:00:00:02 dev veth1 master cbr0\n" +
+		"ip route:\ndefault via 10.0.0.1 dev eth0\n"
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Error(diff)
 	}
 }

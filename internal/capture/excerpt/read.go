@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/iproute"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/syntax/nftables"
 )
@@ -190,6 +191,10 @@ func (rd *reader) read(b block) (snapshot.Part, error) {
 		return snapshot.Routes, nil
 	case ipAddress:
 		return snapshot.Addresses, rd.addresses(b)
+	case bridgeFDB:
+		entries, err := iproute.ParseFDBText(string(b.Text))
+		rd.Host.FIB.FDB = append(rd.Host.FIB.FDB, entries...)
+		return snapshot.FDB, err
 	case ipvsList:
 		return snapshot.IPVS, rd.virtualServices(b)
 	case ipRule:

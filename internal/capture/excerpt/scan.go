@@ -1,6 +1,8 @@
 package excerpt
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -105,6 +107,8 @@ type scanner struct {
 	from     origin    // of what the present command printed
 	routes   ipRouteOf // what the present command asked for
 	nft      nftOf
+	madeIn   madeIn
+	chain    string // of "ebtables -L", whose rules come
 	form     string // of a program's output whose lines are written as those of ip: its heading
 	link     string // the interface that such lines are about
 	links    int    // how many there were
@@ -177,6 +181,9 @@ func (s *scanner) command(line string) bool {
 	lists, changes := next.options(strings.Fields(stages[0])[1:], strings.HasSuffix(name, "-save"))
 	switch {
 	case changes != "":
+		if s.made(strings.Join(words[i:], " "), next) {
+			return true
+		}
 		s.note(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
 		next = context{}
 	case !lists:
@@ -365,6 +372,9 @@ func (s *scanner) rule(line string) bool {
 	return true
 }
 
+// ruleCounters are those that "iptables -S -v" puts into a rule.
+var ruleCounters = regexp.MustCompile(`(?:^|\s)-c ([0-9]+) ([0-9]+)(?:\s|$)`)
+
 func cutRule(line string) (chain, spec string, counters *iptables.Counters, ok bool) {
 	if line[0] == '[' {
 		text, rest, _ := strings.Cut(line, " ")
@@ -377,6 +387,16 @@ func cutRule(line string) (chain, spec string, counters *iptables.Counters, ok b
 	rest, ok := strings.CutPrefix(line, "-A ")
 	chain, spec, _ = strings.Cut(strings.TrimLeft(rest, " "), " ")
 	spec = strings.TrimSpace(spec)
+	for _, m := range ruleCounters.FindAllStringSubmatchIndex(spec, -1) {
+		if strings.Count(spec[:m[0]], `"`)%2 == 1 {
+			continue // in a comment
+		}
+		var c iptables.Counters
+		_, _ = fmt.Sscan(spec[m[2]:m[3]], &c.Packets)
+		_, _ = fmt.Sscan(spec[m[4]:m[5]], &c.Bytes)
+		counters, spec = &c, strings.TrimSpace(spec[:m[0]]+" "+spec[m[1]:])
+		break
+	}
 	ok = ok && iptables.IsName(chain) && chain != "!" && (spec == "" || spec[0] == '-' || spec[0] == '!')
 	return chain, spec, counters, ok
 }

@@ -273,3 +273,26 @@ func TestRulesText(t *testing.T) {
 		}
 	}
 }
+
+// TestFDBText: what "bridge fdb" prints for people says the same as its JSON.
+func TestFDBText(t *testing.T) {
+	const text = "02:00:00:00:00:01 dev veth0 vlan 1 master cbr0 permanent\n02:00:00:00:00:02 dev veth1 master cbr0\n" +
+		"33:33:00:00:00:01 dev eth0 self permanent\n00:00:00:00:00:00 dev vxlan0 dst 192.0.2.2 port 8472 vni 7 via eth0 self permanent\n"
+	const asJSON = `[{"mac":"02:00:00:00:00:01","ifname":"veth0","vlan":1,"flags":[],"master":"cbr0","state":"permanent"},
+		{"mac":"02:00:00:00:00:02","ifname":"veth1","flags":[],"master":"cbr0","state":""},
+		{"mac":"33:33:00:00:00:01","ifname":"eth0","flags":["self"],"state":"permanent"},
+		{"mac":"00:00:00:00:00:00","ifname":"vxlan0","dst":"192.0.2.2","port":8472,"vni":7,"viaIf":"eth0","flags":["self"],"state":"permanent"}]`
+	want, err := ParseFDB([]byte(asJSON))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseFDBText(text)
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for _, bad := range []string{"02:00:00:00:00:01 dev", "02:00:00:00:00:01 dev x dst 300.0.0.1 self", "02:00:00:00:00:01 dev x vlan a master b"} {
+		if got, err := ParseFDBText(bad); err == nil {
+			t.Errorf("%q is read: %v", bad, got)
+		}
+	}
+}

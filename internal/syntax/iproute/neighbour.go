@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"packetwalk.dev/internal/model/fib"
 )
@@ -87,6 +89,50 @@ func ParseFDB(data []byte) ([]fib.FDBEntry, error) {
 		})
 	}
 	return entries, nil
+}
+
+// ParseFDBText reads what "bridge fdb" prints without -j, as people paste it: "02:00:00:00:00:01 dev veth0 vlan 1 master cbr0 permanent".
+func ParseFDBText(text string) ([]fib.FDBEntry, error) {
+	var list []map[string]any
+	for i, line := range strings.Split(text, "\n") {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		entry := map[string]any{"mac": words[0]}
+		var flags []string
+		for n := 1; n < len(words); n++ {
+			key, named := fdbWords[words[n]]
+			switch {
+			case named && n+1 == len(words):
+				return nil, fmt.Errorf("forwarding database, line %d: %s wants a value", i+1, words[n])
+			case named:
+				n++
+				if number, err := strconv.Atoi(words[n]); err == nil && key != "ifname" && key != "master" {
+					entry[key] = number
+				} else {
+					entry[key] = words[n]
+				}
+			case words[n] == "permanent" || words[n] == "static":
+				entry["state"] = words[n]
+			default:
+				flags = append(flags, words[n])
+			}
+		}
+		entry["flags"] = flags
+		list = append(list, entry)
+	}
+	data, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFDB(data)
+}
+
+// fdbWords are the words with a value, and what they are called in JSON (iproute2: bridge/fdb.c, print_fdb).
+var fdbWords = map[string]string{
+	"dev": "ifname", "vlan": "vlan", "master": "master", "dst": "dst", "port": "port", "vni": "vni", "src_vni": "src_vni", "via": "viaIf",
+	"link-netnsid": "linkNetNsId", "nhid": "nhid",
 }
 
 // remote is a vxlan's entry.
