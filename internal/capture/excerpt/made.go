@@ -36,6 +36,9 @@ func (s *scanner) made(command string, of context) bool {
 	switch option := m[1]; option {
 	case "-N", "--new-chain":
 	case "-P", "--policy":
+		if !isPolicy(strings.TrimSpace(spec)) {
+			return false
+		}
 		s.begin(iptables.Chain{Name: chain, Policy: strings.TrimSpace(spec)}, false)
 	default:
 		at, rest, _ := strings.Cut(spec, " ")

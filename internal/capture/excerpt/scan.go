@@ -288,7 +288,7 @@ func (s *scanner) heading(line string) bool {
 	case len(fields) >= 2 && len(fields) <= 5 && (fields[0] == "-N" || fields[0] == "-P") && iptables.IsName(fields[1]):
 		policy := ""
 		if fields[0] == "-P" {
-			if len(fields) < 3 || !iptables.IsName(fields[2]) {
+			if len(fields) < 3 || !isPolicy(fields[2]) {
 				return false
 			}
 			policy = fields[2]
@@ -316,6 +316,9 @@ func (s *scanner) heading(line string) bool {
 	}
 	return true
 }
+
+// isPolicy tells what a built-in chain can have as its policy.
+func isPolicy(word string) bool { return word == "ACCEPT" || word == "DROP" }
 
 func isTable(name string) bool {
 	return name == iptables.NAT || name == iptables.Filter || name == iptables.Mangle || name == iptables.Raw || name == "security" ||
@@ -366,9 +369,13 @@ func (s *scanner) rule(line string) bool {
 	if !known {
 		r = iptables.Rule{Unknown: spec}
 	}
+	open := !known && (strings.Count(spec, `"`)-strings.Count(spec, `\"`))%2 == 1 // cut off in a comment
+	if open {
+		r = iptables.Rule{Unknown: iptables.UnreadableListed(spec).Unknown}
+	}
 	r.Counters = counters
 	s.put(chain, newShown(s.at, r, false))
-	s.lastRule.text = line
+	s.lastRule.text, s.lastRule.open = line, s.lastRule.open || open
 	return true
 }
 
