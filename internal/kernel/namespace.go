@@ -55,7 +55,7 @@ func CreateNamespace(path string) (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = ns.resetSettings(); err == nil {
+	if err = ns.ResetSettings(); err == nil {
 		err = ns.loopbackUp()
 	}
 	if err != nil {

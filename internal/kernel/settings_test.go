@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/base/netdefaults"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -35,9 +36,9 @@ func TestResetSettings(t *testing.T) {
 	}
 	want := read()
 	other := map[string]string{"0": "1", "1": "0"}
-	for _, d := range interfaceDefaults {
+	for _, d := range netdefaults.Settings {
 		for _, link := range []string{"all", "default", "lo"} {
-			if err := ns.SetSysctls(Sysctl{Key: "net/ipv4/conf/" + link + "/" + d.name, Value: other[d.value]}); err != nil {
+			if err := ns.SetSysctls(Sysctl{Key: "net/ipv4/conf/" + link + "/" + d.Name, Value: other[d.Value]}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -45,7 +46,7 @@ func TestResetSettings(t *testing.T) {
 	if read() == want {
 		t.Fatal("no setting was changed")
 	}
-	if err := ns.resetSettings(); err != nil {
+	if err := ns.ResetSettings(); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(); got != want {

@@ -36,7 +36,7 @@ func TestHostSettings(t *testing.T) {
 	if withoutBridges() {
 		t.Skip("the world has a bridge")
 	}
-	l := &lab{World: world.New(t, "vm-settings")}
+	l := &lab{World: world.New(t, "vm-settings"), namespace: "default"}
 	defer l.printLogs(t)
 	for name, value := range settings {
 		files, _ := filepath.Glob("/proc/sys/net/ipv4/conf/*/" + name) // the pattern is well formed
@@ -56,7 +56,7 @@ func TestHostSettings(t *testing.T) {
 	l.deploy(t, "azure-cni", []string{"whereami.yaml"})
 	l.request(t)
 	l.walk(t)
-	for _, host := range []string{"client", "testvm", "pod/" + l.pods[0].Name} {
+	for _, host := range []string{"client", "testvm", "pod/" + l.namespace + "/" + l.pods[0].Name} {
 		got := l.run(t, commandLimit, "ssh", "--name", l.Name, host, "--", "sysctl", "-n", "net.ipv4.conf.all.forwarding", "net.ipv4.conf.eth0.rp_filter",
 			"net.ipv4.conf.eth0.arp_ignore", "net.ipv4.conf.lo.arp_announce", "net.ipv4.conf.all.accept_redirects")
 		if want := "0 0 0 0 1"; strings.Join(strings.Fields(got), " ") != want {

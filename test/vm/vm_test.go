@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -32,6 +33,7 @@ const (
 // examples are the worlds, each with the manifests that hold at the same time.
 var examples = []struct {
 	name      string
+	namespace string // of what the manifests describe; empty for default
 	manifests []string
 	images    []string // programs that its images are made of
 	bridge    bool     // nodes have a bridge, whose rules are ebtables'
@@ -40,6 +42,7 @@ var examples = []struct {
 	{name: "calico", manifests: []string{"ubuntu.yaml", "othervnet.yaml"}},
 	{name: "iptables", manifests: []string{"nginx.yaml", "ip-masq-agent-config.yaml"}, bridge: true},
 	{name: "outbound", manifests: []string{"whereami.yaml", "second.yaml", "ubuntu.yaml"}, bridge: true},
+	{name: "policy", namespace: "shop", manifests: []string{"shop.yaml", "web-from-nodes.yaml"}},
 	{name: "recipes", manifests: []string{"web.yaml"}},
 	{name: "shop", manifests: []string{"shop.yaml"}, images: []string{"front", "stock", "counter"}, bridge: true},
 	{name: "virtual-node", manifests: []string{"kuard-vnode.yaml"}},
@@ -74,7 +77,7 @@ func TestWorlds(t *testing.T) {
 			continue
 		}
 		t.Run(e.name, func(t *testing.T) {
-			l := &lab{World: world.New(t, "vm-"+e.name)}
+			l := &lab{World: world.New(t, "vm-"+e.name), namespace: cmp.Or(e.namespace, corev1.NamespaceDefault)}
 			defer l.printLogs(t)
 			if e.bridge && withoutBridges() {
 				l.refuse(t, e.name)
@@ -119,8 +122,9 @@ func needVM(t *testing.T) {
 // A lab is a world in the virtual machine.
 type lab struct {
 	*world.World
-	pods     []corev1.Pod
-	services []corev1.Service
+	namespace string // of the pods and services
+	pods      []corev1.Pod
+	services  []corev1.Service
 }
 
 // run runs packetwalk. The command must succeed.
@@ -135,9 +139,13 @@ func (l *lab) run(t *testing.T, limit time.Duration, args ...string) string {
 	return out
 }
 
+func (l *lab) kubectlCommand(args ...string) []string {
+	return append([]string{"kubectl", "--name", l.Name, "--namespace", l.namespace}, args...)
+}
+
 func (l *lab) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	return l.run(t, commandLimit, append([]string{"kubectl", "--name", l.Name}, args...)...)
+	return l.run(t, commandLimit, l.kubectlCommand(args...)...)
 }
 
 // kubectlUntil runs kubectl until it succeeds: in emulation a request may meet a time-out of kubectl's, and a rollout its deadline of
@@ -145,7 +153,7 @@ func (l *lab) kubectl(t *testing.T, args ...string) string {
 func (l *lab) kubectlUntil(t *testing.T, args ...string) {
 	t.Helper()
 	world.Eventually(t, 2*commandLimit, func() error {
-		_, err := l.Try(commandLimit, append([]string{"kubectl", "--name", l.Name}, args...)...)
+		_, err := l.Try(commandLimit, l.kubectlCommand(args...)...)
 		return err
 	})
 }
@@ -232,9 +240,9 @@ var agreed = regexp.MustCompile(`(?m)^kernel: (\d+) of (\d+) steps agree$`)
 func (l *lab) walk(t *testing.T) {
 	type pair struct{ from, to string }
 	var pairs []pair
-	node, pod := "node/"+l.node(t), "pod/"+l.pods[0].Name
+	node, pod := "node/"+l.node(t), "pod/"+l.namespace+"/"+l.pods[0].Name
 	for _, s := range l.services {
-		to := "svc/" + s.Name
+		to := "svc/" + l.namespace + "/" + s.Name
 		pairs = append(pairs, pair{node, to}, pair{pod, to})
 		if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
 			pairs = append(pairs, pair{"internet/client", to})
@@ -294,7 +302,7 @@ spec:
 
 // limits checks that the kernel enforces limits of memory and processor.
 func (l *lab) limits(t *testing.T) {
-	if _, err := l.TryInput(commandLimit, limited, "kubectl", "--name", l.Name, "apply", "-f", "-"); err != nil {
+	if _, err := l.TryInput(commandLimit, limited, l.kubectlCommand("apply", "-f", "-")...); err != nil {
 		t.Fatal(err)
 	}
 	world.Eventually(t, commandLimit, func() error {

@@ -120,6 +120,9 @@ func (g *group) enter(ctx context.Context) error {
 	g.space = space
 	host := g.host
 	g.mu.Unlock()
+	if err := space.ResetSettings(); err != nil {
+		return err
+	}
 	// The group's own link first, so that it is the first in the group, too.
 	if err := g.cfg.Network.AttachNIC(nicOf(g.machineName()), space); err != nil {
 		return err

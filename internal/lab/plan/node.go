@@ -106,7 +106,7 @@ func AdminLabels(n *corev1.Node) map[string]string {
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"
-	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state}
+	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state, "resetSettings": true}
 	ports := object{"type": "portmap", "capabilities": object{"portMappings": true}, "backend": "iptables"}
 	switch c.Spec.Network.Plugin {
 	case cluster.PluginKubenet:

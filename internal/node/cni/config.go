@@ -55,6 +55,9 @@ type config struct {
 	DNS        types.DNS
 	// Promiscuous and Hairpin are kubenet's two ways to let a pod reach itself through a service: see kubenet.go.
 	Promiscuous, Hairpin bool
+	// ResetSettings gives pods the kernel's own network settings instead of the machine's, for nodes that are not the machine's first
+	// network namespace.
+	ResetSettings bool
 
 	// PrevResult is the result of the plugin before this one, or (CHECK, DEL) the ADD's. Nil when there is none.
 	PrevResult *current.Result
@@ -74,6 +77,7 @@ type wireConfig struct {
 	DNS              types.DNS            `json:"dns"`
 	PromiscMode      *bool                `json:"promiscMode"`
 	HairpinMode      *bool                `json:"hairpinMode"`
+	ResetSettings    bool                 `json:"resetSettings"`
 	RawPrevResult    map[string]any       `json:"prevResult"`
 	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
 }
@@ -115,6 +119,7 @@ func parseConfig(data []byte, readFile func(string) ([]byte, error)) (*config, e
 		StateDir:         orDefault(w.StateDir, defaultStateDir),
 		DNS:              w.DNS,
 		ValidAttachments: w.ValidAttachments,
+		ResetSettings:    w.ResetSettings,
 	}
 	var f faults
 	ipam := c.kindDefaults(w, &f)

@@ -12,7 +12,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+
+	"packetwalk.dev/internal/base/netdefaults"
 )
 
 // Versions are the versions of the CNI specification that the plugin speaks.
@@ -155,6 +158,11 @@ func (s *session) attach(a *attachment, pod *os.File, podHandle *netlink.Handle,
 	}()
 	if made, err = s.ensureNode(); err != nil {
 		return err
+	}
+	if s.conf.ResetSettings {
+		if err := ns.WithNetNSPath(a.Netns, func(ns.NetNS) error { return netdefaults.Reset() }); err != nil {
+			return err
+		}
 	}
 	if err := s.net.Attach(a, pod); err != nil {
 		return err

@@ -415,3 +415,20 @@ func TestLibcni(t *testing.T) {
 		}
 	})
 }
+
+// TestResetSettings: a pod whose namespace copied other settings has the kernel's own when the configuration asks for it, and else keeps
+// them, also on its interface.
+func TestResetSettings(t *testing.T) {
+	allModes(t, func(t *testing.T, w *world) {
+		for reset, want := range map[bool]string{false: "8 8", true: "0 0"} {
+			pod := fmt.Sprintf("p%t", reset)
+			w.pod(pod)
+			w.in(pod, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=8", "net.ipv4.conf.default.arp_ignore=8")
+			w.must(call{command: "ADD", pod: pod, conf: map[string]any{"resetSettings": reset}})
+			got := w.in(pod, "sysctl", "-n", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.eth0.arp_ignore")
+			if strings.Join(strings.Fields(got), " ") != want {
+				t.Errorf("resetSettings %t: arp_ignore is %q, want %q", reset, got, want)
+			}
+		}
+	})
+}
