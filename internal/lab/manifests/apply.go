@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -86,11 +87,13 @@ func Delete(ctx context.Context, api rest.Interface, docs []string) error {
 	docs = slices.Clone(docs)
 	slices.Reverse(docs)
 	return each(docs, "delete", func(o object, _ string) error {
-		err := api.Delete().AbsPath(o.path).Param("propagationPolicy", "Background").Do(ctx).Error()
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return untilFound(ctx, func() error {
+			err := api.Delete().AbsPath(o.path).Param("propagationPolicy", "Background").Do(ctx).Error()
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
 	})
 }
 
@@ -112,11 +115,21 @@ func each(docs []string, verb string, do func(o object, doc string) error) error
 	return nil
 }
 
-// untilFound tries again while the API has no such path, until ctx ends.
+// untilFound tries again while the API has no such path, or does not answer, until ctx ends.
 func untilFound(ctx context.Context, try func() error) error {
 	for {
-		if err := try(); !apierrors.IsNotFound(err) || !pause.For(ctx, 20*time.Millisecond) {
+		if err := try(); err == nil || final(err) || !pause.For(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}
+}
+
+// final reports whether an error is the API's last word. It is not where a machine is slow: a handshake or an answer took too long.
+func final(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false // no answer
+	}
+	return !apierrors.IsNotFound(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err) && !apierrors.IsTooManyRequests(err) &&
+		!apierrors.IsServiceUnavailable(err) && !apierrors.IsInternalError(err)
 }
