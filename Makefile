@@ -98,8 +98,8 @@ oracle-long: deps ## the same in 2,000 worlds with 20 changes each: hours
 	cd controlplane/oracle && CI=1 N=$${N:-2000} CHANGES=$${CHANGES:-20} go test -count=1 -v -run TestRandomWorlds -timeout 24h \
 		-exec "$(CURDIR)/scripts/as-root" .
 
-# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, and their network (bridge, transparent or
-# kubenet); and the page that gets the results.
+# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, and their network (bridge, transparent,
+# kubenet or calico); and the page that gets the results.
 FOCUS   ?= \[sig-network\].*\[Conformance\]
 SKIP    ?=
 NODES   ?= 3
@@ -108,7 +108,7 @@ PAGE    ?= docs/dev/conformance.md
 
 # The suite's image stands on this machine's packages: nc and dig are in it.
 .PHONY: e2e
-e2e: deps controlplane build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
+e2e: deps controlplane calico build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
 	@scripts/deps nc:netcat-openbsd dig:bind9-dnsutils
 	@go run ./tools/controlplane build e2e
 	@go build -o bin/e2e/ ./tools/e2e
@@ -172,6 +172,12 @@ TEXTS ?= 20000
 .PHONY: pasted
 pasted: ## walks through TEXTS texts as people paste them, against the whole ones, the first of seed SEED: 10 minutes
 	go test -count=1 -v -timeout 2h -run TestPasted ./test/verify -texts $(TEXTS) -seed $(SEED)
+
+PACKETS ?= 5000
+
+.PHONY: policies
+policies: deps controlplane calico build ## walks of PACKETS packets through random policies that felix enforces, the first of seed SEED: 30 minutes
+	CI=1 go test -count=1 -v -timeout 3h -exec "$(CURDIR)/scripts/as-root" ./test/policies -packets $(PACKETS) -seed $(SEED)
 
 .PHONY: verify
 verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED

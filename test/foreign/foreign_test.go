@@ -11,6 +11,7 @@ import (
 	"text/template"
 	"time"
 
+	"packetwalk.dev/test/agree"
 	"packetwalk.dev/test/world"
 )
 
@@ -62,6 +63,28 @@ func TestClusters(t *testing.T) {
 			compare(t, w)
 		})
 	}
+}
+
+// fewest is how many pairs a cluster is to be compared for.
+const fewest = 200
+
+// compare walks all pairs and lays each beside the kernel.
+func compare(t *testing.T, w *world.World) {
+	v := agree.Look(t, w)
+	v.ClusterOnly = true
+	objects := v.Objects()
+	v.Settle(t)
+	a, all := &agree.Account{}, pairs(t, w, &objects)
+	for _, p := range all {
+		if why := v.Walk(t.Context(), p, a); why != "" {
+			t.Errorf("%s\n%s", p, why)
+		}
+	}
+	t.Log(a)
+	if a.Pairs < fewest {
+		t.Errorf("only %d pairs", a.Pairs)
+	}
+	command(t, w, all)
 }
 
 // start brings a cluster up: a lab, and on it what others wrote.

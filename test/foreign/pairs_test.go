@@ -7,22 +7,18 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/test/agree"
 	"packetwalk.dev/test/world"
 )
-
-// pair is a walk: two ends as people name them, and a protocol.
-type pair struct{ from, to, proto string }
-
-func (p pair) String() string { return p.from + " > " + p.to + " " + p.proto }
 
 // outside is a host of the lab's internet that answers on port 80.
 const outside = "198.51.100.80"
 
 // pairs are from every kind of end to every kind of end.
-func pairs(t *testing.T, w *world.World, objects *snapshot.Objects) []pair {
+func pairs(t *testing.T, w *world.World, objects *snapshot.Objects) []agree.Pair {
 	t.Helper()
 	var senders []string
-	var all []pair
+	var all []agree.Pair
 	pods := podsOf(objects, "echo-")
 	hosts := podsOf(objects, "host-")
 	if len(pods) != nodes || len(hosts) != nodes || len(objects.Nodes) != nodes {
@@ -35,14 +31,14 @@ func pairs(t *testing.T, w *world.World, objects *snapshot.Objects) []pair {
 			// A program that does not look at which address a datagram was for answers from the one by the route back: to a pod of its own
 			// node from the bridge's, and that is no answer.
 			on, isPod := strings.CutPrefix(from, "pod/")
-			if isPod && to.proto == "udp" && to.to == "node/"+nodeOf(objects, on)+":7" {
+			if isPod && to.Proto == "udp" && to.To == "node/"+nodeOf(objects, on)+":7" {
 				continue
 			}
-			all = append(all, pair{from, to.to, to.proto})
+			all = append(all, agree.Pair{From: from, To: to.To, Proto: to.Proto})
 		}
 	}
 	for _, service := range []string{"balanced", "balanced-local", "restricted"} { // who is outside comes by the balancer
-		all = append(all, pair{"internet", "svc/" + service, "tcp"})
+		all = append(all, agree.Pair{From: "internet", To: "svc/" + service, Proto: "tcp"})
 	}
 	return all
 }
@@ -75,10 +71,10 @@ func nodeNames(objects *snapshot.Objects) (names []string) {
 }
 
 // targets are every kind of end that a packet can be for.
-func targets(t *testing.T, w *world.World, objects *snapshot.Objects, pods []string) (all []pair) {
+func targets(t *testing.T, w *world.World, objects *snapshot.Objects, pods []string) (all []agree.Pair) {
 	t.Helper()
 	add := func(proto, format string, values ...any) {
-		all = append(all, pair{to: fmt.Sprintf(format, values...), proto: proto})
+		all = append(all, agree.Pair{To: fmt.Sprintf(format, values...), Proto: proto})
 	}
 	for _, p := range pods {
 		add("tcp", "pod/%s:80", p)

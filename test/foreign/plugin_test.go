@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/test/agree"
 	"packetwalk.dev/test/world"
 )
 
@@ -17,7 +18,7 @@ import (
 const everyTenth = 10
 
 // command walks pairs by kubectl packetwalk, which starts pods on the nodes and takes them away.
-func command(t *testing.T, w *world.World, all []pair) {
+func command(t *testing.T, w *world.World, all []agree.Pair) {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
@@ -27,7 +28,7 @@ func command(t *testing.T, w *world.World, all []pair) {
 	var took time.Duration
 	walked := 0
 	for i, p := range all {
-		if i%everyTenth != 0 || p.from == "internet" {
+		if i%everyTenth != 0 || p.From == "internet" {
 			continue
 		}
 		begin := time.Now()
@@ -49,11 +50,11 @@ var (
 	leaves = regexp.MustCompile(`(?m)^ +end +leaves what is known here`)
 )
 
-func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, p pair) error {
+func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, p agree.Pair) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "kubectl-packetwalk"), "walk", "--kubeconfig", kubeconfig, "--image", image, "--live",
-		"--from", p.from, "--to", p.to, "--proto", p.proto)
+		"--from", p.From, "--to", p.To, "--proto", p.Proto)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

@@ -1,4 +1,6 @@
-package foreign
+// Package agree lays many walks through a lab beside the kernel in one process. It reads each host once, and of every further walk only what
+// packets and time change.
+package agree
 
 import (
 	"context"
@@ -25,25 +27,31 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// fewest is how many pairs a cluster is to be compared for.
-const fewest = 200
-
 // volatile are the parts of a host's state that packets and time change; the others are those of the first look.
 var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows}
 
-// view is what walks go through: the hosts that a cluster can show of itself, or with all the lab's others too.
-type view struct {
-	ctx    context.Context
-	dumper dump.Dumper
-	spaces map[string]*kernel.Namespace
-	lists  map[string][]byte // of Kubernetes objects
+// Pair is a walk: two ends as people name them, and a protocol: tcp, udp or icmp.
+type Pair struct{ From, To, Proto string }
+
+func (p Pair) String() string { return p.From + " > " + p.To + " " + p.Proto }
+
+// View is what walks go through: all of a lab's hosts, or those alone that a cluster can show of itself. A packet from the internet goes
+// through all hosts.
+type View struct {
+	ClusterOnly bool
+
+	ctx        context.Context
+	dumper     dump.Dumper
+	spaces     map[string]*kernel.Namespace
+	lists      map[string][]byte // of Kubernetes objects
+	kubeconfig string
 
 	mu    sync.Mutex
 	dumps map[string]*capture.Raw
 }
 
-// look opens the hosts of a lab.
-func look(t *testing.T, w *world.World) *view {
+// Look opens the hosts of a lab.
+func Look(t *testing.T, w *world.World) *View {
 	t.Helper()
 	d, err := lab.Select(w.Name)
 	if err != nil {
@@ -53,7 +61,7 @@ func look(t *testing.T, w *world.World) *view {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &view{ctx: t.Context(), spaces: map[string]*kernel.Namespace{}, dumps: map[string]*capture.Raw{}}
+	v := &View{ctx: t.Context(), spaces: map[string]*kernel.Namespace{}, dumps: map[string]*capture.Raw{}}
 	v.dumper.Hosts = map[string]string{}
 	for name := range o.Hosts {
 		place, err := d.FindHost(name)
@@ -71,11 +79,23 @@ func look(t *testing.T, w *world.World) *view {
 			_ = ns.Close()
 		}
 	})
-	if v.lists, err = apiobjects.Fetch(t.Context(), d.Kubeconfig()); err != nil {
-		t.Fatal(err)
-	}
+	v.kubeconfig = d.Kubeconfig()
+	v.Renew(t)
 	return v
 }
+
+// Renew forgets what was read, and reads the API's objects anew.
+func (v *View) Renew(t *testing.T) {
+	t.Helper()
+	lists, err := apiobjects.Fetch(v.ctx, v.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.lists, v.dumps = lists, map[string]*capture.Raw{}
+}
+
+// Objects are the API's.
+func (v *View) Objects() snapshot.Objects { return v.source(true).Objects() }
 
 // inCluster tells of hosts that a cluster can show of itself.
 func inCluster(name string) bool {
@@ -83,7 +103,7 @@ func inCluster(name string) bool {
 }
 
 // source is the state as it is now, of all hosts or of those in the cluster.
-func (v *view) source(all bool) *capture.Lazy {
+func (v *View) source(all bool) *capture.Lazy {
 	o := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: v.fetch, Lists: func() (map[string][]byte, error) { return v.lists, nil }}
 	for name, ns := range v.spaces {
 		if all || inCluster(name) {
@@ -93,7 +113,7 @@ func (v *view) source(all bool) *capture.Lazy {
 	return capture.NewSource(o)
 }
 
-func (v *view) fetch(name string) (*capture.Raw, error) {
+func (v *View) fetch(name string) (*capture.Raw, error) {
 	v.mu.Lock()
 	before := v.dumps[name]
 	v.mu.Unlock()
@@ -117,7 +137,7 @@ func (v *view) fetch(name string) (*capture.Raw, error) {
 }
 
 // places are the namespaces that a view has.
-func (v *view) places(all bool) proof.Places {
+func (v *View) places(all bool) proof.Places {
 	return func(host string) (proof.Place, error) {
 		ns := v.spaces[host]
 		if ns == nil || !all && !inCluster(host) {
@@ -127,45 +147,28 @@ func (v *view) places(all bool) proof.Places {
 	}
 }
 
-// account is what came of a cluster's pairs.
-type account struct {
-	pairs, steps, agreed int
-	took, longest        time.Duration
-	slowest              pair
-	wrong                []string
+// Account is what came of a number of pairs.
+type Account struct {
+	Pairs, Steps, Agreed int
+	Wrong                []string       // the pairs that disagree
+	Ends                 map[string]int // how many walks ended so: the kind of end, and whose rule dropped the packet
+
+	took, longest time.Duration
+	slowest       Pair
 }
 
-func (a *account) String() string {
-	return fmt.Sprintf("%d pairs, %d steps compared, %d agree; %.2f s a walk, the longest %.2f s (%s); %d pairs disagree", a.pairs, a.steps, a.agreed,
-		a.took.Seconds()/float64(max(a.pairs, 1)), a.longest.Seconds(), a.slowest, len(a.wrong))
+func (a *Account) String() string {
+	return fmt.Sprintf("%d pairs, %d steps compared, %d agree; %.2f s a walk, the longest %.2f s (%s); %d pairs disagree", a.Pairs, a.Steps, a.Agreed,
+		a.took.Seconds()/float64(max(a.Pairs, 1)), a.longest.Seconds(), a.slowest, len(a.Wrong))
 }
 
-// compare walks all pairs and lays each beside the kernel.
-func compare(t *testing.T, w *world.World) {
-	v := look(t, w)
-	objects := v.source(false).Objects()
-	settle(t, v)
-	a, all := &account{}, pairs(t, w, &objects)
-	for _, p := range all {
-		if why := v.walk(t.Context(), p, a); why != "" {
-			a.wrong = append(a.wrong, p.String())
-			t.Errorf("%s\n%s", p, why)
-		}
-	}
-	t.Log(a)
-	if a.pairs < fewest {
-		t.Errorf("only %d pairs", a.pairs)
-	}
-	command(t, w, all)
-}
-
-// settle waits until nobody changes rules any more.
-func settle(t *testing.T, v *view) {
+// Settle waits until nobody changes rules any more.
+func (v *View) Settle(t *testing.T) {
 	t.Helper()
 	before := map[string]*snapshot.Host{}
 	world.Eventually(t, time.Minute, func() error {
 		v.dumps = map[string]*capture.Raw{}
-		source := v.source(false)
+		source := v.source(!v.ClusterOnly)
 		var changed []string
 		for _, name := range source.Names() {
 			if !strings.HasPrefix(name, "node/") {
@@ -192,18 +195,21 @@ func settle(t *testing.T, v *view) {
 // tries is how often a pair is walked while the nodes' rules do not stay the same.
 const tries = 2
 
-// walk compares one pair and says what is wrong, "" for nothing. Who is outside sends from a host that only the lab can show.
-func (v *view) walk(ctx context.Context, p pair, a *account) (why string) {
+func (v *View) sees(p Pair) bool { return !v.ClusterOnly || p.From == "internet" }
+
+// Walk compares one pair and says what is wrong, "" for nothing. Who is outside sends from a host that only the lab can show.
+func (v *View) Walk(ctx context.Context, p Pair, a *Account) (why string) {
 	begin := time.Now()
 	for range tries {
-		source := v.source(p.from == "internet")
+		source := v.source(v.sees(p))
 		report, err := v.once(ctx, source, p)
 		if err != nil {
 			return err.Error()
 		}
 		if why = wrong(report); why == "" {
+			a.note(report.Way)
 			took := time.Since(begin)
-			a.pairs, a.steps, a.agreed = a.pairs+1, a.steps+report.Steps, a.agreed+report.Agreed
+			a.Pairs, a.Steps, a.Agreed = a.Pairs+1, a.Steps+report.Steps, a.Agreed+report.Agreed
 			if a.took += took; took > a.longest {
 				a.longest, a.slowest = took, p
 			}
@@ -218,12 +224,34 @@ func (v *view) walk(ctx context.Context, p pair, a *account) (why string) {
 		}
 		why += fmt.Sprintf("\nrules changed meanwhile on %v", changed)
 	}
-	a.pairs++
+	a.Pairs++
+	a.Wrong = append(a.Wrong, p.String())
 	return why
 }
 
+// note counts how a walk ended.
+func (a *Account) note(o *walk.Outcome) {
+	if o == nil {
+		return
+	}
+	end := string(o.End.Kind)
+	if o.End.Kind == walk.Dropped {
+		for _, s := range slices.Backward(o.There) {
+			if s.Visit != nil {
+				name := strings.Split(s.Visit.Chain.Name, "-")
+				end += " in " + strings.Join(name[:min(2, len(name))], "-") // without the pod's or policy's name
+				break
+			}
+		}
+	}
+	if a.Ends == nil {
+		a.Ends = map[string]int{}
+	}
+	a.Ends[end]++
+}
+
 // renew reads anew the hosts that were read, and names those whose rules are not what a source had any more.
-func (v *view) renew(source *capture.Lazy) (changed []string, err error) {
+func (v *View) renew(source *capture.Lazy) (changed []string, err error) {
 	before := map[string]*snapshot.Host{}
 	for _, name := range source.Names() {
 		if v.dumps[name] == nil {
@@ -247,20 +275,20 @@ func (v *view) renew(source *capture.Lazy) (changed []string, err error) {
 	return changed, nil
 }
 
-func (v *view) once(ctx context.Context, source *capture.Lazy, p pair) (*proof.Report, error) {
+func (v *View) once(ctx context.Context, source *capture.Lazy, p Pair) (*proof.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	from, err1 := ends.Parse(p.from)
-	to, err2 := ends.Parse(p.to)
+	from, err1 := ends.Parse(p.From)
+	to, err2 := ends.Parse(p.To)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	protocol := map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "icmp": packet.ICMP}[p.proto]
+	protocol := map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "icmp": packet.ICMP}[p.Proto]
 	read, err := ends.Read(ends.World{Source: source}, from, to, protocol)
 	if err != nil {
 		return nil, err
 	}
-	_, report, err := proof.Live(ctx, source, v.places(p.from == "internet"), read.Request, false)
+	_, report, err := proof.Live(ctx, source, v.places(v.sees(p)), read.Request, false)
 	return &report, err
 }
 
