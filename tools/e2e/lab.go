@@ -23,6 +23,7 @@ var networks = map[string]struct{ title, spec string }{
 	"bridge":      {"Azure CNI, mode bridge", "{plugin: azure, mode: bridge}"},
 	"transparent": {"Azure CNI, mode transparent", "{plugin: azure, mode: transparent}"},
 	"kubenet":     {"kubenet", "{plugin: kubenet}"},
+	"calico":      {"Azure CNI with Calico's policies", "{plugin: azure, policy: calico}"},
 }
 
 // A lab is driven by the command line.
@@ -49,7 +50,7 @@ spec:
 // up makes the lab and what the suite reaches it with, kubectl and kubeconfig in bin/e2e/report.
 func (l lab) up(ctx context.Context, o options) error {
 	if networks[o.network].spec == "" {
-		return fmt.Errorf("unknown network %q: it is bridge, transparent or kubenet", o.network)
+		return fmt.Errorf("unknown network %q: it is bridge, transparent, kubenet or calico", o.network)
 	}
 	file := filepath.Join(report, "cluster.yaml")
 	if err := os.WriteFile(file, []byte(clusterYAML(o)), 0o644); err != nil {
