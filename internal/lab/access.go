@@ -157,7 +157,7 @@ func (a *api) Start(ctx context.Context) error {
 		return err
 	}
 	a.client = client
-	return controlplane.ApplyBootstrap(ctx, client.RbacV1())
+	return manifests.Retry(ctx, func() error { return controlplane.ApplyBootstrap(ctx, client.RbacV1()) })
 }
 
 // waitDefaultAccount waits until pods can be made in namespace default: the service account admission refuses them before the

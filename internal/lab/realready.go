@@ -8,12 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/manifests"
 )
 
 // lookPause is between two looks at a node that is waited for.
@@ -34,7 +34,7 @@ func (l *nodes) waitNode(ctx context.Context, n *node) error {
 		if err == nil && isUp(object, since.Since, l.cluster().Spec.Network.Plugin) {
 			return nil
 		}
-		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+		if err != nil && manifests.Final(err) {
 			return err
 		}
 		if !pause.For(ctx, lookPause) {

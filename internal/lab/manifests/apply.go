@@ -62,7 +62,7 @@ func parse(doc string) (object, error) {
 // their namespaces and kinds, which come some moments after the API server is ready, or after the kind is defined.
 func Apply(ctx context.Context, api rest.Interface, docs []string) error {
 	return each(docs, "apply", func(o object, doc string) error {
-		return untilFound(ctx, func() error {
+		return Retry(ctx, func() error {
 			return api.Patch(types.ApplyPatchType).AbsPath(o.path).Param("fieldManager", "packetwalk").Param("force", "true").
 				Body([]byte(doc)).Do(ctx).Error()
 		})
@@ -72,7 +72,7 @@ func Apply(ctx context.Context, api rest.Interface, docs []string) error {
 // Ensure makes objects that are not there; the others stay as they are. It waits as [Apply] does.
 func Ensure(ctx context.Context, api rest.Interface, docs []string) error {
 	return each(docs, "create", func(o object, doc string) error {
-		err := untilFound(ctx, func() error {
+		err := Retry(ctx, func() error {
 			return api.Post().AbsPath(o.kindPath).SetHeader("Content-Type", runtime.ContentTypeYAML).Body([]byte(doc)).Do(ctx).Error()
 		})
 		if apierrors.IsAlreadyExists(err) {
@@ -87,7 +87,7 @@ func Delete(ctx context.Context, api rest.Interface, docs []string) error {
 	docs = slices.Clone(docs)
 	slices.Reverse(docs)
 	return each(docs, "delete", func(o object, _ string) error {
-		return untilFound(ctx, func() error {
+		return Retry(ctx, func() error {
 			err := api.Delete().AbsPath(o.path).Param("propagationPolicy", "Background").Do(ctx).Error()
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -99,7 +99,7 @@ func Delete(ctx context.Context, api rest.Interface, docs []string) error {
 
 // Served waits until the API has something at a path.
 func Served(ctx context.Context, api rest.Interface, path string) error {
-	return untilFound(ctx, func() error { return api.Get().AbsPath(path).Do(ctx).Error() })
+	return Retry(ctx, func() error { return api.Get().AbsPath(path).Do(ctx).Error() })
 }
 
 func each(docs []string, verb string, do func(o object, doc string) error) error {
@@ -115,17 +115,18 @@ func each(docs []string, verb string, do func(o object, doc string) error) error
 	return nil
 }
 
-// untilFound tries again while the API has no such path, or does not answer, until ctx ends.
-func untilFound(ctx context.Context, try func() error) error {
+// Retry tries again while the API has no such path, or does not answer, until ctx ends.
+func Retry(ctx context.Context, try func() error) error {
 	for {
-		if err := try(); err == nil || final(err) || !pause.For(ctx, 20*time.Millisecond) {
+		if err := try(); err == nil || Final(err) || !pause.For(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}
 }
 
-// final reports whether an error is the API's last word. It is not where a machine is slow: a handshake or an answer took too long.
-func final(err error) bool {
+// Final reports whether an error is the API's last word. A time-out, a lost connection and
+// "not found" are not: the machine may be slow.
+func Final(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false // no answer

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestUntilFound: an API server that does not answer, or not yet, is asked again; what it refuses is an error at once.
-func TestUntilFound(t *testing.T) {
+// TestRetry: an API server that does not answer, or not yet, is asked again; what it refuses is an error at once.
+func TestRetry(t *testing.T) {
 	requests := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/refused") {
