@@ -176,6 +176,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	}
 	hosts := append(read.Hosts, hostsOf(result)...)
 	options.Owners = owners(world, hosts)
+	options.Owners.States = world
 	if o.choose != "" {
 		objects := world.Objects()
 		if err := chosenOptions(&options, result, o.choose, &objects); err != nil {

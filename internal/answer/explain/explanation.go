@@ -20,6 +20,7 @@ type explanation struct {
 	exemptions []exemption   // rules that decided against translating it
 	local      string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
 	stopped    *refusal      // by which rule the request's way ended
+	allowing   []string      // what policies would have allowed it with
 	toDrop     *marking      // by which the request is marked to be dropped, as others' rules are to do
 	redirected bool          // a program of the machine takes the request, in place of its destination: a proxy
 	reads      string        // what the conclusion is from: "the text shows"

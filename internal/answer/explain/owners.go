@@ -35,6 +35,8 @@ type Owners struct {
 	hosts    map[netip.Addr]Owner // pods, nodes and hosts
 	services map[netip.Addr][]serviceAddress
 	nodes    map[netip.Addr]bool
+	// States are the machines' states, which tell what sets hold; nil where they are not at hand.
+	States snapshot.Source
 
 	once   sync.Once
 	signed *signatures

@@ -113,32 +113,37 @@ func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 	return all
 }
 
-// policies are the policies that a chain asks before a rule, in its order, those of the groups that it leads to included. Those before an
-// earlier rule that drops what no policy allowed are another tier's. There are none in other chains.
-func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (names []string) {
+// policies are the chains of the policies that a chain asks before a rule, in its order, those of the groups that it leads to included.
+// Those before an earlier rule that drops what no policy allowed are another tier's. There are none in other chains.
+func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked []*netfilter.Chain) {
 	if s.role(c) != reason.PolicyList {
 		return nil
+	}
+	add := func(to *netfilter.Chain) {
+		if s.policy(to) != "" {
+			asked = append(asked, to)
+		}
 	}
 	for i := range c.Rules {
 		switch rule := &c.Rules[i]; {
 		case rule == before:
-			return names
+			return asked
 		case strings.HasSuffix(rule.Text, "-j DROP"):
-			names = nil
+			asked = nil
 		default:
 			for _, to := range jumps(rule) {
-				names = append(names, s.policy(to)...)
+				add(to)
 				if s.role(to) == reason.PolicyList {
 					for j := range to.Rules {
 						for _, grouped := range jumps(&to.Rules[j]) {
-							names = append(names, s.policy(grouped)...)
+							add(grouped)
 						}
 					}
 				}
 			}
 		}
 	}
-	return names
+	return asked
 }
 
 // jumps are the chains to which a rule leads.
@@ -151,12 +156,9 @@ func jumps(r *netfilter.Rule) (to []*netfilter.Chain) {
 	return to
 }
 
-// policy is the name of the policy that a chain was made for, or nothing.
-func (s *signatures) policy(c *netfilter.Chain) []string {
-	if name := s.stands(c)["policy"]; name != "" {
-		return []string{foreign.PolicyName(name)}
-	}
-	return nil
+// policy is the name of the policy that a chain was made for, "" for none.
+func (s *signatures) policy(c *netfilter.Chain) string {
+	return foreign.PolicyName(s.stands(c)["policy"])
 }
 
 // reasoner gives rules their reasons, in the order in which a packet meets them: what a rule says holds in the chain that it leads to.
@@ -204,7 +206,11 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 			}
 		}
 	}
-	if names := t.policies(c, v.Rule); len(names) > 0 {
+	if asked := t.policies(c, v.Rule); len(asked) > 0 {
+		var names []string
+		for _, policy := range asked {
+			names = append(names, t.policy(policy))
+		}
 		r.Known["policies"] = "policy " + names[0]
 		if last := len(names) - 1; last > 0 {
 			r.Known["policies"] = "policies " + strings.Join(names[:last], ", ") + " and " + names[last]

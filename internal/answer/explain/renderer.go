@@ -147,6 +147,9 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	ref, shape := reference(v), "rule "+t.shapeOf(v)
 	switch k := v.Verdict.Kind; {
 	case verdictLabels[k] != "":
+		if !t.reply {
+			t.explanation.allowing = t.allowing(st)
+		}
 		return append(lines, t.stopped(v, why, choice))
 	case len(lines) > 0:
 		return lines

@@ -55,7 +55,7 @@ func (s *explanation) conclusion() summary {
 	case end.Kind == walk.Looped:
 		return summary{sentence: "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()}
 	case s.stopped != nil:
-		return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended())}
+		return summary{fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended()), s.allowing}
 	}
 	return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())}
 }

@@ -272,3 +272,19 @@ func (r *evaluation) missed(v Visit) Verdict {
 	}
 	return v.Verdict
 }
+
+// Failing returns the tests in front of the rule's first effect that do not hold for the packet. The second result is false where one asks
+// for what is not known.
+func (rule *Rule) Failing(c *Context) (tests []Statement, known bool) {
+	probe := *c
+	probe.probing = true
+	for _, s := range rule.Statements {
+		if _, effect := s.(Effect); effect {
+			break
+		}
+		if v := s.Eval(&probe); v.Kind == Break {
+			tests = append(tests, s)
+		}
+	}
+	return tests, !probe.uncertain
+}

@@ -11,6 +11,9 @@ import (
 // shop/knp.default.web (libcalico-go/lib/backend/k8s/conversion). Calico's own policies stay as they are.
 func PolicyName(felix string) string { return strings.Replace(felix, "/knp.default.", "/", 1) }
 
+// Allows reports whether a rule of a policy's chain allows what it applies to: it sets felix's mark of accepted packets.
+func Allows(rule string) bool { return strings.HasSuffix(rule, "-j MARK --set-xmark 0x10000/0x10000") }
+
 // felix is Calico's agent in iptables mode: policies by pod, and the nat chains of IPPools (felix/rules). The first of a rule's comments is
 // a hash of the chain up to that rule. The second, where there is one, says what the rule is for.
 func felix(pools []Pool) reason.Writer {

@@ -1,0 +1,75 @@
+package explain
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// webIn is felix 3.31's text for a policy web-in: from pods with role=front to ports 80 and 8443, from 10.0.0.0/8 to port 9090.
+const webIn = `*filter
+:FORWARD ACCEPT [0:0]
+:cali-FORWARD - [0:0]
+:cali-to-wl-dispatch - [0:0]
+:cali-tw-azv1 - [0:0]
+:cali-pi-_-gIB1dJ18scn1yV1R0p - [0:0]
+-A FORWARD -m comment --comment "cali:wUHhoiAYhphO9Mso" -j cali-FORWARD
+-A cali-FORWARD -o azv+ -m comment --comment "cali:0QLESTfVeo_gArr_" -j cali-to-wl-dispatch
+-A cali-to-wl-dispatch -o azv1 -m comment --comment "cali:66giqG4rLE4LMxeZ" -g cali-tw-azv1
+-A cali-tw-azv1 -m comment --comment "cali:nJ6CWGzYu7cHkvli" -m comment --comment "Start of tier default" -j MARK --set-xmark 0x0/0x20000
+-A cali-tw-azv1 -m comment --comment "cali:28nIlm6MuvTzhssU" -m mark --mark 0x0/0x20000 -j cali-pi-_-gIB1dJ18scn1yV1R0p
+-A cali-tw-azv1 -m comment --comment "cali:5tmUZvMiimWzBsvA" -m comment --comment "Return if policy accepted" -m mark --mark 0x10000/0x10000 -j RETURN
+-A cali-tw-azv1 -m comment --comment "cali:fYfPftGpejYR3zqH" -m comment --comment "End of tier default. Drop if no policies passed packet" -m mark --mark 0x0/0x20000 -j DROP
+-A cali-pi-_-gIB1dJ18scn1yV1R0p -p tcp -m comment --comment "cali:SuWzxc_tRq6fskyu" -m comment --comment "Policy default/knp.default.web-in ingress" -m set --match-set cali40s:front src -m multiport --dports 80,8443 -j MARK --set-xmark 0x10000/0x10000
+-A cali-pi-_-gIB1dJ18scn1yV1R0p -s 10.0.0.0/8 -p tcp -m comment --comment "cali:e5_CuLSOmvQC95X1" -m multiport --dports 9090 -j MARK --set-xmark 0x10000/0x10000
+COMMIT
+`
+
+// TestAllowing: what a policy's rule would have allowed a dropped packet with, where that is one thing.
+func TestAllowing(t *testing.T) {
+	ip := netip.MustParseAddr
+	pod := func(name, address, role string) snapshot.Pod {
+		return snapshot.Pod{Namespace: "default", Name: name, IPs: []netip.Addr{ip(address)}, Labels: map[string]string{"role": role, "team": "a"}}
+	}
+	const where, second = ": filter cali-pi-_-gIB1dJ18scn1yV1R0p 1", ": filter cali-pi-_-gIB1dJ18scn1yV1R0p 2"
+	for name, test := range map[string]struct {
+		members []string
+		from    string
+		port    uint16
+		want    string
+	}{
+		"another pod":     {[]string{"10.1.0.5", "10.1.0.6"}, "10.1.0.7", 80, "policy default/web-in would allow it from pod default/front-a or pod default/front-b (role=front)" + where + "; policy default/web-in would allow it with destination port 9090" + second},
+		"another port":    {[]string{"10.1.0.5"}, "10.1.0.5", 81, "policy default/web-in would allow it with destination port 80,8443" + where + "; policy default/web-in would allow it with destination port 9090" + second},
+		"two things":      {[]string{"10.1.0.5"}, "192.0.2.7", 82, ""},
+		"nobody":          {nil, "192.0.2.7", 80, "policy default/web-in would allow it from nobody: set cali40s:front is empty" + where},
+		"another address": {[]string{"10.1.0.5"}, "192.0.2.7", 9090, "policy default/web-in would allow it with source in 10.0.0.0/8" + second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := hostWith(t, "node/n", webIn, fib.Link{Name: "azv1"})
+			set := &netfilter.Set{Name: "cali40s:front", Kind: "hash:net", Fields: []string{"ipv4_addr"}}
+			for _, m := range test.members {
+				v := netfilter.AddressValue(ip(m))
+				set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{{Low: v, High: v}}})
+			}
+			h.IPSets = map[string]*netfilter.Set{set.Name: set}
+			owners := NewOwners(snapshot.Objects{Pods: []snapshot.Pod{
+				pod("front-a", "10.1.0.5", "front"), pod("front-b", "10.1.0.6", "front"), pod("cache", "10.1.0.7", "cache"),
+			}})
+			owners.States = &policed{hosts: map[string]*snapshot.Host{"node/n": h}}
+			c := h.Rules.Tables[0].Chains[3]
+			st := walk.Step{Host: "node/n", Stage: walk.Ruled, Hook: netfilter.Forward, Visit: &netfilter.Visit{Chain: c, Rule: &c.Rules[3]}}
+			st.Packet.Tuple = packet.Tuple{Protocol: packet.TCP, Source: ip(test.from), Destination: ip("10.1.0.9"),
+				DestinationPort: packet.Port{Number: test.port, Low: test.port, High: test.port}}
+			r := &renderer{reasoner: newReasoner(owners)}
+			if got := strings.Join(r.allowing(&st), "; "); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
