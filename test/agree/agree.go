@@ -1,5 +1,5 @@
-// Package agree lays many walks through a lab beside the kernel in one process. It reads each host once, and of every further walk only what
-// packets and time change.
+// Package agree lays many walks through a lab beside the kernel in one process. It reads each host once, and for every further walk only
+// what packets and time change.
 package agree
 
 import (

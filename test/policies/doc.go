@@ -1,3 +1,3 @@
-// Package policies walks through random policies: Kubernetes' and Calico's, which Calico's own felix turns into rules, with the kernel beside
-// each walk. It drives a lab of its own.
+// Package policies walks through random policies, of Kubernetes and of Calico, which Calico's own felix turns into rules. The kernel is
+// beside each walk. It drives a lab of its own.
 package policies

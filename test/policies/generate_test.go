@@ -81,7 +81,8 @@ func (r random) policies(nodes []string) (list []object) {
 			"metadata": object{"name": "first.g"}, "spec": r.calico("first")})
 	}
 	return append(list, object{"apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkSet",
-		"metadata": object{"name": "outside", "labels": object{"set": "outside"}}, "spec": object{"nets": []string{r.one(ranges[:7]), r.one(ranges[:7])}}})
+		"metadata": object{"name": "outside", "labels": object{"set": "outside"}},
+		"spec":     object{"nets": []string{r.one(ranges[:7]), r.one(ranges[:7])}}})
 }
 
 // host are policies on a node's interface. A last one lets through what the node needs, and others speak of ports that it does not need.
@@ -128,7 +129,8 @@ func (r random) selector() object {
 		labels["tier"] = r.one(tiers)
 	}
 	if r.odds(0.2) {
-		return object{"matchExpressions": []object{{"key": "app", "operator": r.one([]string{"In", "NotIn"}), "values": []string{r.one(apps), r.one(apps)}}}}
+		operator := r.one([]string{"In", "NotIn"})
+		return object{"matchExpressions": []object{{"key": "app", "operator": operator, "values": []string{r.one(apps), r.one(apps)}}}}
 	}
 	return object{"matchLabels": labels}
 }

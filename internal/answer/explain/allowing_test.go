@@ -35,7 +35,8 @@ COMMIT
 func TestAllowing(t *testing.T) {
 	ip := netip.MustParseAddr
 	pod := func(name, address, role string) snapshot.Pod {
-		return snapshot.Pod{Namespace: "default", Name: name, IPs: []netip.Addr{ip(address)}, Labels: map[string]string{"role": role, "team": "a"}}
+		labels := map[string]string{"role": role, "team": "a"}
+		return snapshot.Pod{Namespace: "default", Name: name, IPs: []netip.Addr{ip(address)}, Labels: labels}
 	}
 	const where, second = ": filter cali-pi-_-gIB1dJ18scn1yV1R0p 1", ": filter cali-pi-_-gIB1dJ18scn1yV1R0p 2"
 	for name, test := range map[string]struct {
