@@ -38,7 +38,8 @@ func (r random) some(n int, f func() any) []any { // 0 to n-1 of what f makes
 	return list
 }
 
-// workloads are the pods, which have the same place in every run, and the Services before them.
+// workloads are the pods, which have the same place in every run, and the Services before them. A Service has one endpoint: with two, of
+// which policies let probes to one alone, the load balancer's back ends would be up and down by chance.
 func workloads(nodes []string) (list []object) {
 	for i, ns := range namespaces {
 		list = append(list, object{"apiVersion": "v1", "kind": "Namespace",
@@ -52,7 +53,7 @@ func workloads(nodes []string) (list []object) {
 			}
 		}
 		list = append(list, object{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": "web", "namespace": ns},
-			"spec": object{"type": "LoadBalancer", "selector": object{"app": "web"}, "ports": []object{{"port": 80}}}})
+			"spec": object{"type": "LoadBalancer", "selector": object{"app": "web", "tier": "front"}, "ports": []object{{"port": 80}}}})
 	}
 	return list
 }
