@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/pause"
@@ -137,10 +138,17 @@ func (l *nodes) writeFelixKubeconfig(n *node, kubeconfig func(controlplane.User)
 type policyEngine struct {
 	still
 	nodes *nodes
+
+	mu      sync.Mutex
+	blocked map[string]blocked // by list
+}
+
+func newPolicyEngine(n *nodes) *policyEngine {
+	return &policyEngine{nodes: n, blocked: map[string]blocked{}}
 }
 
 // Start returns when each node's felix has written its rules.
-func (p policyEngine) Start(ctx context.Context) error {
+func (p *policyEngine) Start(ctx context.Context) error {
 	for _, n := range p.nodes.list() {
 		for p.nodes.felixOf(n) != nil && !n.felixReady() {
 			if !pause.For(ctx, lookPause) {
@@ -148,6 +156,7 @@ func (p policyEngine) Start(ctx context.Context) error {
 			}
 		}
 	}
+	p.nodes.keep(ctx, "the watch of what felix refuses", p.followFelix)
 	return nil
 }
 
@@ -164,7 +173,7 @@ func (n *node) felixReady() bool {
 	return status == http.StatusOK || status == http.StatusNoContent
 }
 
-func (p policyEngine) Report(s *Status) {
+func (p *policyEngine) Report(s *Status) {
 	var unready []string
 	for _, n := range p.nodes.list() {
 		if felix := p.nodes.felixOf(n); felix != nil && felix.State().Pid != 0 && !n.felixReady() {
@@ -174,4 +183,5 @@ func (p policyEngine) Report(s *Status) {
 	if len(unready) > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("calico-felix is not ready on %s: its rules stay as they are", strings.Join(unready, ", ")))
 	}
+	s.Problems = append(s.Problems, p.unreadable()...)
 }

@@ -72,7 +72,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the service account of pods", startOnly{start: api.waitDefaultAccount}, "the API server")
 	ps.place("the nodes' agents", agents{nodes: l.nodes}, "the nodes' machines", "Calico's resources", "the ip-masq-agent's configuration")
 	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server", "images")
-	ps.place("the network policy engine", policyEngine{nodes: l.nodes}, "the nodes' agents", "the nodes")
+	ps.place("the network policy engine", newPolicyEngine(l.nodes), "the nodes' agents", "the nodes")
 	ps.place("the route controller", routes, "the nodes")
 	ps.place("the virtual node", &virtualNode{core: c, access: access, api: api}, "container instances", "the nodes' agents", "the nodes")
 	ps.place("the cluster's DNS and addons", &addons{core: c, api: api, ready: l.ready}, "the API server")

@@ -135,4 +135,36 @@ func TestFelix(t *testing.T) {
 	w.Kubectl(t, "delete", "networkpolicy", "-n", "shop", "--all")
 	w.until(t, "other", true)
 	c.ask(t, "without policies")
+	w.refused(t)
+}
+
+// refused checks that a policy which the API accepts and felix refuses gets felix's words as an event, and that a list which felix cannot
+// read is a problem for as long as that is so.
+func (w policyWorld) refused(t *testing.T) {
+	const bad = `{"apiVersion":"v1","kind":"List","items":[
+{"apiVersion":"crd.projectcalico.org/v1","kind":"NetworkPolicy","metadata":{"name":"default.bad","namespace":"shop"},
+ "spec":{"tier":"default","selector":"app ==","ingress":[{"action":"Allow"}]}},
+{"apiVersion":"crd.projectcalico.org/v1","kind":"GlobalNetworkPolicy","metadata":{"name":"default.bad"},
+ "spec":{"tier":"default","selector":"app == 'nothing'","ingress":[{"action":"Allow","protocol":"TCP","destination":{"ports":["no port"]}}]}}]}`
+	change := func(verb string) {
+		if _, err := w.TryInput(time.Minute, bad, "kubectl", "--name", w.Name, verb, "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("apply")
+	const problem = "calico-felix cannot read the globalnetworkpolicies"
+	world.Eventually(t, 15*time.Second, func() error {
+		events := w.Kubectl(t, "get", "events", "-n", "shop", "--field-selector", "reason=PolicyRefused", "-o", "jsonpath={.items[*].message}")
+		if problems := strings.Join(status(t, w.World).Problems, "\n"); !strings.Contains(events, "Selector = '(app ==)") || !strings.Contains(problems, problem) {
+			return fmt.Errorf("events %q, problems:\n%s", events, problems)
+		}
+		return nil
+	})
+	change("delete")
+	world.Eventually(t, 30*time.Second, func() error {
+		if problems := strings.Join(status(t, w.World).Problems, "\n"); strings.Contains(problems, problem) {
+			return fmt.Errorf("%s", problems)
+		}
+		return nil
+	})
 }

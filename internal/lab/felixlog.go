@@ -1,0 +1,175 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/visible"
+)
+
+// What felix logs of policies that the API has accepted (felix/calc/validation_filter.go, libcalico-go/lib/backend/watchersyncer).
+var (
+	felixRefused = regexp.MustCompile(`Validation failed; treating as missing error=(.*?) key=Policy\((?:tier=[^,)]*, )?name=(?:([^/)]+)/)?([^/)]+)\)`)
+	felixBlocked = regexp.MustCompile(`Failed to perform list of current data during resync ListRoot="\S*/(\w+)" error=(.*)`)
+)
+
+// A refusedPolicy is what felix says of a policy, or of all objects of a kind: one that it cannot read keeps it from reading the others.
+type refusedPolicy struct {
+	list            string // "globalnetworkpolicies"; "" for a policy
+	namespace, name string // felix's for a policy; without a namespace it is global
+	words           string
+}
+
+// felixRefusal reads a line of felix's log.
+func felixRefusal(line string) (refusedPolicy, bool) {
+	if m := felixRefused.FindStringSubmatch(line); m != nil {
+		return refusedPolicy{namespace: m[2], name: m[3], words: visible.Line(m[1])}, true
+	}
+	if m := felixBlocked.FindStringSubmatch(line); m != nil {
+		return refusedPolicy{list: m[1], words: visible.Line(m[2])}, true
+	}
+	return refusedPolicy{}, false
+}
+
+// object is the API's path and kind of the policy that was refused.
+func (r refusedPolicy) object() (path, version, kind string) {
+	const calico = "crd.projectcalico.org/v1"
+	name, ofKubernetes := strings.CutPrefix(r.name, "knp.default.")
+	switch {
+	case r.namespace == "":
+		return "/apis/" + calico + "/globalnetworkpolicies/" + r.name, calico, "GlobalNetworkPolicy"
+	case ofKubernetes:
+		return "/apis/networking.k8s.io/v1/namespaces/" + r.namespace + "/networkpolicies/" + name, "networking.k8s.io/v1", "NetworkPolicy"
+	}
+	return "/apis/" + calico + "/namespaces/" + r.namespace + "/networkpolicies/" + r.name, calico, "NetworkPolicy"
+}
+
+// tail reads what is added to a log.
+type tail struct {
+	path   string
+	offset int64
+}
+
+// maxTail is how much of a log is read at once, bytes.
+const maxTail = 1 << 20
+
+// lines are the whole lines that were added since the last call. A log that has become shorter was set aside, and begins anew.
+func (t *tail) lines() ([]string, error) {
+	file, err := os.Open(t.path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() < t.offset {
+		t.offset = 0
+	}
+	text, err := io.ReadAll(io.NewSectionReader(file, t.offset, maxTail))
+	end := bytes.LastIndexByte(text, '\n') + 1
+	if end == 0 && len(text) == maxTail {
+		end = maxTail // a line that is too long
+	}
+	t.offset += int64(end)
+	return slices.Collect(strings.Lines(string(text[:end]))), err
+}
+
+// blockedFor is how long a list that felix could not read counts as unreadable; it tries once a second.
+const blockedFor = 5 * time.Second
+
+// blocked is what felix said of a list, and when.
+type blocked struct {
+	words string
+	at    time.Time
+}
+
+// followFelix records events on policies that felix refuses, and notes lists that it cannot read, until ctx ends. All nodes' felix say the
+// same, so that one is followed.
+func (p *policyEngine) followFelix(ctx context.Context) error {
+	broadcast := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcast.Shutdown()
+	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.nodes.api.client.CoreV1().Events("")})
+	events := broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "calico-felix"})
+	var log tail
+	for pause.For(ctx, time.Second) {
+		i := slices.IndexFunc(p.nodes.list(), func(n *node) bool { return p.nodes.felixOf(n) != nil })
+		if i < 0 {
+			continue
+		}
+		if path := p.nodes.dir.Log(p.nodes.list()[i].Name + ".calico-felix"); path != log.path {
+			log = tail{path: path}
+			if info, err := os.Stat(path); err == nil {
+				log.offset = info.Size()
+			}
+		}
+		lines, err := log.lines()
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			r, ok := felixRefusal(line)
+			switch {
+			case !ok:
+			case r.list != "":
+				p.mu.Lock()
+				p.blocked[r.list] = blocked{r.words, time.Now()}
+				p.mu.Unlock()
+			default:
+				if err := p.record(ctx, events, r); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// record makes an event of a refused policy, where the policy is still there.
+func (p *policyEngine) record(ctx context.Context, events record.EventRecorder, r refusedPolicy) error {
+	path, version, kind := r.object()
+	text, err := p.nodes.api.rest().Get().AbsPath(path).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var o metav1.PartialObjectMetadata
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	events.Eventf(&corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID},
+		corev1.EventTypeWarning, "PolicyRefused", "calico-felix does not enforce it: %s", r.words)
+	return nil
+}
+
+// unreadable are the lists that felix cannot read now, as problems.
+func (p *policyEngine) unreadable() (problems []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, list := range slices.Sorted(maps.Keys(p.blocked)) {
+		if b := p.blocked[list]; time.Since(b.at) < blockedFor {
+			problems = append(problems, fmt.Sprintf("calico-felix cannot read the %s, so that no change of them has an effect: %s", list, b.words))
+		}
+	}
+	return problems
+}
