@@ -155,7 +155,8 @@ func (w policyWorld) refused(t *testing.T) {
 	const problem = "calico-felix cannot read the globalnetworkpolicies"
 	world.Eventually(t, 15*time.Second, func() error {
 		events := w.Kubectl(t, "get", "events", "-n", "shop", "--field-selector", "reason=PolicyRefused", "-o", "jsonpath={.items[*].message}")
-		if problems := strings.Join(status(t, w.World).Problems, "\n"); !strings.Contains(events, "Selector = '(app ==)") || !strings.Contains(problems, problem) {
+		problems := strings.Join(status(t, w.World).Problems, "\n")
+		if !strings.Contains(events, "Selector = '(app ==)") || !strings.Contains(problems, problem) {
 			return fmt.Errorf("events %q, problems:\n%s", events, problems)
 		}
 		return nil

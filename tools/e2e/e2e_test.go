@@ -151,15 +151,15 @@ func TestReplaceSection(t *testing.T) {
 // Each selection of specs that the page has is found, and no other.
 func TestTitle(t *testing.T) {
 	for o, want := range map[options]string{
-		{focus: `\[sig-network\].*\[Conformance\]`}:              "[sig-network] Conformance",
-		{focus: `\[sig-api-machinery\].*\[Conformance\]`}:        "[sig-api-machinery] Conformance",
-		{focus: `\[sig-(auth|api-machinery)\].*\[Conformance\]`}: "[sig-auth], [sig-api-machinery] Conformance",
-		{focus: beyondFocus, skip: beyondSkip}:                   "[sig-network] beyond Conformance",
-		{focus: `\[sig-network\]`, skip: `\[Conformance\]`}:      "",
-		{focus: `\[sig-network\]`}:                               "",
-		{focus: `\[sig-network\].*\[Conformance\]`, skip: "x"}:   "",
-		{focus: `\[sig-network\] Services`}:                      "",
-		{focus: `x|\[sig-network\].*\[Conformance\]`}:            "",
+		{focus: `\[sig-network\].*\[Conformance\]`}:                          "[sig-network] Conformance",
+		{focus: `\[sig-api-machinery\].*\[Conformance\]`}:                    "[sig-api-machinery] Conformance",
+		{focus: `\[sig-(auth|api-machinery)\].*\[Conformance\]`}:             "[sig-auth], [sig-api-machinery] Conformance",
+		{focus: selections["beyond"].focus, skip: selections["beyond"].skip}: "[sig-network] beyond Conformance",
+		{focus: `\[sig-network\]`, skip: `\[Conformance\]`}:                  "",
+		{focus: `\[sig-network\]`}:                                           "",
+		{focus: `\[sig-network\].*\[Conformance\]`, skip: "x"}:               "",
+		{focus: `\[sig-network\] Services`}:                                  "",
+		{focus: `x|\[sig-network\].*\[Conformance\]`}:                        "",
 	} {
 		if got := o.title(); got != want {
 			t.Errorf("%+v: %q, want %q", o, got, want)

@@ -37,7 +37,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.focus, "focus", `\[sig-network\].*\[Conformance\]`, "`RE`: the specs that run; or beyond: those of the network beyond Conformance")
+	flag.StringVar(&o.focus, "focus", `\[sig-network\].*\[Conformance\]`, "`RE`: the specs that run; or beyond: those of the network beyond Conformance; or policies: Netpol")
 	flag.StringVar(&o.skip, "skip", "", "`RE`: specs of those that do not run")
 	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the lab")
 	flag.StringVar(&o.network, "network", "bridge", "the pods' network: bridge or transparent (Azure CNI's modes), calico (transparent, with its policies), or kubenet")
@@ -45,8 +45,8 @@ func main() {
 	flag.IntVar(&o.procs, "procs", 8, "specs that run at the same time")
 	flag.DurationVar(&o.limit, "limit", time.Hour, "how long the suite may take")
 	flag.Parse()
-	if o.focus == beyond {
-		o.focus, o.skip = beyondFocus, beyondSkip
+	if s, ok := selections[o.focus]; ok {
+		o.focus, o.skip = s.focus, s.skip
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

@@ -10,23 +10,32 @@ import (
 	"time"
 )
 
-// recorded are the selections of specs that docs/dev/conformance.md has results of, beside beyond: those of groups, "\[sig-(a|b)\]", that
-// belong to Conformance.
+// recorded are the selections of specs that docs/dev/conformance.md has results of, beside those with a name: those of groups,
+// "\[sig-(a|b)\]", that belong to Conformance.
 var recorded = regexp.MustCompile(`^\\\[sig-(\([a-z|-]+\)|[a-z-]+)\\\]\.\*\\\[Conformance\\\]$`)
 
-// The selection beyond: the specs of the network that are no part of Conformance, and that a lab of AKS can be asked. Others want a whole
-// cluster for themselves, another network (IPv6, SCTP), or Google's cloud.
-const (
-	beyond      = "beyond"
-	beyondFocus = `\[sig-network\] (Services|Networking|Conntrack|Connectivity|Topology|Traffic|LoadBalancers|HostPort|DNS|NoSNAT|KubeProxy|` +
-		`EndpointSlice|Service CIDRs|Proxy)`
-	beyondSkip = `\[Conformance\]|\[Serial\]|Feature:(SCTP|IPv6|Netw|Perf|OffBy|KubeProxyNFAcct)|GCE`
-)
+// A selection of specs that has a name.
+type selection struct{ title, focus, skip string }
+
+// selections are those beside Conformance's groups. Beyond are the specs of the network that are no part of Conformance and that a lab of
+// AKS can be asked: others want a whole cluster for themselves, another network (IPv6, SCTP), or Google's cloud. Policies are what upstream
+// runs for a network policy provider.
+var selections = map[string]selection{
+	"beyond": {
+		"[sig-network] beyond Conformance",
+		`\[sig-network\] (Services|Networking|Conntrack|Connectivity|Topology|Traffic|LoadBalancers|HostPort|DNS|NoSNAT|KubeProxy|` +
+			`EndpointSlice|Service CIDRs|Proxy)`,
+		`\[Conformance\]|\[Serial\]|Feature:(SCTP|IPv6|Netw|Perf|OffBy|KubeProxyNFAcct)|GCE`,
+	},
+	"policies": {"[sig-network] Netpol", `\[sig-network\] Netpol`, `\[Serial\]|Feature:SCTP|IPv6`},
+}
 
 // title is what a selection is called on the page; "" for one that is not recorded.
 func (o options) title() string {
-	if o.focus == beyondFocus && o.skip == beyondSkip {
-		return "[sig-network] beyond Conformance"
+	for _, s := range selections {
+		if o.focus == s.focus && o.skip == s.skip {
+			return s.title
+		}
 	}
 	m := recorded.FindStringSubmatch(o.focus)
 	if m == nil || o.skip != "" {
