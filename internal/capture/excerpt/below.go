@@ -34,8 +34,9 @@ func unannotated(line string) string {
 // sentence is the beginning and the end of one: "This is why …."
 var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
 
-// ellipsis is what people write for lines that they left out.
-var ellipsis = regexp.MustCompile(`(?i)^[\[(<*-]*\s*(?:\.\.\.|…|snip|many more|output omitted|truncated)`)
+// omission is what people write for lines that they left out, also as a comment.
+var omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated)|` +
+	`^#.*\b(?:omitted|truncated|redacted|removed|left out|more rules|other rules|rest of)\b`)
 
 // rest takes a line that no program is known to print.
 func (s *scanner) rest(line string) {
@@ -45,7 +46,7 @@ func (s *scanner) rest(line string) {
 	switch {
 	case namedPrompt.MatchString(line), barePrompt.MatchString(line):
 		s.reset()
-	case ellipsis.MatchString(line):
+	case omission.MatchString(line):
 		s.gap("line %d: lines are left out here")
 	case known && sentence.MatchString(line) && !strings.Contains(line, "*/"):
 		if !s.now.save {

@@ -1,7 +1,6 @@
 package excerpt
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -16,8 +15,14 @@ func (s *scanner) foreign(line string) bool {
 	if s.whole != "" {
 		last := &s.blocks[len(s.blocks)-1]
 		switch {
-		case s.whole == "chain }" && strings.TrimRight(s.lines[s.at-1], " \t\r") == "}":
-			s.whole, s.lastEnd, line = "", s.at, "}\n}"
+		case s.whole == "}":
+			if strings.HasPrefix(s.lines[s.at-1], "```") || namedPrompt.MatchString(line) || barePrompt.MatchString(line) {
+				s.whole, last.whole = "", false // the end is missing
+				return false
+			}
+			if s.depth += braces(line); s.depth <= 0 {
+				s.whole, s.lastEnd = "", s.at
+			}
 		case s.whole == "Bridge":
 			if m := bridgeChain.FindStringSubmatch(line); m != nil {
 				s.chain, line = m[1], ":"+m[1]+" "+m[2]
@@ -27,8 +32,6 @@ func (s *scanner) foreign(line string) bool {
 			} else if line != "" {
 				line = "-A " + s.chain + " " + line
 			}
-		case s.whole == "}" && strings.TrimRight(s.lines[s.at-1], " \t\r") == "}":
-			s.whole, s.lastEnd = "", s.at
 		case s.whole == "#" && (strings.HasPrefix(line, "# ") || line != "COMMIT" && strings.Trim(line[:min(len(line), 1)], "*:-[") != ""):
 			s.whole = ""
 			return strings.HasPrefix(line, "# Completed") || s.foreign(line)
@@ -48,6 +51,9 @@ func (s *scanner) foreign(line string) bool {
 		kind = nftJSON
 	case line == "{" && s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), `"nftables"`): // as jq prints it
 		kind, s.whole = nftJSON, "}"
+	case nftDefine.MatchString(line) && braces(line) == 0:
+		s.defines += line + "\n"
+		return true
 	case nftTable.MatchString(line):
 		kind, s.whole = nftText, "}"
 	case nftChain.MatchString(line) && s.nft.table != "":
@@ -57,39 +63,25 @@ func (s *scanner) foreign(line string) bool {
 		return false
 	}
 	s.reset()
+	s.depth = braces(line)
+	if s.whole == "}" && s.depth <= 0 {
+		s.whole, s.lastEnd = "", s.at
+	}
 	if n := len(s.blocks); kind == nftText && n > 0 && s.blocks[n-1].Kind == nftText && s.lastEnd >= s.at-2 { // the next table
 		s.blocks[n-1].Text = append(append(s.blocks[n-1].Text, line...), '\n')
 		return true
 	}
-	s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Text: append([]byte(line), '\n'), Filtered: s.filtered, from: s.from,
-		whole: s.nft.ruleset})
+	text := line + "\n"
+	if kind == nftText {
+		text = s.defines + text
+	}
+	s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Text: []byte(text), Filtered: s.filtered, from: s.from,
+		whole: s.nft.ruleset && !s.filtered})
 	return true
 }
 
-var (
-	nftTable = regexp.MustCompile(`^table (ip|ip6|inet|bridge|arp|netdev) \S+ \{`)
-	nftChain = regexp.MustCompile(`^chain ([\w.-]+) \{$`)
-	// nftCommand is "nft list chain ip nat POSTROUTING", and what it lists without a name.
-	nftCommand = regexp.MustCompile(`(?:^|[\s/])nft\s(?:-\S+\s+)*list\s+(?:(ruleset)|(?:chain|table)\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?([\w.-]+))`)
-)
-
 // bridgeChain is a heading of "ebtables -L".
 var bridgeChain = regexp.MustCompile(`^Bridge chain: (\S+), entries: [0-9]+, policy: ([A-Z]+)$`)
-
-// nftOf is what an nft command asked for.
-type nftOf struct {
-	family, table string // "" for none
-	ruleset       bool
-}
-
-// parseNFT reads a command line; the zero value is for any other command.
-func parseNFT(command string) nftOf {
-	m := nftCommand.FindStringSubmatch(command)
-	if m == nil {
-		return nftOf{}
-	}
-	return nftOf{family: cmp.Or(m[2], "ip"), table: m[3], ruleset: m[1] != ""}
-}
 
 // nftChain begins a chain of the table that the command named. One of iptables' names is called where iptables' is, if no line says where.
 func (s *scanner) nftChain(line string) {
@@ -102,7 +94,7 @@ func (s *scanner) nftChain(line string) {
 		s.note(assumedJump, s.at, "line %d: where chain %s %s is called is not shown: taken to be where iptables has it", s.at, s.nft.table, name)
 		b.Text = append(b.Text, hook+"\n"...)
 	}
-	s.blocks, s.whole = append(s.blocks, b), "chain }"
+	s.blocks, s.whole, s.depth = append(s.blocks, b), "}", braces(line)
 }
 
 // other takes lines of other programs' output into blocks.

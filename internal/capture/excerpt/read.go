@@ -203,27 +203,15 @@ func (rd *reader) read(b block) (snapshot.Part, error) {
 	return rd.Read(files[b.Kind], b.Text)
 }
 
-// nftText has nft read its own syntax.
-func (rd *reader) nftText(b block) error {
-	if rd.nft == nil {
-		return errors.New("nobody reads nft's own syntax here")
-	}
-	rules, err := rd.nft(b.Text)
-	if err != nil {
-		return err
-	}
-	if _, err := rd.Read(files[nftJSON], rules); err != nil {
-		rd.Host.Partial[snapshot.NFT] = err.Error()
-	}
-	return nil
-}
-
 // block reads what another program printed.
 func (rd *reader) block(b block) error {
 	part, err := rd.read(b)
 	switch {
 	case err != nil:
 		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
+		if b.Kind == nftText {
+			rd.unreadTables(b)
+		}
 		return err
 	case b.Kind == sysctlList:
 		rd.sysctls()

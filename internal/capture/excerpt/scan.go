@@ -116,6 +116,8 @@ type scanner struct {
 	session  string // the command that opened the shell whose bare prompts follow
 	lastRule ruleAt
 	whole    string // what ends the block whose lines are taken as they are: see foreign
+	depth    int    // how many of its braces are open
+	defines  string // what an nft file's rules call by a name
 }
 
 func (s *scanner) scan() {
@@ -134,8 +136,8 @@ func (s *scanner) scan() {
 // clean removes blanks, and the marks of quotations and code in mails and Markdown.
 func clean(line string) string {
 	line = strings.TrimSpace(strings.ReplaceAll(line, "\u00a0", " "))
-	for strings.HasPrefix(line, "> ") {
-		line = strings.TrimSpace(line[2:])
+	for line == ">" || strings.HasPrefix(line, "> ") {
+		line = strings.TrimSpace(line[1:])
 	}
 	return strings.TrimSpace(strings.Trim(line, "`"))
 }
@@ -149,7 +151,7 @@ func (s *scanner) line(line string) {
 			s.cut()
 		}
 	case s.command(line), s.heading(line), s.rule(line), s.listed(line), s.other(line):
-	case strings.HasPrefix(line, "#"):
+	case strings.HasPrefix(line, "#") && !omission.MatchString(line):
 	default:
 		s.rest(line)
 	}
