@@ -64,6 +64,9 @@ func (s *scanner) rest(line string) {
 // gap is a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
 func (s *scanner) gap(what string) {
 	s.note(leftOut, s.at, what, s.at)
+	if n := len(s.blocks); n > 0 && s.lastEnd == s.at-1 {
+		s.blocks[n-1].Filtered, s.filtered = true, true
+	}
 	for _, r := range s.found[s.section:] {
 		r.whole = false
 	}

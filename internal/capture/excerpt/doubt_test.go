@@ -158,8 +158,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-func TestIPRouteCommand(t *testing.T) {
-	for command, want := range map[string]ipRouteOf{
+func TestIPCommand(t *testing.T) {
+	for command, want := range map[string]ipCommand{
 		"ip route":                             {},
 		"sudo ip -6 route show":                {ipv6: true},
 		"ip route show table 2":                {table: "2"},
@@ -169,12 +169,22 @@ func TestIPRouteCommand(t *testing.T) {
 		"ip addr":                              {},
 		"iptables -t nat -S":                   {},
 		"ip netns exec a ip route list tab 10": {table: "10"},
+		"ip route show default":                {some: true},
+		"ip r ls dev eth0":                     {some: true},
+		"ip route show proto bird | head":      {some: true},
+		"ip route get 8.8.8.8":                 {some: true, get: true},
+		"ip route show vrf blue":               {table: "blue"},
+		"ip -4 a s dev eth0":                   {some: true},
+		"ip addr show":                         {},
+		"ip -n blue addr show eth0":            {some: true},
+		"ip rule list table 10":                {some: true},
+		"ip route > routes.txt":                {},
 	} {
-		if got := parseIPRoute(command); got != want {
+		if got := parseIP(command); got != want {
 			t.Errorf("%q: got %+v", command, got)
 		}
 	}
-	text := ipRouteOf{table: "2"}.withTable("default via 10.0.0.1 dev a\nunreachable 10.1.0.0/16\n10.2.0.0/16 table 3\n\tnexthop dev b\n")
+	text := ipCommand{table: "2"}.withTable("default via 10.0.0.1 dev a\nunreachable 10.1.0.0/16\n10.2.0.0/16 table 3\n\tnexthop dev b\n")
 	if want := "default table 2 via 10.0.0.1 dev a\nunreachable 10.1.0.0/16 table 2\n10.2.0.0/16 table 3\n\tnexthop dev b\n"; text != want {
 		t.Errorf("with a table: %q", text)
 	}

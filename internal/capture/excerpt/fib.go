@@ -1,9 +1,12 @@
 package excerpt
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"packetwalk.dev/internal/model/fib"
@@ -28,26 +31,48 @@ func (rd *reader) routes(b block) {
 	rd.Host.FIB.Routes = append(rd.Host.FIB.Routes, routes...)
 }
 
-// ipRouteOf is what an "ip route" command asked for.
-type ipRouteOf struct {
-	table string // "" for main
+// ipCommand is what an ip command asked for.
+type ipCommand struct {
+	table string // of routes: "" for main
 	ipv6  bool
+	some  bool // not for all that there are: of one interface or destination, one route
+	get   bool // for the route that one packet takes
 }
 
-// ipRouteCommand is "ip -4 route show table 2", and its short forms (iproute2 takes a word's beginning for the word).
-var ipRouteCommand = regexp.MustCompile(`(?:^|[\s/])ip\s(.*?)\b(?:r|ro|rou|rout|route)\b(?:.*?\s(?:t|ta|tab|tabl|table)\s+([\w.-]+))?`)
+// ipCommandLine is "ip -4 route show table 2" in its parts, with its short forms (iproute2 takes a word's beginning for the word).
+var ipCommandLine = regexp.MustCompile(
+	`(?:^|[\s/])ip\s+((?:-\S+\s+)*)(?:-n(?:etns)?\s+\S+\s+)?(r|ro|rou|rout|route|a|ad|add|addr|address|ru|rul|rule|l|li|lin|link)(?:\s+([^|>]*))?(?:[|>]|$)`)
 
-// parseIPRoute reads a command line; the zero value is for any other command.
-func parseIPRoute(command string) ipRouteOf {
-	m := ipRouteCommand.FindStringSubmatch(command)
-	if m == nil || m[2] == "all" || m[2] == "cache" {
-		return ipRouteOf{ipv6: m != nil && strings.Contains(m[1], "-6")}
+// parseIP reads a command line; the zero value is for any other command.
+func parseIP(command string) ipCommand {
+	m := ipCommandLine.FindStringSubmatch(command)
+	if m == nil {
+		return ipCommand{}
 	}
-	return ipRouteOf{m[2], strings.Contains(m[1], "-6")}
+	c := ipCommand{ipv6: strings.Contains(m[1], "-6")}
+	words := strings.Fields(m[3])
+	if len(words) > 0 && strings.HasPrefix("get", words[0]) {
+		return ipCommand{ipv6: c.ipv6, some: true, get: true}
+	}
+	if len(words) > 0 && (strings.HasPrefix("show", words[0]) || strings.HasPrefix("list", words[0]) || words[0] == "ls") {
+		words = words[1:]
+	}
+	ofRoutes := strings.HasPrefix(m[2], "r") && !strings.HasPrefix(m[2], "ru")
+	if len(words) == 2 && ofRoutes && (strings.HasPrefix("table", words[0]) || words[0] == "vrf") {
+		if words[1] != "all" && words[1] != "cache" {
+			c.table = words[1]
+		}
+		words = nil
+	}
+	c.some = len(words) > 0
+	return c
 }
+
+// ofPacket is what "ip route get" prints behind a route.
+var ofPacket = regexp.MustCompile(`\s+uid [0-9]+\s*$`)
 
 // withTable writes the table into each line with a route that names none.
-func (c ipRouteOf) withTable(text string) string {
+func (c ipCommand) withTable(text string) string {
 	if c.table == "" {
 		return text
 	}
@@ -154,5 +179,50 @@ func (rd *reader) linksOfRoutes() {
 		for _, hop := range s.Routes[i].Nexthops {
 			add(hop.Link)
 		}
+	}
+}
+
+// usualRules adds the policy rules that every machine has, where the text shows only some.
+func (rd *reader) usualRules() {
+	s := rd.Host.FIB
+	if rd.Host.Missing[snapshot.Policy] == "" || len(s.Rules) == 0 {
+		return
+	}
+	for _, usual := range []fib.Rule{{Table: fib.TableLocal}, {Priority: 32766, Table: fib.TableMain},
+		{Priority: 32767, Table: fib.TableDefault}} {
+		usual.Action, usual.SuppressPrefixLength, usual.SuppressGroup = "lookup", -1, -1
+		if !slices.ContainsFunc(s.Rules, func(r fib.Rule) bool { return r.Priority == usual.Priority }) {
+			s.Rules = append(s.Rules, usual)
+		}
+	}
+	slices.SortStableFunc(s.Rules, func(a, b fib.Rule) int { return a.Priority - b.Priority })
+}
+
+// familyNotShown gives the family of which the text shows no route, where it shows the other's, one that nobody knows.
+func (rd *reader) familyNotShown() {
+	s := rd.Host.FIB
+	for i, of := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		shown := func(r fib.Route) bool { return r.Destination.Addr().Is6() == of.Is6() }
+		if len(s.Routes) > 0 && !slices.ContainsFunc(s.Routes, shown) {
+			s.Routes = append(s.Routes, fib.Route{Table: fib.TableMain, Type: "unicast", Destination: netip.PrefixFrom(of, 0),
+				Unknown: fmt.Sprintf("the text shows no routes of IPv%d", 4+2*i)})
+		}
+	}
+}
+
+// tablesNotShown gives each table that a policy rule names, and of which the text shows no route, one that nobody knows.
+func (rd *reader) tablesNotShown() {
+	s := rd.Host.FIB
+	for _, r := range s.Rules {
+		usual := r.Table == fib.TableLocal || r.Table == fib.TableMain || r.Table == fib.TableDefault
+		if r.Action != "lookup" || r.L3MDev || usual || slices.ContainsFunc(s.Routes, func(o fib.Route) bool { return o.Table == r.Table }) {
+			continue
+		}
+		any := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if r.IPv6 {
+			any = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		s.Routes = append(s.Routes, fib.Route{Table: r.Table, TableName: r.TableName, Type: "unicast", Destination: any,
+			Unknown: "the text shows no routes of table " + cmp.Or(r.TableName, strconv.Itoa(r.Table))})
 	}
 }

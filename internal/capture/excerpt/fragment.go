@@ -29,7 +29,7 @@ type block struct {
 	// Filtered says that the output went through another program: lines may be missing.
 	Filtered bool
 	from     origin
-	command  ipRouteOf
+	command  ipCommand
 	whole    bool // of nft's rules: all of them, from "nft list ruleset"
 }
 

@@ -36,7 +36,7 @@ var (
 	// barePrompt is "$ COMMAND", "~ $ COMMAND" or "/ # COMMAND". A "#" alone is a prompt only in front of a program: there are comments.
 	barePrompt = regexp.MustCompile(`^(?:(?:(?:~|/)\S*\s+[$#]|\$)\s+(.*)|#\s+((?:sudo |nsenter|ip |ip6?tables|ipset |conntrack |kubectl |docker |crictl |exit\b).*))$`)
 	// enters are the commands that go to another machine or network namespace.
-	enters = regexp.MustCompile(`\b(?:nsenter|ip netns exec|(?:docker|podman|nerdctl|crictl|kubectl|oc|k)(?: \S+)*? exec|ssh)\s`)
+	enters = regexp.MustCompile(`\b(?:nsenter|ip netns exec|ip (?:-\S+ )*-n(?:etns)? \S+|(?:docker|podman|nerdctl|crictl|kubectl|oc|k)(?: \S+)*? exec|ssh)\s`)
 	// inside are the programs that are run there.
 	inside = regexp.MustCompile(`(?:^|[\s/'"])(?:ip|ip6?tables\S*|ebtables\S*|nft|ipset|conntrack|sysctl|bridge|ifconfig|route|arp|tcpdump)\s`)
 	shells = regexp.MustCompile(`(?:^|[\s/])(?:ba|a|z|da)?sh(?: -\w+)*$`)
@@ -52,7 +52,8 @@ func (s *scanner) see(line string) {
 	} else {
 		return
 	}
-	s.filtered, s.routes = strings.Contains(command, "|"), parseIPRoute(command)
+	s.routes = parseIP(command)
+	s.filtered = strings.Contains(command, "|") || s.routes.some
 	s.nft, s.form = parseNFT(command), ""
 	switch {
 	case command == "exit" || command == "logout":

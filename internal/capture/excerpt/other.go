@@ -105,6 +105,9 @@ func (s *scanner) other(line string) bool {
 	if s.older(line) {
 		return true
 	}
+	if s.routes.get {
+		line = ofPacket.ReplaceAllString(line, "")
+	}
 	kind, begins := s.kindOf(line)
 	if kind == "" {
 		return false

@@ -20,6 +20,8 @@ var (
 	fishPrompt = regexp.MustCompile(`^([\w.-]+@[\w.-]+)\s+[~/]\S*[>#$]\s+(` + tool + `)$`)
 	// bullet is a command in a list: "- iptables -S", "2. iptables -S".
 	bullet = regexp.MustCompile(`^(?:[-*•]|[0-9]{1,2}[.)])\s+(` + tool + `)$`)
+	// bare is a command without a prompt.
+	bare = regexp.MustCompile(`^((?:sudo\s+)?ip\s+(?:-\S+\s+)*(?:r|ro|route|a|addr|address|rule)(?:\s+(?:s|show|l|ls|list|get)(?:\s+[\w./:-]+)*)?)$`)
 	// quoted is a command in a sentence: "the output of ` + "`iptables -S`" + ` is:".
 	quoted = regexp.MustCompile("^[^`]*`(" + tool + ")`[^`]*:$")
 )
@@ -38,7 +40,7 @@ func plainPrompt(line string) string {
 			return who + ":~$ " + m[2]
 		}
 	}
-	for _, p := range []*regexp.Regexp{arrowPrompt, versionPrompt, bullet, quoted} {
+	for _, p := range []*regexp.Regexp{arrowPrompt, versionPrompt, bullet, bare, quoted} {
 		if m := p.FindStringSubmatch(line); m != nil {
 			return "$ " + m[1]
 		}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/model/netfilter"
@@ -215,13 +218,20 @@ func (rd *reader) block(b block) error {
 		return err
 	case b.Kind == sysctlList:
 		rd.sysctls()
+	case b.Kind == ipAddress && len(rd.Host.FIB.Addresses) == 0: // of ip link
+		delete(rd.Host.Missing, snapshot.Links)
+	case b.Kind == ipsetList || b.Kind == ipsetSave:
+		delete(rd.Host.Missing, part)
+		rd.cutSets(b)
 	case b.Kind == nftText:
 		delete(rd.Host.Missing, part)
 		if !b.whole && rd.Host.Partial[part] == "" {
 			rd.Host.Partial[part] = "the text does not show all tables"
 		}
+	case b.Kind == ipRoute && b.command.table != "" && b.command.table != "main":
+		rd.noteSome(part, "only those of other tables are in the text")
 	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule):
-		rd.Host.Missing[part] = "only some are in the text"
+		rd.noteSome(part, "only some are in the text")
 	default:
 		delete(rd.Host.Missing, part)
 		if b.Kind == ipAddress {
@@ -230,6 +240,43 @@ func (rd *reader) block(b block) error {
 	}
 	return nil
 }
+
+// noteSome says of a part that the text shows only some of it, unless the text shows all of it elsewhere.
+func (rd *reader) noteSome(part snapshot.Part, why string) {
+	if rd.Host.Missing[part] != "" {
+		rd.Host.Missing[part] = why
+	}
+}
+
+// cutSets gives the sets of which the text may not show every member one that may be any.
+func (rd *reader) cutSets(b block) {
+	text := string(b.Text)
+	entries := 0
+	if m := setEntries.FindStringSubmatch(text); m != nil {
+		entries, _ = strconv.Atoi(m[1])
+	}
+	_, members, shown := strings.Cut(text, "Members:\n")
+	if b.Kind == ipsetList && shown && !b.Filtered && strings.Count(members, "\n") >= entries || b.Kind == ipsetSave && !b.Filtered {
+		return
+	}
+	for _, line := range strings.Split(text, "\n") {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "Name:" && words[0] != "create" && words[0] != "-N" {
+			continue
+		}
+		if set := rd.Host.IPSets[words[1]]; set != nil {
+			any := netfilter.Element{Unsure: true}
+			for range set.Fields {
+				any.Key = append(any.Key, netfilter.Span{High: netfilter.AllOnes})
+			}
+			set.Elements = append(set.Elements, any)
+			rd.Assume("line %d: members of ipset %s are missing: whether it has what the text does not show is not known", b.Line, words[1])
+		}
+	}
+}
+
+// setEntries is how many members a set has.
+var setEntries = regexp.MustCompile(`(?m)^Number of entries: ([0-9]+)$`)
 
 // sysctls are few in a text. That the host forwards packets is then assumed, unless they say that it does not.
 func (rd *reader) sysctls() {
@@ -242,6 +289,9 @@ func (rd *reader) sysctls() {
 // finishFIB adds what the kernel keeps beside the routes and addresses that are shown.
 func (rd *reader) finishFIB() {
 	s := rd.Host.FIB
+	rd.familyNotShown()
+	rd.usualRules()
+	rd.tablesNotShown()
 	if len(s.Routes) > 0 && rd.Host.Missing[snapshot.Addresses] != "" {
 		names := rd.sources()
 		if names == "" {

@@ -105,7 +105,7 @@ type scanner struct {
 	blocks   []block
 	lastEnd  int       // line after the last block's last line
 	from     origin    // of what the present command printed
-	routes   ipRouteOf // what the present command asked for
+	routes   ipCommand // what the present command asked for
 	nft      nftOf
 	madeIn   madeIn
 	chain    string // of "ebtables -L", whose rules come

@@ -76,7 +76,11 @@ func (m *machine) sayMissing(ipv6 bool) {
 // sayMissingPolicy tells of policy rules that are not in the snapshot, where a route is looked up.
 func (m *machine) sayMissingPolicy(ipv6 bool) {
 	why, missing := m.Missing[snapshot.Policy]
-	if missing && !slices.ContainsFunc(m.FIB.Rules, func(r fib.Rule) bool { return r.IPv6 == ipv6 }) {
+	switch {
+	case !missing:
+	case slices.ContainsFunc(m.FIB.Rules, func(r fib.Rule) bool { return r.IPv6 == ipv6 }):
+		m.lacks(snapshot.Policy, fmt.Sprintf("its %s are not all known (%s): no others are taken", snapshot.Policy, why))
+	default:
 		m.lacks(snapshot.Policy, fmt.Sprintf("its %s are not known (%s): the usual three are taken", snapshot.Policy, why))
 	}
 }

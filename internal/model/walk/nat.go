@@ -180,7 +180,7 @@ func (t *transit) masquerade() (netip.Addr, bool) {
 	a := t.m.FIB.SelectSource(t.p.Out, towards)
 	switch {
 	case t.m.knows(snapshot.Addresses):
-	case a.IsValid():
+	case a.IsValid() && t.m.FIB.HasAddress(a).Link == t.p.Out:
 		t.m.lacks(snapshot.Addresses, "its addresses are not known: what it masquerades with is taken to be "+a.String())
 	default:
 		return t.ownAddress(some)
