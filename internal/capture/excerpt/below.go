@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"bytes"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,6 +38,16 @@ var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)
 // omission is what people write for lines that they left out, also as a comment.
 var omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated)|` +
 	`^#.*\b(?:omitted|truncated|redacted|removed|left out|more rules|other rules|rest of)\b`)
+
+// omits tells whether a comment says that lines are left out.
+func omits(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if line[0] == '#' && omission.Match(bytes.TrimSpace(line)) {
+			return true
+		}
+	}
+	return false
+}
 
 // rest takes a line that no program is known to print.
 func (s *scanner) rest(line string) {

@@ -15,7 +15,8 @@ type builder struct {
 	runs   []*run
 	tables []iptables.Table
 	chains map[place]*built
-	saved  map[string]bool // tables that are shown whole
+	saved  savedTables
+	byNFT  bool // iptables-save is that of nf_tables
 }
 
 // place is a chain of a table.
@@ -34,7 +35,7 @@ type built struct {
 }
 
 func (b *builder) build() {
-	b.chains, b.saved = map[place]*built{}, map[string]bool{}
+	b.chains, b.saved.names = map[place]*built{}, map[string]bool{}
 	var left lineage
 	jumps := tablesOfJumps(b.runs)
 	for _, r := range b.runs {
@@ -49,8 +50,10 @@ func (b *builder) build() {
 			b.noteChain(assumedTable, r.table, r.line, r.chain, "taken as table "+r.table+"'s, "+r.why)
 		}
 		b.merge(r)
-		b.saved[r.table] = b.saved[r.table] || r.saved
+		b.saved.names[r.table] = b.saved.names[r.table] || r.saved
+		b.saved.selected = b.saved.selected || r.selected
 	}
+	b.saved.check(b.tables, b.byNFT)
 	if len(left.chains) > 0 {
 		b.note(leftOut, left.line, "%s: nothing tells the table, so its rules are left out", some(left.chains))
 	}
@@ -142,6 +145,7 @@ func (b *builder) merge(r *run) {
 		c.rules, c.last, c.keys = r.rules, r.line, nil
 	case c.whole && fresh > 0:
 		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d, which is taken", r.line, r.chain, c.last)
+		c.whole = r.line < c.last
 	case shared == 0:
 		if len(c.rules) > 0 && fresh > 0 {
 			b.noteChain(assumedOrder, at.table, r.line, r.chain, "shown in parts, whose order is taken as in the text")
@@ -279,7 +283,7 @@ func (b *builder) finish() {
 	slices.SortStableFunc(b.tables, func(x, y iptables.Table) int { return slices.Index(names, x.Name) - slices.Index(names, y.Name) })
 	if absent := slices.DeleteFunc(names, func(name string) bool {
 		return slices.ContainsFunc(b.tables, func(t iptables.Table) bool { return t.Name == name })
-	}); len(absent) > 0 && !isWhole(b.saved) {
+	}); len(absent) > 0 && !b.saved.all() {
 		b.note(assumedPolicy, 0, "nothing of table %s is in the text: taken as empty", strings.Join(absent, ", "))
 	}
 }

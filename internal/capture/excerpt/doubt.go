@@ -74,7 +74,7 @@ func (b *builder) doubtUnreached() {
 	})
 	unreached := map[string][]place{}
 	b.each(func(at place, c *built) {
-		if b.saved[at.table] || led[at] || iptables.IsBuiltIn(at.chain) || len(c.rules) == 0 || c.unused {
+		if b.saved.names[at.table] || led[at] || iptables.IsBuiltIn(at.chain) || len(c.rules) == 0 || c.unused {
 			return
 		}
 		known := b.known.book.Chain(reason.IP, at.table, at.chain)

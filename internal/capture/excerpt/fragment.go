@@ -11,12 +11,11 @@ import (
 
 // contents is what a text shows that is less than a machine's whole state: lines that somebody copied out of a terminal or an article.
 type contents struct {
-	Tables  []iptables.Table // IPv4's
-	IPv6    []iptables.Table // ip6tables'
-	Assumed []assumption
-	Blocks  []block // output of other programs, for their own parsers
-	// Whole are the tables of each that are shown whole, from *table to COMMIT.
-	Whole, IPv6Whole map[string]bool
+	Tables           []iptables.Table // IPv4's
+	IPv6             []iptables.Table // ip6tables'
+	Assumed          []assumption
+	Blocks           []block // output of other programs, for their own parsers
+	Whole, IPv6Whole savedTables
 	// Beside says that the machine has tables of the other iptables, nf_tables' or legacy, which the text does not show.
 	Beside bool
 }
@@ -75,11 +74,13 @@ func (k *known) parse(machine string, text []byte, about ...netip.Addr) (content
 	beside := (bytes.Contains(text, []byte("tables present")) || bytes.Contains(text, []byte("is incompatible"))) && besideNote.Match(text)
 	tables, err := iptables.Parse(text)
 	ended := bytes.Count(text, []byte("\nCOMMIT\n")) == len(tables)
-	if err == nil && len(tables) > 0 && !mixed && ended && !touched(tables) {
-		whole := map[string]bool{}
+	byNFT := bytes.Contains(text, []byte("(nf_tables)"))
+	if err == nil && len(tables) > 0 && !mixed && ended && !touched(tables) && !omits(text) {
+		whole := savedTables{names: map[string]bool{}}
 		for i := range tables {
-			whole[tables[i].Name] = true
+			whole.names[tables[i].Name] = true
 		}
+		whole.check(tables, byNFT)
 		if v6 || !v4 && familyOfTables(tables) == 6 {
 			return contents{IPv6: tables, IPv6Whole: whole, Beside: beside}, nil
 		}
@@ -96,7 +97,7 @@ func (k *known) parse(machine string, text []byte, about ...netip.Addr) (content
 		if len(runs) == 0 {
 			continue
 		}
-		b := builder{known: k, runs: runs}
+		b := builder{known: k, runs: runs, byNFT: byNFT}
 		b.build()
 		if family == 4 {
 			f.Tables, f.Whole = b.tables, b.saved

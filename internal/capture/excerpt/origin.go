@@ -34,7 +34,7 @@ var (
 	// namedPrompt is "jose@aks-0:~$ COMMAND" or "[root@aks-0 ~]# COMMAND".
 	namedPrompt = regexp.MustCompile(`^\[?[\w.-]+@([\w.-]+)(?::|\s|\])[^$#]*[$#](?:\s+(.*))?$`)
 	// barePrompt is "$ COMMAND", "~ $ COMMAND" or "/ # COMMAND". A "#" alone is a prompt only in front of a program: there are comments.
-	barePrompt = regexp.MustCompile(`^(?:(?:(?:~|/)\S*\s+[$#]|\$)\s+(.*)|#\s+((?:sudo |nsenter|ip |ip6?tables|ipset |conntrack |kubectl |docker |crictl |exit\b).*))$`)
+	barePrompt = regexp.MustCompile(`^(?:(?:(?:~|/)\S*\s+[$#]|\$)\s+(.*)|#\s+((?:sudo |nsenter|ip |ip6?tables|ipset |conntrack |nft |bridge |ebtables|ipvsadm|sysctl |cat /|kubectl |docker |crictl |exit\b).*))$`)
 	// enters are the commands that go to another machine or network namespace.
 	enters = regexp.MustCompile(`\b(?:nsenter|ip netns exec|ip (?:-\S+ )*-n(?:etns)? \S+|(?:docker|podman|nerdctl|crictl|kubectl|oc|k)(?: \S+)*? exec|ssh)\s`)
 	// inside are the programs that are run there.
@@ -54,7 +54,7 @@ func (s *scanner) see(line string) {
 	}
 	s.routes = parseIP(command)
 	s.filtered = strings.Contains(command, "|") || s.routes.some
-	s.nft, s.form = parseNFT(command), ""
+	s.nft, s.form, s.setting = parseNFT(command), "", parseSetting(command)
 	switch {
 	case command == "exit" || command == "logout":
 		s.from, s.session = origin{}, ""
@@ -64,6 +64,18 @@ func (s *scanner) see(line string) {
 			s.session = s.from.entered // what is shown below bare prompts is there
 		}
 	}
+}
+
+// oneSetting is a command that prints the value of one sysctl, without its name.
+var oneSetting = regexp.MustCompile(`\b(?:cat\s+/proc/sys/(net/\S+)|sysctl\s+-n\s+(net\.\S+))$`)
+
+// parseSetting gives the sysctl that a command prints; "" for any other command.
+func parseSetting(command string) string {
+	m := oneSetting.FindStringSubmatch(strings.TrimSpace(command))
+	if m == nil {
+		return ""
+	}
+	return cmp.Or(strings.ReplaceAll(m[1], "/", "."), m[2])
 }
 
 // into is the part of a command that goes somewhere, without what is run there.

@@ -105,6 +105,11 @@ func (s *scanner) other(line string) bool {
 	if s.older(line) {
 		return true
 	}
+	if s.setting != "" && len(line) < 8 && strings.Trim(line, "0123456789") == "" {
+		s.take(sysctlList, false, s.setting+" = "+line)
+		s.setting = ""
+		return true
+	}
 	if s.routes.get {
 		line = ofPacket.ReplaceAllString(line, "")
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -91,4 +92,23 @@ func isForPort(r *iptables.Rule, port uint16) bool {
 		}
 		return false
 	})
+}
+
+// virtualAddresses takes the addresses that IPVS has services for as the machine's own, where the text does not show those: IPVS gets what
+// is for the machine itself.
+func (rd *reader) virtualAddresses() {
+	if rd.Host.Missing[snapshot.Addresses] == "" {
+		return
+	}
+	var names []string
+	for i := range rd.Host.VirtualServices {
+		a := rd.Host.VirtualServices[i].Local.Addr()
+		if a.IsValid() && !slices.ContainsFunc(rd.Host.FIB.Addresses, func(o fib.Address) bool { return o.Prefix.Addr() == a }) {
+			rd.Host.FIB.Addresses = append(rd.Host.FIB.Addresses, fib.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Scope: "global"})
+			names = append(names, a.String())
+		}
+	}
+	if len(names) > 0 {
+		rd.Assume("its addresses are not in the text: those that IPVS has services for are taken to be among them: %s", some(names))
+	}
 }

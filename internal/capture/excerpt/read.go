@@ -92,7 +92,7 @@ type NFT func(text []byte) ([]byte, error)
 func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	for _, of := range []struct {
 		tables []iptables.Table
-		whole  map[string]bool
+		whole  savedTables
 		family netfilter.Family
 		part   snapshot.Part
 	}{{e.Tables, e.Whole, netfilter.IPv4, snapshot.Rules}, {e.IPv6, e.IPv6Whole, netfilter.IPv6, snapshot.RulesIPv6}} {
@@ -115,16 +115,41 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	return nil
 }
 
-// isWhole tells whether an iptables-save shows all tables that there are: nat and filter, which every machine of interest has, and so those
-// that are not in it are not there. Fewer may be what it was asked for, or what was copied of it.
-func isWhole(saved map[string]bool) bool { return saved[iptables.NAT] && saved[iptables.Filter] }
+// savedTables are the tables that a text shows whole, from *table to COMMIT.
+type savedTables struct {
+	names map[string]bool
+	// selected says that they are not what an iptables-save prints without options: it was asked for tables, or a file for iptables-restore
+	// is shown, which leaves the other chains and tables as they are.
+	selected bool
+}
+
+// all tells whether they are all tables that there are: nat and filter, which every machine of interest has, and so those that are missing
+// do not exist. Fewer may be what was copied.
+func (s *savedTables) all() bool {
+	return !s.selected && s.names[iptables.NAT] && s.names[iptables.Filter]
+}
+
+// check drops the tables without all their built-in chains, which iptables-save always prints; that of nf_tables only those that were ever
+// used.
+func (s *savedTables) check(tables []iptables.Table, byNFT bool) {
+	for i := range tables {
+		t := &tables[i]
+		lacks := slices.ContainsFunc(iptables.BuiltIn(t.Name), func(chain string) bool {
+			return t.Chain(chain) == nil && (t.Name != iptables.NAT || chain != "INPUT") // which nat has since Linux 2.6.36
+		})
+		if s.names[t.Name] && lacks && !byNFT {
+			s.selected = true
+			delete(s.names, t.Name)
+		}
+	}
+}
 
 // withUnshown are the tables with the built-in chains that the text does not show: they may have rules. Where there are tables beside, each
 // built-in chain may have others' rules around its own.
-func withUnshown(tables []iptables.Table, whole map[string]bool, beside bool) []iptables.Table {
+func withUnshown(tables []iptables.Table, whole savedTables, beside bool) []iptables.Table {
 	tables = slices.Clone(tables)
 	for _, name := range []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter} {
-		if !beside && (whole[name] || isWhole(whole)) {
+		if !beside && (whole.names[name] || whole.all()) {
 			continue
 		}
 		i := slices.IndexFunc(tables, func(t iptables.Table) bool { return t.Name == name })
@@ -290,6 +315,7 @@ func (rd *reader) sysctls() {
 func (rd *reader) finishFIB() {
 	s := rd.Host.FIB
 	rd.familyNotShown()
+	rd.virtualAddresses()
 	rd.usualRules()
 	rd.tablesNotShown()
 	if len(s.Routes) > 0 && rd.Host.Missing[snapshot.Addresses] != "" {

@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -26,17 +27,18 @@ func newShown(line int, r iptables.Rule, hidden bool) shown {
 // run is consecutive rules of one chain, as one command printed them.
 type run struct {
 	source
-	line   int
-	chain  string // "" for a listed rule whose chain is not shown
-	policy string // of a built-in chain, where shown, with its counters
-	passed iptables.Counters
-	rules  []shown
-	whole  bool // all rules of the chain are here
-	begun  bool // its table began with *table, and COMMIT was not seen
-	unused bool // nothing refers to the chain
-	saved  bool // it is of a table that is shown whole, from *table to COMMIT
-	from   origin
-	output *output
+	line     int
+	chain    string // "" for a listed rule whose chain is not shown
+	policy   string // of a built-in chain, where shown, with its counters
+	passed   iptables.Counters
+	rules    []shown
+	whole    bool // all rules of the chain are here
+	begun    bool // its table began with *table, and COMMIT was not seen
+	unused   bool // nothing refers to the chain
+	saved    bool // it is of a table that is shown whole, from *table to COMMIT
+	selected bool // a command asked for its table
+	from     origin
+	output   *output
 }
 
 // source is what the lines before rules tell of them.
@@ -83,12 +85,13 @@ func (o *output) table() string {
 // context is what the lines before tell about those that follow.
 type context struct {
 	source
-	save    bool   // between *table and COMMIT
-	piped   bool   // the command's output went through another program: lines may be missing
-	chain   string // that was asked for, or that a listing's heading names
-	columns iptables.Columns
-	listing bool // below a line "Chain …"
-	members bool // below a line "Members:" of ipset list
+	save     bool   // between *table and COMMIT
+	selected bool   // the command asked for one table
+	piped    bool   // the command's output went through another program: lines may be missing
+	chain    string // that was asked for, or that a listing's heading names
+	columns  iptables.Columns
+	listing  bool // below a line "Chain …"
+	members  bool // below a line "Members:" of ipset list
 }
 
 // scanner takes a text apart.
@@ -117,6 +120,7 @@ type scanner struct {
 	lastRule ruleAt
 	whole    string // what ends the block whose lines are taken as they are: see foreign
 	depth    int    // how many of its braces are open
+	setting  string // the sysctl whose value the present command prints alone
 	defines  string // what an nft file's rules call by a name
 }
 
@@ -187,6 +191,11 @@ func (s *scanner) command(line string) bool {
 			return true
 		}
 		s.note(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
+		for _, r := range s.found {
+			if r.table == cmp.Or(next.table, iptables.Filter) && (r.family == 0 || r.family == next.family) {
+				r.whole = false
+			}
+		}
 		next = context{}
 	case !lists:
 		return false // prose
@@ -278,7 +287,8 @@ func (s *scanner) heading(line string) bool {
 	fields := strings.Fields(line)
 	switch {
 	case line[0] == '*' && len(fields) == 1 && isTable(line[1:]):
-		s.now = context{source: source{table: line[1:], family: s.now.family}, save: true, piped: s.now.piped}
+		s.now = context{source: source{table: line[1:], family: s.now.family}, save: true, piped: s.now.piped,
+			selected: s.now.table != "" && !s.now.save}
 		s.cut()
 	case line == "COMMIT":
 		for _, r := range s.found[s.section:] {
@@ -334,7 +344,7 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 	}
 	s.output.add(c.Name)
 	r := &run{line: s.at, source: s.now.source, output: s.output, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
-		begun: s.now.save, unused: c.Unused, from: s.from}
+		begun: s.now.save, selected: s.now.selected, unused: c.Unused, from: s.from}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }

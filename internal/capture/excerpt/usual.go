@@ -96,7 +96,7 @@ func (b *builder) fillIn() {
 func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool) {
 	there := func(chain string) bool { return iptables.IsUserChain(chain) && led[place{e.Table, chain}] }
 	jumps := slices.Concat(e.Insert, e.Append)
-	if b.saved[e.Table] || !slices.ContainsFunc(jumps, func(p iptables.Placed) bool { return there(p.Rule.Target.Name) }) &&
+	if b.saved.names[e.Table] || !slices.ContainsFunc(jumps, func(p iptables.Placed) bool { return there(p.Rule.Target.Name) }) &&
 		!slices.ContainsFunc(e.Replace, func(c iptables.Chain) bool {
 			return there(c.Name) || slices.ContainsFunc(c.Rules, func(r iptables.Rule) bool { return there(r.Target.Name) })
 		}) {
@@ -125,7 +125,7 @@ func (b *builder) addJump(e *iptables.Edit, p iptables.Placed, later []usual, la
 	at := place{table, p.Chain}
 	c := b.chains[at]
 	begins := slices.ContainsFunc(e.Insert, func(o iptables.Placed) bool { return o.Rule.Target.Name == p.Chain })
-	if b.saved[table] || b.chains[place{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) && !begins {
+	if b.saved.names[table] || b.chains[place{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) && !begins {
 		return
 	}
 	if c == nil {

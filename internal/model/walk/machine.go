@@ -137,6 +137,9 @@ func (m *machine) confMax(link, key string) int {
 
 // forwards tells whether packets that came in by link may go out again (IN_DEV_FORWARD; net.ipv6.conf.all.forwarding).
 func (m *machine) forwards(link string, ipv6 bool) bool {
+	if own, ok := m.Sysctls[forwardingSetting(link, ipv6)]; ok && !m.knows(snapshot.Sysctls) {
+		return own != "0"
+	}
 	if v, ok := m.Sysctls[forwardingSetting("", ipv6)]; ok && !m.knows(snapshot.Sysctls) {
 		return v != "0" // the links' own settings follow it (Documentation/networking/ip-sysctl.rst)
 	}

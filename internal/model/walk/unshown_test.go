@@ -11,9 +11,10 @@ import (
 // TestUnshown: an outcome says which parts of the state, and which chains, the request met that are not shown whole.
 func TestUnshown(t *testing.T) {
 	const (
-		whole = "*nat\n:PREROUTING ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n*filter\n:FORWARD ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\nCOMMIT\n"
-		nft   = "{\"nftables\": []}\n"
-		ip    = "$ ip route\ndefault via 10.0.0.1 dev eth0\n10.0.0.0/24 dev eth0 proto kernel scope link src 10.0.0.4\n" +
+		whole = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n" +
+			"*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"
+		nft = "{\"nftables\": []}\n"
+		ip  = "$ ip route\ndefault via 10.0.0.1 dev eth0\n10.0.0.0/24 dev eth0 proto kernel scope link src 10.0.0.4\n" +
 			"$ ip addr\n2: eth0: <UP> mtu 1500\n    inet 10.0.0.4/24 scope global eth0\n" +
 			"$ ip rule\n0:\tfrom all lookup local\n32766:\tfrom all lookup main\n"
 	)
