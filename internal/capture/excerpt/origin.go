@@ -53,6 +53,7 @@ func (s *scanner) see(line string) {
 		return
 	}
 	s.routes = parseIP(command)
+	s.allFlows = listsFlows.MatchString(command)
 	s.filtered = strings.Contains(command, "|") || s.routes.some
 	s.nft, s.form, s.setting = parseNFT(command), "", parseSetting(command)
 	switch {
@@ -65,6 +66,9 @@ func (s *scanner) see(line string) {
 		}
 	}
 }
+
+// listsFlows is a command that lists all connections.
+var listsFlows = regexp.MustCompile(`\bconntrack\s+(?:-L|--dump)(?:\s+conntrack)?\s*(?:2?>.*)?$|\bcat\s+/proc/net/nf_conntrack\s*$`)
 
 // oneSetting is a command that prints the value of one sysctl, without its name.
 var oneSetting = regexp.MustCompile(`\b(?:cat\s+/proc/sys/(net/\S+)|sysctl\s+-n\s+(net\.\S+))$`)

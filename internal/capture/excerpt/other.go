@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -99,7 +100,8 @@ func (s *scanner) nftChain(line string) {
 
 // other takes lines of other programs' output into blocks.
 func (s *scanner) other(line string) bool {
-	if strings.HasPrefix(line, "conntrack v") {
+	if m := flowsShown.FindStringSubmatch(line); m != nil {
+		s.countFlows(m[1])
 		return true
 	}
 	if s.older(line) {
@@ -121,10 +123,25 @@ func (s *scanner) other(line string) bool {
 	return true
 }
 
+// flowsShown is what conntrack says behind a listing.
+var flowsShown = regexp.MustCompile(`^conntrack v\S+ \(conntrack-tools\): ([0-9]+) flow entries have been shown\.$`)
+
+// countFlows takes the number of connections that conntrack listed: there may be fewer in the text, or none at all.
+func (s *scanner) countFlows(number string) {
+	n := len(s.blocks)
+	switch {
+	case number == "0" && s.allFlows:
+		s.take(conntrackList, true, "")
+	case n > 0 && s.blocks[n-1].Kind == conntrackList && fmt.Sprint(bytes.Count(s.blocks[n-1].Text, []byte("\n"))) != number:
+		s.blocks[n-1].Filtered = true
+	}
+}
+
 // take puts a line into the block that goes on, or into a new one.
 func (s *scanner) take(kind blockKind, begins bool, line string) {
 	if n := len(s.blocks); n == 0 || begins || s.lastEnd < s.at-1 || s.blocks[n-1].Kind != kind {
-		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered, from: s.from, command: s.routes})
+		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered || kind == conntrackList && !s.allFlows,
+			from: s.from, command: s.routes})
 	}
 	last := &s.blocks[len(s.blocks)-1]
 	last.Text = append(append(last.Text, line...), '\n')

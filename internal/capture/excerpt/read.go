@@ -243,6 +243,11 @@ func (rd *reader) block(b block) error {
 		return err
 	case b.Kind == sysctlList:
 		rd.sysctls()
+	case b.Kind == ebtablesSave:
+		delete(rd.Host.Missing, part)
+		if b.Filtered || bytes.Count(b.Text, []byte("*")) < 2 && !bytes.HasPrefix(b.Text, []byte("# Generated")) {
+			rd.Host.Partial[part] = "the text does not show all tables"
+		}
 	case b.Kind == ipAddress && len(rd.Host.FIB.Addresses) == 0: // of ip link
 		delete(rd.Host.Missing, snapshot.Links)
 	case b.Kind == ipsetList || b.Kind == ipsetSave:
@@ -255,7 +260,7 @@ func (rd *reader) block(b block) error {
 		}
 	case b.Kind == ipRoute && b.command.table != "" && b.command.table != "main":
 		rd.noteSome(part, "only those of other tables are in the text")
-	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule):
+	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule || b.Kind == conntrackList):
 		rd.noteSome(part, "only some are in the text")
 	default:
 		delete(rd.Host.Missing, part)

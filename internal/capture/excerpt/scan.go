@@ -120,6 +120,7 @@ type scanner struct {
 	lastRule ruleAt
 	whole    string // what ends the block whose lines are taken as they are: see foreign
 	depth    int    // how many of its braces are open
+	allFlows bool   // the present command lists all connections
 	setting  string // the sysctl whose value the present command prints alone
 	defines  string // what an nft file's rules call by a name
 }

@@ -90,6 +90,9 @@ func (m *machine) sayMissingBridgeRules() {
 	if why, missing := m.Missing[snapshot.Bridge]; missing {
 		m.lacks(snapshot.Bridge, fmt.Sprintf("its %s are not known (%s): met by none", snapshot.Bridge, why))
 	}
+	if why := m.Partial[snapshot.Bridge]; why != "" {
+		m.lacks(snapshot.Bridge, fmt.Sprintf("its %s are not all known (%s): the frame is taken to meet no others", snapshot.Bridge, why))
+	}
 }
 
 // assume notes that something is not known of the machine and how the walk goes on.
