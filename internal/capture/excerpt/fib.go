@@ -198,14 +198,14 @@ func (rd *reader) usualRules() {
 	slices.SortStableFunc(s.Rules, func(a, b fib.Rule) int { return a.Priority - b.Priority })
 }
 
-// familyNotShown gives the family of which the text shows no route, where it shows the other's, one that nobody knows.
-func (rd *reader) familyNotShown() {
+// mainNotShown gives table main a route that nobody knows, for each family of which the text shows only routes of other tables or none.
+func (rd *reader) mainNotShown() {
 	s := rd.Host.FIB
 	for i, of := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		shown := func(r fib.Route) bool { return r.Destination.Addr().Is6() == of.Is6() }
+		shown := func(r fib.Route) bool { return r.Table == fib.TableMain && r.Destination.Addr().Is6() == of.Is6() }
 		if len(s.Routes) > 0 && !slices.ContainsFunc(s.Routes, shown) {
 			s.Routes = append(s.Routes, fib.Route{Table: fib.TableMain, Type: "unicast", Destination: netip.PrefixFrom(of, 0),
-				Unknown: fmt.Sprintf("the text shows no routes of IPv%d", 4+2*i)})
+				Unknown: fmt.Sprintf("the text shows no routes of IPv%d in table main", 4+2*i)})
 		}
 	}
 }

@@ -19,7 +19,7 @@ var (
 	// fishPrompt is "user@node-1 /etc> ip route" or "root@node-1 ~# ip route".
 	fishPrompt = regexp.MustCompile(`^([\w.-]+@[\w.-]+)\s+[~/]\S*[>#$]\s+(` + tool + `)$`)
 	// bullet is a command in a list: "- iptables -S", "2. iptables -S".
-	bullet = regexp.MustCompile(`^(?:[-*•]|[0-9]{1,2}[.)])\s+(` + tool + `)$`)
+	bullet = regexp.MustCompile(`^(?:[-*•]|[0-9]{1,2}[.)])\s+\x60?(` + tool + `)$`)
 	// bare is a command without a prompt.
 	bare = regexp.MustCompile(`^((?:sudo\s+)?ip\s+(?:-\S+\s+)*(?:r|ro|route|a|addr|address|rule)(?:\s+(?:s|show|l|ls|list|get)(?:\s+[\w./:-]+)*)?)$`)
 	// quoted is a command in a sentence: "the output of ` + "`iptables -S`" + ` is:".

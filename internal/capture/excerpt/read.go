@@ -258,8 +258,6 @@ func (rd *reader) block(b block) error {
 		if !b.whole && rd.Host.Partial[part] == "" {
 			rd.Host.Partial[part] = "the text does not show all tables"
 		}
-	case b.Kind == ipRoute && b.command.table != "" && b.command.table != "main":
-		rd.noteSome(part, "only those of other tables are in the text")
 	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule || b.Kind == conntrackList):
 		rd.noteSome(part, "only some are in the text")
 	default:
@@ -319,7 +317,7 @@ func (rd *reader) sysctls() {
 // finishFIB adds what the kernel keeps beside the routes and addresses that are shown.
 func (rd *reader) finishFIB() {
 	s := rd.Host.FIB
-	rd.familyNotShown()
+	rd.mainNotShown()
 	rd.virtualAddresses()
 	rd.usualRules()
 	rd.tablesNotShown()
