@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net/netip"
 	"regexp"
+	"slices"
 
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -16,8 +18,17 @@ type contents struct {
 	Assumed          []assumption
 	Blocks           []block // output of other programs, for their own parsers
 	Whole, IPv6Whole savedTables
+	// Legacy are the tables of the legacy variant, where the text shows those of both.
+	Legacy []legacyTables
 	// Beside says that the machine has tables of the other iptables, nf_tables' or legacy, which the text does not show.
 	Beside bool
+}
+
+// legacyTables are the tables of one family that a machine has beside those of nf_tables.
+type legacyTables struct {
+	family netfilter.Family
+	tables []iptables.Table
+	whole  savedTables
 }
 
 // block is a part of the text that another program printed.
@@ -97,6 +108,12 @@ func (k *known) parse(machine string, text []byte, about ...netip.Addr) (content
 		if len(runs) == 0 {
 			continue
 		}
+		if legacy, others := splitLegacy(runs); len(legacy) > 0 && len(others) > 0 {
+			b := builder{known: k, runs: legacy}
+			b.build()
+			f.Legacy = append(f.Legacy, legacyTables{map[int]netfilter.Family{4: netfilter.IPv4, 6: netfilter.IPv6}[family], b.tables, b.saved})
+			s.all, runs = append(s.all, b.told()...), others
+		}
 		b := builder{known: k, runs: runs, byNFT: byNFT}
 		b.build()
 		if family == 4 {
@@ -114,6 +131,21 @@ func (k *known) parse(machine string, text []byte, about ...netip.Addr) (content
 		return contents{}, errNothingFound
 	}
 	return f, nil
+}
+
+// splitLegacy splits runs where the text shows the rules of both variants of iptables, which a machine may have beside each other.
+func splitLegacy(runs []*run) (legacy, others []*run) {
+	if !slices.ContainsFunc(runs, func(r *run) bool { return r.variant == "nft" }) {
+		return nil, runs
+	}
+	for _, r := range runs {
+		if r.variant == "legacy" {
+			legacy = append(legacy, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return legacy, others
 }
 
 // touched tells whether a rule may be other than iptables-save printed it: its target is cut off, or somebody wrote behind it.

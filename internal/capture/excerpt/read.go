@@ -45,7 +45,8 @@ func Read(book *reason.Book, nft NFT, name string, text []byte, about ...netip.A
 		rd.Host.Missing[part] = notShown
 	}
 	dialect := netfilter.IPTablesLegacy
-	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) || listsForeign(shows.Blocks) {
+	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) ||
+		listsForeign(shows.Blocks) || len(shows.Legacy) > 0 {
 		dialect = netfilter.IPTablesNFT // iptables-save's first line says its variant
 	}
 	if err := rd.rules(&shows, dialect); err != nil {
@@ -105,6 +106,13 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 		}
 		rd.AddTables(lowered...)
 		delete(rd.Host.Missing, of.part)
+	}
+	for _, legacy := range e.Legacy {
+		lowered, err := iptables.Lower(withUnshown(legacy.tables, legacy.whole, false), legacy.family, netfilter.IPTablesLegacy)
+		if err != nil {
+			return err
+		}
+		rd.AddTables(lowered...)
 	}
 	if e.Beside {
 		rd.Assume("iptables-save says that there are tables that it does not show: the packet is taken to meet none of them")
