@@ -17,6 +17,7 @@ import (
 // "ifconfig", "ip -br addr" and "ip -br link".
 func (s *scanner) older(line string) bool {
 	fields := strings.Fields(line)
+	oldLink, alone := oldIfconfigLink.FindStringSubmatch(line), addressAlone.FindStringSubmatch(line)
 	heading, link, brief := routeHeading(fields), ifconfigLink.FindStringSubmatch(line), briefLink.FindStringSubmatch(line)
 	switch {
 	case heading != "":
@@ -25,6 +26,13 @@ func (s *scanner) older(line string) bool {
 		s.form, s.link = ifconfig, link[1]
 		flags := strings.ReplaceAll(link[2], "RUNNING", "RUNNING,LOWER_UP")
 		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <%s> mtu %s", s.nextLink(), link[1], flags, link[3]))
+	case oldLink != nil:
+		s.form, s.link = oldIfconfig, oldLink[1]
+		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), s.link))
+	case alone != nil && (s.form == alone4 || s.lastEnd != s.at-1):
+		s.form, s.filtered = alone4, true
+		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
+		s.take(ipAddress, false, line)
 	case brief != nil && isBrief(brief[3]):
 		s.brief(brief[1], brief[2], strings.Fields(brief[3]))
 	case s.form == routes || s.form == netstat:
@@ -34,6 +42,8 @@ func (s *scanner) older(line string) bool {
 			return false
 		}
 		s.take(ipRoute, false, route)
+	case s.form == oldIfconfig && s.lastEnd == s.at-1:
+		s.oldIfconfig(line)
 	case s.form == ifconfig && s.lastEnd == s.at-1:
 		return s.ifconfig(fields)
 	default:
@@ -48,6 +58,9 @@ const (
 	routes   = "Destination Gateway Genmask Flags Metric Ref Use Iface"
 	netstat  = "Destination Gateway Genmask Flags MSS Window irtt Iface"
 	ifconfig = "ifconfig"
+	// oldIfconfig is its form before net-tools 2, and alone4 an address of ip addr whose interface is left out.
+	oldIfconfig = "Link encap"
+	alone4      = "inet"
 )
 
 func routeHeading(fields []string) string {
@@ -58,8 +71,11 @@ func routeHeading(fields []string) string {
 }
 
 var (
-	ifconfigLink = regexp.MustCompile(`^([\w.@-]+): flags=[0-9]+<([A-Z0-9_,]*)>\s+mtu ([0-9]+)$`)
-	briefLink    = regexp.MustCompile(`^([\w.@-]+)\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(?:\s+(.*))?$`)
+	ifconfigLink    = regexp.MustCompile(`^([\w.@-]+): flags=[0-9]+<([A-Z0-9_,]*)>\s+mtu ([0-9]+)$`)
+	oldIfconfigLink = regexp.MustCompile(`^([\w.:@-]+)\s+Link encap:`)
+	oldAddress      = regexp.MustCompile(`^inet addr:(\S+)\s.*Mask:(\S+)`)
+	addressAlone    = regexp.MustCompile(`^inet [0-9.]+/[0-9]+ .*\bscope (?:global|host|link) (?:\w+ )*([\w.@-]+)$`)
+	briefLink       = regexp.MustCompile(`^([\w.@-]+)\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(?:\s+(.*))?$`)
 )
 
 // oldRoute is a line of route -n as ip route prints it; "" for another line.
@@ -118,6 +134,18 @@ func (s *scanner) ifconfig(fields []string) bool {
 	}
 	s.lastEnd = s.at
 	return true
+}
+
+// oldIfconfig takes a line below an interface's name: only the address of IPv4 says something.
+func (s *scanner) oldIfconfig(line string) {
+	m := oldAddress.FindStringSubmatch(line)
+	if m == nil {
+		return
+	}
+	if mask, err := netip.ParseAddr(m[2]); err == nil && mask.Is4() {
+		ones, _ := net.IPMask(mask.AsSlice()).Size()
+		s.take(ipAddress, false, fmt.Sprintf("inet %s/%d scope global %s", m[1], ones, s.link))
+	}
 }
 
 // isBrief tells what can stand behind an interface's state: addresses, or its link-layer address and its flags.

@@ -54,7 +54,7 @@ func (s *scanner) see(line string) {
 	}
 	s.routes = parseIP(command)
 	s.allFlows = listsFlows.MatchString(command)
-	s.filtered = strings.Contains(command, "|") || s.routes.some
+	s.filtered = strings.Contains(command, "|") || s.routes.some || oneLink.MatchString(command)
 	s.nft, s.form, s.setting = parseNFT(command), "", parseSetting(command)
 	switch {
 	case command == "exit" || command == "logout":
@@ -66,6 +66,9 @@ func (s *scanner) see(line string) {
 		}
 	}
 }
+
+// oneLink is a command that lists one interface.
+var oneLink = regexp.MustCompile(`\bifconfig\s+[a-z]`)
 
 // listsFlows is a command that lists all connections.
 var listsFlows = regexp.MustCompile(`\bconntrack\s+(?:-L|--dump)(?:\s+conntrack)?\s*(?:2?>.*)?$|\bcat\s+/proc/net/nf_conntrack\s*$`)
