@@ -65,7 +65,7 @@ type nftListing struct {
 
 // prepare takes out what nft would take for a comment, or cannot know without the machine's interfaces.
 func (t *nftListing) prepare() {
-	flowtable := 0 // braces that it has open
+	flowtable, depths := 0, t.depths() // flowtable: braces that it has open
 	for i, line := range t.lines {
 		line = nftComment.ReplaceAllString(line, "")
 		at := nftForeign.FindStringIndex(line)
@@ -77,7 +77,7 @@ func (t *nftListing) prepare() {
 			t.lines[i] = line[:at[0]] + " counter " + t.mark(line)
 		case nftFlow.MatchString(line):
 			t.lines[i] = nftFlow.ReplaceAllString(line, "") + " " + t.mark(trimmed)
-		case omission.MatchString(trimmed) && t.depth(i) >= 2:
+		case omission.MatchString(trimmed) && depths[i] >= 2:
 			t.lines[i] = "counter " + t.mark("lines are left out here")
 		default:
 			t.lines[i] = nftLink.ReplaceAllString(line, "${1}name$2")
@@ -91,18 +91,19 @@ func (t *nftListing) mark(line string) string {
 	return fmt.Sprintf("comment \"%s%d\"", unreadMark, len(t.unread)-1)
 }
 
-// depth is how many braces are open in front of a line.
-func (t *nftListing) depth(line int) int {
-	depth := 0
-	for _, l := range t.lines[:line] {
-		depth += braces(l)
+// depths are how many braces are open in front of each line.
+func (t *nftListing) depths() []int {
+	depths, open := make([]int, len(t.lines)), 0
+	for i, line := range t.lines {
+		depths[i] = open
+		open += braces(line)
 	}
-	return depth
+	return depths
 }
 
 // withoutErrors replaces the lines that nft complains about. It returns false if it cannot.
 func (t *nftListing) withoutErrors(text string) bool {
-	found := nftErrorAt.FindAllStringSubmatch(text, -1)
+	found, depths := nftErrorAt.FindAllStringSubmatch(text, -1), t.depths()
 	for _, m := range found {
 		n, _ := strconv.Atoi(m[1])
 		if n < 1 || n > len(t.lines) {
@@ -112,8 +113,8 @@ func (t *nftListing) withoutErrors(text string) bool {
 		case line == "":
 		case strings.HasPrefix(line, "chain unread"):
 			return false
-		case strings.Contains(line, unreadMark) || nftFrame.MatchString(line) || braces(line) != 0 || t.depth(n-1) != 2:
-			if !t.keepHooks(n - 1) {
+		case strings.Contains(line, unreadMark) || nftFrame.MatchString(line) || braces(line) != 0 || depths[n-1] != 2:
+			if !t.keepHooks(n-1, depths) {
 				return false
 			}
 		default:
@@ -124,13 +125,13 @@ func (t *nftListing) withoutErrors(text string) bool {
 }
 
 // keepHooks leaves of the table around a line its base chains, each with one rule that is not understood.
-func (t *nftListing) keepHooks(at int) bool {
+func (t *nftListing) keepHooks(at int, depths []int) bool {
 	first := at
-	for first > 0 && t.depth(first) > 0 {
+	for first > 0 && depths[first] > 0 {
 		first--
 	}
 	last := at
-	for last < len(t.lines)-1 && (last == first || t.depth(last+1) > 0) {
+	for last < len(t.lines)-1 && (last == first || depths[last+1] > 0) {
 		last++
 	}
 	if !nftTable.MatchString(strings.TrimSpace(t.lines[first])) {
