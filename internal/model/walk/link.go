@@ -168,7 +168,7 @@ func (t transit) transmit() passage {
 		return t.encapsulate(l)
 	}
 	if l.Kind != "" && l.Kind != "veth" {
-		return t.finish(Undecided, fmt.Sprintf("interface %s is of kind %s, which is not walked", l.Name, l.Kind))
+		return t.finish(Undecided, fmt.Sprintf("interface %s is of %s, which is not walked", l.Name, kindOf(l)))
 	}
 	if p, ok := t.onward(l); ok {
 		return p

@@ -18,7 +18,14 @@ func (m *machine) notWalked(l *fib.Link) string {
 	case l.Kind == "vxlan":
 		return "what is asked through " + l.Name + ", of kind vxlan, is not walked"
 	}
-	return fmt.Sprintf("interface %s is of kind %s, which is not walked", l.Name, l.Kind)
+	return fmt.Sprintf("interface %s is of %s, which is not walked", l.Name, kindOf(l))
+}
+
+func kindOf(l *fib.Link) string {
+	if l.Kind == "" {
+		return "a kind that is not known"
+	}
+	return "kind " + l.Kind
 }
 
 // enslaved tells to what a link belongs that is no bridge; "" where it belongs to none.
@@ -27,7 +34,7 @@ func (m *machine) enslaved(l *fib.Link) string {
 	if master == nil || master.Kind == "bridge" {
 		return ""
 	}
-	return fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind)
+	return fmt.Sprintf("interface %s belongs to %s of %s, which is not walked", l.Name, master.Name, kindOf(master))
 }
 
 // programAt tells which program gets what passes a link of m in one direction; "" where none does, as far as that is known.

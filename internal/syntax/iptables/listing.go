@@ -9,10 +9,12 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// ParseChainHeader reads "Chain INPUT (policy ACCEPT 1 packets, 52 bytes)" and "Chain X (2 references)".
+// ParseChainHeader reads "Chain INPUT (policy ACCEPT 1 packets, 52 bytes)" and "Chain X (2 references)", with any number of spaces, as
+// column(1) leaves them.
 func ParseChainHeader(line string) (Chain, bool) {
 	rest, ok := strings.CutPrefix(line, "Chain ")
 	name, inner, ok2 := strings.Cut(rest, " (")
+	name = strings.TrimSpace(name)
 	inner, ok3 := strings.CutSuffix(strings.TrimSpace(inner), ")")
 	if !ok || !ok2 || !ok3 || !IsName(name) {
 		return Chain{}, false
