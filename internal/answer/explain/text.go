@@ -346,16 +346,26 @@ func (p *page) wrapped(begin, look, text string) {
 
 // broken are the lines of a text of at most width characters, where words let it; in one line where width is not positive.
 func broken(text string, width int) []string {
+	if width <= 0 {
+		return []string{text}
+	}
 	var lines []string
-	for _, word := range strings.Split(text, " ") {
-		last := len(lines) - 1
-		if last >= 0 && (width <= 0 || utf8.RuneCountInString(lines[last]+" "+word) <= width) {
-			lines[last] += " " + word
+	begin, end, room := 0, 0, width // of the line so far, and what it has left
+	for at := 0; ; at = end + 1 {
+		word, _, more := strings.Cut(text[at:], " ")
+		length := utf8.RuneCountInString(word)
+		if at > 0 && length+1 > room {
+			lines = append(lines, text[begin:end])
+			begin, room = at, width-length
+		} else if at > 0 {
+			room -= length + 1
 		} else {
-			lines = append(lines, word)
+			room -= length
+		}
+		if end = at + len(word); !more {
+			return append(lines, text[begin:])
 		}
 	}
-	return lines
 }
 
 // taken says how what is not known was taken, where outcomes with the same answer took it all the same way: the answer may depend on it.
