@@ -78,6 +78,7 @@ func (t transit) bridgeOut(b bridge) passage {
 // flood sends a frame for a station that the bridge has not seen yet out of every port. The copies that reach other stations are dropped
 // there; the walk follows the one that reaches the right one.
 func (t transit) flood(b bridge, in string) passage {
+	t.m.meets(snapshot.FDB)
 	ports := b.flooded(in)
 	mac, to := t.p.Frame.Destination, ""
 	station := "a station that is not known"

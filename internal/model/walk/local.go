@@ -70,7 +70,7 @@ func (t *transit) begins() bool { return t.p.TCPFlags&^(packet.SYN|packet.ECE|pa
 func (t *transit) listener(end *End) {
 	p, m := &t.p, t.m
 	if !m.knows(snapshot.Listeners) {
-		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
+		m.lacks(snapshot.Listeners, "its sockets are not known: somebody is taken to listen on "+p.DestinationEnd())
 		return
 	}
 	if s, ok := t.socket(); ok {

@@ -104,6 +104,13 @@ func (m *machine) lacks(part snapshot.Part, what string) {
 	m.run.notShown(Unshown{Host: m.Name, Part: part})
 }
 
+// meets notes that the packet comes to need a part of the machine's state, which may not be shown.
+func (m *machine) meets(part snapshot.Part) {
+	if !m.knows(part) {
+		m.run.notShown(Unshown{Host: m.Name, Part: part})
+	}
+}
+
 func (m *machine) knows(part snapshot.Part) bool {
 	_, missing := m.Missing[part]
 	return !missing

@@ -15,6 +15,7 @@ import (
 // ask finds who answers for an address on a link, as an ARP request or neighbour solicitation does, and what everybody learns from it: the
 // sender the address, bridges on the way where both are. Where nobody does, it gives the end of the packet that waits for it.
 func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
+	t.m.meets(snapshot.Neighbours)
 	nobody := t.end(Dropped, fmt.Sprintf("nobody on %s answers for %s", l.Name, a))
 	nobody.Reject = "icmp-host-unreachable"
 	if _, port := t.m.bridgeOf(l); port {

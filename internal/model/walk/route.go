@@ -108,6 +108,7 @@ func (t transit) routedOn(d *fib.Answer) passage {
 // and everything else forwarded.
 func (t *transit) assumeRoute() stage {
 	if t.isOwn() {
+		t.m.meets(snapshot.Routes)
 		return transit.input
 	}
 	t.m.lacks(snapshot.Routes, "its routes are not known: packets that are not for itself are taken to be forwarded")

@@ -20,14 +20,14 @@ func TestUnshown(t *testing.T) {
 	)
 	for _, c := range []struct{ name, text, want string }{
 		{"rules alone", whole, "nftables rules, links, routes"},
-		{"no rules", ip, "iptables rules, nftables rules, sysctls"},
+		{"no rules", ip, "iptables rules, nftables rules, sysctls, other ends of wires"},
 		{"a table alone", "*nat\n:PREROUTING ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n" + nft + ip,
-			"raw PREROUTING, connections, mangle PREROUTING, sysctls, mangle FORWARD, filter FORWARD, mangle POSTROUTING"},
+			"raw PREROUTING, connections, mangle PREROUTING, sysctls, mangle FORWARD, filter FORWARD, mangle POSTROUTING, other ends of wires"},
 		{"a chain in part", "$ iptables -t nat -S\n-A POSTROUTING -s 10.9.0.0/16 -j ACCEPT\n$ iptables -t filter -S\n-P FORWARD ACCEPT\n" + nft + ip,
-			"raw PREROUTING, connections, mangle PREROUTING, nat PREROUTING, sysctls, mangle FORWARD, mangle POSTROUTING, nat POSTROUTING"},
-		{"a route cut off", whole + nft + strings.Replace(ip, "$ ip addr", "10.7.0.0/16 dev\n$ ip addr", 1), "routes, sysctls"},
-		{"all but the sysctls", whole + nft + ip, "sysctls"},
-		{"all that the packet meets", whole + nft + ip + "$ sysctl net.ipv4.ip_forward\nnet.ipv4.ip_forward = 1\n", ""},
+			"raw PREROUTING, connections, mangle PREROUTING, nat PREROUTING, sysctls, mangle FORWARD, mangle POSTROUTING, nat POSTROUTING, other ends of wires"},
+		{"a route cut off", whole + nft + strings.Replace(ip, "$ ip addr", "10.7.0.0/16 dev\n$ ip addr", 1), "routes, sysctls, other ends of wires"},
+		{"all but the sysctls", whole + nft + ip, "sysctls, other ends of wires"},
+		{"all that the packet meets", whole + nft + ip + "$ sysctl net.ipv4.ip_forward\nnet.ipv4.ip_forward = 1\n", "other ends of wires"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(c.text))
