@@ -97,7 +97,8 @@ func (b *builder) doubtUnreached() {
 				b.add(in, c)
 			}
 			for _, to := range chains {
-				jump := iptables.Rule{Target: iptables.Jump(to.chain), Doubt: "the text does not show whether there is such a rule"}
+				jump := iptables.Rule{Target: iptables.Jump(to.chain), Doubt: "the text does not show whether there is such a rule",
+					DoubtsRule: true}
 				c.rules = append(slices.Clone(c.rules), newShown(0, jump, false))
 			}
 		}

@@ -10,11 +10,16 @@ import (
 type UnknownTest struct {
 	Text    string // in its own syntax: "-m foo --bar 1"; of one that is not shown why, in words
 	Unshown bool
+	// Existence says that the rule itself may not exist: the answer holds for every packet.
+	Existence bool
 }
 
 // Eval asks, anew for a packet that is another one to conntrack, has other addresses, or comes or goes another way: what the test looks at
 // nobody knows.
 func (u *UnknownTest) Eval(c *Context) Verdict {
+	if u.Existence {
+		return c.askTest(Unknown, u, 0, 0)
+	}
 	return c.askTest(Unknown, c.unknown(u), 0, 0)
 }
 

@@ -196,6 +196,9 @@ func (t *transit) Choose(c netfilter.Choice) int {
 	if c.Kind == netfilter.Hash {
 		key.rule, key.tuple = c.Rule, t.p.Tuple
 	}
+	if u, ok := c.About.(*netfilter.UnknownTest); ok && u.Existence {
+		key.rule, key.answering = c.Rule, false
+	}
 	if lasting {
 		if i := slices.IndexFunc(t.answers[key], func(q remembered) bool { return reflect.DeepEqual(q.about, c.About) }); i >= 0 {
 			return t.answers[key][i].answer

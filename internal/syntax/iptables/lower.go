@@ -164,7 +164,7 @@ func (l *lowerer) lower(r *Rule) []netfilter.Statement {
 		effect = l.target(r)
 	}
 	if r.Doubt != "" {
-		l.tests = append(l.tests, &netfilter.UnknownTest{Text: r.Doubt, Unshown: true})
+		l.tests = append(l.tests, &netfilter.UnknownTest{Text: r.Doubt, Unshown: true, Existence: r.DoubtsRule})
 	}
 	l.tests = append(l.tests, l.notes...)
 	if effect != nil {

@@ -61,6 +61,8 @@ type Rule struct {
 	Unknown string
 	// Doubt says, where not empty, why the rule may have a test that is not shown, or may not be there at all. Nothing is printed from it.
 	Doubt string
+	// DoubtsRule says that the Doubt is about whether the rule exists.
+	DoubtsRule bool
 	// Text is the rule as Parse read it, without "-A CHAIN "; "" for rules from elsewhere. It shares the dump's memory, and nothing is
 	// printed from it.
 	Text string
