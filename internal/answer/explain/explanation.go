@@ -18,12 +18,14 @@ type explanation struct {
 	back       []hop
 	sources    []translation // of the request's source address, in order
 	exemptions []exemption   // rules that decided against translating it
-	local      string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
+	local      *exemption    // the rule that led to the node's own endpoints alone, past the mark for masquerade
 	stopped    *refusal      // by which rule the request's way ended
 	allowing   []string      // what policies would have allowed it with
 	toDrop     *marking      // by which the request is marked to be dropped, as others' rules are to do
 	redirected bool          // a program of the machine takes the request, in place of its destination: a proxy
 	reads      string        // what the conclusion is from: "the text shows"
+	// namesUnread says that the conclusion names what was not read: of a text that would be most of a machine's state.
+	namesUnread bool
 }
 
 // hop is a machine on the way.
@@ -52,21 +54,35 @@ type translation struct {
 	mark     *marking // that made the rule apply
 }
 
-// exemption is a rule of a machine that left the request its source.
-type exemption struct{ host, ref, text string }
+// exemption is a rule of a machine that left the request its source, and where on the way that was.
+type exemption struct {
+	host, ref, text string
+	at              position
+	unmatched       string // the rule with its machine, where it did not apply
+}
+
+// position is a place on a packet's way in half steps: a rule that did not apply stands between two steps.
+type position int
+
+// atStep returns the position of a step. Steps of the reply come behind those of the request.
+func atStep(n int) position { return position(2 * n) }
 
 // marking is who marked the packet.
 type marking struct {
 	field    string // "mark", or "connmark", the connection's
 	bits     uint32
 	ref, why string
+	at       position
 }
 
 // refusal is the rule that ended a packet's way.
-type refusal struct{ ref, does, why string }
+type refusal struct {
+	ref, does, why string
+	unknown        string // why nobody knows what it does; "" where it is known
+}
 
 // words is the refusal with its reason.
-func (r *refusal) words() string { return r.ref + ": " + r.does + paren(r.why) }
+func (r *refusal) words() string { return r.ref + ": " + r.does + paren(r.why) + colon(r.unknown) }
 
 // paren is " (s)", or nothing.
 func paren(s string) string {

@@ -271,7 +271,7 @@ func weight(c *walk.Chosen) *big.Rat {
 
 func (s *explanation) summaryDoc() SummaryDoc {
 	a := s.summary()
-	d := SummaryDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.conditions}
+	d := SummaryDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.words()}
 	if end := &s.outcome.End; end.Kind == walk.Delivered || end.Kind == walk.Left {
 		p := packetDoc(&end.Packet, nil)
 		d.SrcIP, d.SrcPort, d.By = p.SrcIP, p.SrcPort, end.Forwarder

@@ -25,6 +25,8 @@ type renderer struct {
 	last   *walk.Step                           // the rule before, on this machine
 	bridge *walk.BridgeStep                     // the last decision of a bridge on this machine
 	visits map[*netfilter.Rule]*netfilter.Visit // on this machine
+	steps  map[*netfilter.Rule]int              // of the visits
+	at     int                                  // the number of the step
 }
 
 // hops tells the steps of the request's way, or of the reply's, machine by machine.
@@ -36,8 +38,9 @@ func (t *renderer) hops(steps []walk.Step, reply bool) []hop {
 		if st.Host != t.host || len(hops) == 0 {
 			hops = append(hops, hop{host: st.Host})
 			t.host, t.marks, t.last, t.bridge = st.Host, nil, nil, nil
-			t.visits = map[*netfilter.Rule]*netfilter.Visit{}
+			t.visits, t.steps = map[*netfilter.Rule]*netfilter.Visit{}, map[*netfilter.Rule]int{}
 		}
+		t.at = i
 		b := &hops[len(hops)-1]
 		b.lines = append(b.lines, t.step(st)...)
 	}
@@ -139,9 +142,12 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	// the source that the destination sees, of which what carries the packet has none
 	couldKeep := st.Hook == netfilter.Postrouting && natChain(v.Chain) && !t.reply && st.Packet.Tunnel == nil
 	if v.Rule != nil {
-		t.visits[v.Rule] = v
+		t.visits[v.Rule], t.steps[v.Rule] = v, t.at
 	} else if couldKeep {
-		t.explanation.exemptions = append(t.explanation.exemptions, t.passed(st.Host, v.Chain, &st.Packet)...)
+		p := natScan{renderer: t, host: st.Host, packet: &st.Packet, at: -1}
+		p.through(v.Chain)
+		p.met(t.at)
+		t.explanation.exemptions = append(t.explanation.exemptions, p.exemptions...)
 	}
 	lines := t.changes(st, caller, why, choice)
 	ref, shape := reference(v), "rule "+t.shapeOf(v)
@@ -155,7 +161,7 @@ func (t *renderer) ruled(st *walk.Step) []line {
 		return lines
 	case (k == netfilter.Jump || k == netfilter.Goto) && t.balances(v.Verdict.Chain):
 		if t.role(v.Verdict.Chain) == reason.BalancesLocal && !t.reply {
-			t.explanation.local = ref + " → " + v.Verdict.Chain.Name + paren(why)
+			t.explanation.local = &exemption{text: ref + " → " + v.Verdict.Chain.Name + paren(why), at: atStep(t.at)}
 		}
 		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
 	case k == netfilter.Break && choice == "":
@@ -165,7 +171,9 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
 	case couldKeep && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept):
-		t.explanation.exemptions = append(t.explanation.exemptions, exemption{st.Host, ref, keeps(v) + paren(why)})
+		t.explanation.exemptions = append(t.explanation.exemptions, exemption{
+			host: st.Host, ref: ref, text: keeps(v) + paren(why), at: atStep(t.at),
+		})
 	}
 	return nil
 }
@@ -177,7 +185,10 @@ var verdictLabels = map[netfilter.VerdictKind]string{
 
 // stopped tells of the rule, or the policy, that ended the packet's way.
 func (t *renderer) stopped(v *netfilter.Visit, why, choice string) line {
-	stop := &refusal{reference(v), doesOrPolicy(v), why}
+	stop := &refusal{ref: reference(v), does: doesOrPolicy(v), why: why}
+	if v.Verdict.Kind == netfilter.Undecided {
+		stop.unknown = v.Verdict.Detail
+	}
 	if !t.reply {
 		t.explanation.stopped = stop
 	}
@@ -194,32 +205,6 @@ func keeps(v *netfilter.Visit) string {
 		return reference(v) + ": " + targetOf(v) + " gives it the address that it has" // a masquerade of the machine's own packet
 	}
 	return reference(v) + ": " + short(v.Rule)
-}
-
-// passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
-// other sources, and Azure's own, tell nothing. Chains that are being looked at are not looked at again: jumps can go round.
-func (t *renderer) passed(host string, c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []exemption {
-	if c.Table == nil || t.role(c) == reason.Outbound || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
-		return nil
-	}
-	open = append(open, c)
-	var rules []exemption
-	for i := range c.Rules {
-		r := &c.Rules[i]
-		switch v := t.visits[r]; {
-		case v != nil && v.Verdict.Kind == netfilter.Return:
-			return rules
-		case v != nil && v.Verdict.Chain != nil && v.Verdict.Kind != netfilter.Break:
-			rules = append(rules, t.passed(host, v.Verdict.Chain, p, open...)...)
-			if v.Verdict.Kind == netfilter.Goto {
-				return rules
-			}
-		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p):
-			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
-			rules = append(rules, exemption{host, reference(v), reference(v) + " does not apply" + paren(cmp.Or(t.why(v, p), short(r)))})
-		}
-	}
-	return rules
 }
 
 // changes tells what a rule changed.
@@ -260,7 +245,7 @@ func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step
 	if to&^from == 0 {
 		return nil
 	}
-	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why}
+	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why, at: atStep(t.at)}
 	if r := t.role(v.Chain); (r == reason.MasqueradeMark || r == reason.DropMark) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
 		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
 	}

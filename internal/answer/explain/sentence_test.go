@@ -9,6 +9,9 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -33,7 +36,7 @@ func sentencesWith(t *testing.T, objects snapshot.Objects, text, from, to string
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := Text(&b, r, Options{Owners: NewOwners(objects)}); err != nil {
+	if err := Text(&b, r, Options{Owners: NewOwners(objects), Text: true}); err != nil {
 		t.Fatal(err)
 	}
 	_, last, _ := strings.Cut(b.String(), "\nassumed:\n")
@@ -60,7 +63,7 @@ COMMIT
 `
 	for _, tt := range []struct{ to, want string }{
 		{"10.15.0.1:80", "because no rule translates it\n- nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)\n- nat AGENT 2 does not apply (-d 10.14.0.0/16 -j MASQUERADE)"},
-		{"10.13.0.1:80", "because no rule translates it\n- nat AGENT 1: -d 10.13.0.0/16 -j RETURN\n- nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)"},
+		{"10.13.0.1:80", "because no rule translates it\n- nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)\n- nat AGENT 1: -d 10.13.0.0/16 -j RETURN"},
 	} {
 		if got := sentences(t, text, "10.13.76.7:40000", tt.to); !strings.Contains(got, tt.want+"\n- ") {
 			t.Errorf("to %s: got\n%s\nwant\n%s", tt.to, got, tt.want)
@@ -138,15 +141,16 @@ COMMIT
 `
 	all := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80")
 	for _, want := range []string{
-		`^1, 3 of 4: .*MASQUERADE\n(- .*\n)*- provided that nat POSTROUTING 1 matches \(goes out of eth0\)\n2, 4 of 4: `,
-		`\n2, 4 of 4: .*\n(- .*\n)*- provided that nat POSTROUTING 1 does not match \(goes out of eth0\)$`,
+		`^1, 3 of 4: .*MASQUERADE\n- provided that nat POSTROUTING 1 matches \(goes out of eth0\)\n- what is beyond .*\n2, 4 of 4: `,
+		`\n2, 4 of 4: .*\n- provided that nat POSTROUTING 1 does not match \(goes out of eth0\)\n- what is beyond [^\n]*$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(all) {
 			t.Errorf("got %s\nwant %s", all, want)
 		}
 	}
 	one := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80", 1, 1)
-	const want = "\n- provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3)\n- provided that nat POSTROUTING 1 does not match (goes out of eth0)"
+	const want = "\n- provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3)\n- provided that nat POSTROUTING 1 does not match (goes out of eth0)" +
+		"\n- what is beyond node n is not known"
 	if !strings.HasSuffix(one, want) {
 		t.Errorf("got %q, want the end %q", one, want)
 	}
@@ -188,16 +192,16 @@ add cali40masq-ipam-pools 10.240.0.0/16
 func TestKeptOnSeveral(t *testing.T) {
 	const rule, other = "nat POSTROUTING 3", "nat POSTROUTING 1"
 	s := &explanation{exemptions: []exemption{
-		{"node/a", other, other + ": RETURN"}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has"},
-		{"node/b", other, other + ": RETURN"}, {"node/b", rule, rule + " does not apply"},
+		{"node/a", other, other + ": RETURN", 1, ""}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has", 2, ""},
+		{"node/b", other, other + ": RETURN", 3, ""}, {"node/b", rule, rule + " does not apply", 4, ""},
 	}}
 	const want = "nat POSTROUTING 1: RETURN; on node a nat POSTROUTING 3: MASQUERADE gives it the address that it has; on node b nat POSTROUTING 3 does not apply"
-	if got := strings.Join(s.exempting(), "; "); got != want {
+	if got := strings.Join(summary{conditions: s.exempting()}.words(), "; "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Of those that are not told, nothing needs to be told apart.
-	s.exemptions = append(s.exemptions, exemption{"node/b", "nat X 1", "nat X 1: RETURN"}, exemption{"node/b", "nat X 2", "nat X 2: RETURN"})
-	if got, want := strings.Join(s.exempting(), "; "), "nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
+	s.exemptions = append(s.exemptions, exemption{"node/b", "nat X 1", "nat X 1: RETURN", 5, ""}, exemption{"node/b", "nat X 2", "nat X 2: RETURN", 6, ""})
+	if got, want := strings.Join(summary{conditions: s.exempting()}.words(), "; "), "nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -226,3 +230,37 @@ COMMIT
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
 }
+
+// TestUnread: from a capture, a conclusion that rests on something that was not read is conditional, and names it. From a text it does not:
+// there most is not read.
+func TestUnread(t *testing.T) {
+	host := &snapshot.Host{Name: "node/n", FIB: &fib.State{}, Rules: &netfilter.Ruleset{}}
+	host.Missing = map[snapshot.Part]string{snapshot.NFT: "nft: Operation not permitted", snapshot.Listeners: "not in the capture",
+		snapshot.Bridge: "ebtables-save: not found"}
+	host.FIB.Addresses = []fib.Address{{Prefix: netip.MustParsePrefix("10.0.0.4/24"), Scope: "global"}}
+	host.FIB.Routes = []fib.Route{{Table: fib.TableLocal, Type: "local", Destination: netip.MustParsePrefix("10.0.0.4/32"), Scope: "host"}}
+	host.Flows = conntrack.NewTable(nil)
+	host.FIB.Index()
+	host.Rules.Index()
+	r, err := walk.Walk(singleHost{host}, walk.Request{Host: "node/n", Packet: tcp("10.0.0.4:40000", "10.0.0.4:22")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []bool{false, true} {
+		a := (&Options{Owners: NewOwners(snapshot.Objects{}), Text: text}).explanations(r)[0].summary()
+		want := "as far as the snapshot shows, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it\n- " +
+			"not read on node n: nftables rules, listening sockets"
+		if text {
+			want = "as far as the text shows, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it"
+		}
+		if got := a.text(); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+type singleHost struct{ host *snapshot.Host }
+
+func (s singleHost) Host(string) (*snapshot.Host, error) { return s.host, nil }
+func (s singleHost) Names() []string                     { return []string{s.host.Name} }
+func (s singleHost) Objects() snapshot.Objects           { return snapshot.Objects{} }

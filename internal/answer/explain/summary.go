@@ -11,29 +11,81 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// An answer is what the walk is for: a sentence that says which source address the destination sees and the rule that decided, and what it
-// hangs on and what keeps it from doing any good.
+// summary is what the walk is for: a sentence that says which source address the destination sees and the rule that decided, with what it
+// depends on.
 type summary struct {
 	sentence   string
-	conditions []string
+	conditions []condition
 }
+
+// condition is something that the sentence depends on, or that keeps the packet or its reply from doing any good.
+type condition struct {
+	at   position // on the packet's way
+	text string
+	// unmatched is the rule, with its machine, that it says did not apply; "" for another condition.
+	unmatched string
+}
+
+// Positions of what is said of the way as a whole: behind all of the request's steps, and behind those of its reply.
+const (
+	afterRequest position = 1 << 30
+	afterReply   position = 1 << 31
+)
 
 // text is the sentence, and each condition on a line below it.
 func (a summary) text() string {
-	return strings.Join(append([]string{a.sentence}, a.conditions...), "\n- ")
+	return strings.Join(append([]string{a.sentence}, a.words()...), "\n- ")
 }
 
-// summary is the conclusion. It is no surer than what was read: where the packet met something that is not all shown, it says so first.
+// words are the conditions in the packet's order, each once.
+func (a summary) words() []string {
+	ordered := slices.Clone(a.conditions)
+	slices.SortStableFunc(ordered, func(x, y condition) int { return cmp.Compare(x.at, y.at) })
+	var words []string
+	for _, c := range ordered {
+		words = append(words, c.text)
+	}
+	return unique(words)
+}
+
+func (a *summary) add(at position, format string, args ...any) {
+	a.conditions = append(a.conditions, condition{at: at, text: fmt.Sprintf(format, args...)})
+}
+
+// summary is the conclusion. It is no surer than what was read. Where the packet met something that was not read, or left for where nothing
+// was, it says so first.
 func (s *explanation) summary() summary {
 	a := s.conclusion()
-	if len(s.outcome.Unshown) > 0 && s.outcome.End.Kind != walk.Undecided {
+	end := &s.outcome.End
+	beyond := end.Kind == walk.Left && end.Forwarder == ""
+	if end.Kind != walk.Undecided && (len(s.outcome.Unshown) > 0 || beyond) {
 		a.sentence = "as far as " + s.reads + ", " + a.sentence
+	}
+	if s.namesUnread {
+		s.addUnread(&a)
 	}
 	return a
 }
 
+// addUnread names the parts of machines' states that the request met and that were not read.
+func (s *explanation) addUnread(a *summary) {
+	var hosts []string
+	parts := map[string][]string{}
+	for _, u := range s.outcome.Unshown {
+		if u.Chain == nil {
+			hosts, parts[u.Host] = append(hosts, u.Host), append(parts[u.Host], string(u.Part))
+		}
+	}
+	for _, host := range unique(hosts) {
+		a.add(afterReply, "not read on %s: %s", hostName(host), strings.Join(parts[host], ", "))
+	}
+}
+
 func (s *explanation) conclusion() summary {
 	end := &s.outcome.End
+	nothing := func(why string) summary {
+		return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s%s", end.Kind, hostName(end.Host), why)}
+	}
 	switch {
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:
 		a := s.delivered()
@@ -45,19 +97,22 @@ func (s *explanation) conclusion() summary {
 			a.sentence += "; what " + start.DestinationEnd() + " sees is decided there"
 		}
 		if m := s.toDrop; m != nil {
-			a.conditions = append(a.conditions, fmt.Sprintf("it is marked to be dropped (%s %#x by %s%s), and no rule that is shown drops it", m.field,
-				m.bits, m.ref, colon(m.why)))
+			a.add(m.at, "it is marked to be dropped (%s %#x by %s%s), and no rule that is shown drops it", m.field, m.bits, m.ref, colon(m.why))
 		}
-		a.conditions = append(a.conditions, s.aftermath()...)
+		s.aftermath(&a)
 		return a
 	case end.Kind == walk.Undecided:
-		return summary{sentence: "nobody can tell whether the destination sees it: " + s.ended()}
+		return summary{sentence: "it is unknown whether the destination sees the packet: " + s.ended()}
 	case end.Kind == walk.Looped:
 		return summary{sentence: "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()}
 	case s.stopped != nil:
-		return summary{fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended()), s.allowing}
+		a := nothing(" by " + s.ended())
+		for _, would := range s.allowing {
+			a.add(afterRequest, "%s", would)
+		}
+		return a
 	}
-	return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())}
+	return nothing(": " + s.ended())
 }
 
 func (s *explanation) ended() string {
@@ -81,27 +136,24 @@ var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 // endPlace is where a packet's way ended, for people.
 func endPlace(e *walk.End) string { return cmp.Or(e.Forwarder, hostName(e.Host)) }
 
-// aftermath is what keeps the request or its answer from doing any good.
-func (s *explanation) aftermath() []string {
+// aftermath adds what keeps the request or its reply from doing any good.
+func (s *explanation) aftermath(a *summary) {
 	end, back := &s.outcome.End, s.outcome.BackEnd
-	var more []string
 	if end.Kind == walk.Left && end.Forwarder == "" {
-		more = append(more, "what is beyond "+hostName(end.Host)+" is not known")
+		a.add(afterRequest, "what is beyond %s is not known", hostName(end.Host))
 	}
 	if end.Refused {
-		more = append(more, "nothing listens on "+end.Packet.DestinationEnd())
-	}
-	if back != nil && back.Refused {
-		more = append(more, back.Why)
+		a.add(afterRequest, "nothing listens on %s", end.Packet.DestinationEnd())
 	}
 	switch {
-	case back == nil || back.Kind == walk.Delivered || back.Kind == walk.Left:
+	case back == nil || back.Kind == walk.Left || back.Kind == walk.Delivered && !back.Refused:
+	case back.Refused:
+		a.add(afterReply, "%s", back.Why)
 	case back.Kind == walk.Undecided:
-		more = append(more, fmt.Sprintf("whether the reply arrives is unknown: on %s: %s", endPlace(back), cmp.Or(back.Why, "see above")))
+		a.add(afterReply, "whether the reply arrives is unknown: on %s: %s", endPlace(back), cmp.Or(back.Why, "see above"))
 	default:
-		more = append(more, fmt.Sprintf("the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above")))
+		a.add(afterReply, "the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above"))
 	}
-	return more
 }
 
 func (s *explanation) delivered() summary {
@@ -116,18 +168,23 @@ func (s *explanation) delivered() summary {
 	if len(s.sources) == 0 {
 		start := s.start()
 		whose := "the sender's own address, " + source + ","
-		if start.Source.IsValid() && start.Source != end.Packet.Source {
+		switch {
+		case start.Source.IsValid() && start.Source != end.Packet.Source:
 			whose = source // changed by something that is not a translation
+		case !known(end.Packet.Source):
+			whose = "the sender's own address (which one is not known here)"
 		}
 		return summary{viewer + " sees " + whose + " because no rule translates it", s.exempting()}
 	}
 	several := len(s.sources) > 1
-	var by, marks []string
+	a := summary{}
+	var by []string
 	for i := range s.sources {
 		by = append(by, s.sources[i].because(several))
-		marks = append(marks, s.sources[i].marked(several)...)
+		a.conditions = append(a.conditions, s.sources[i].marked(several)...)
 	}
-	return summary{viewer + " sees " + source + ", because " + strings.Join(by, ", then "), marks}
+	a.sentence = viewer + " sees " + source + ", because " + strings.Join(by, ", then ")
+	return a
 }
 
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
@@ -135,7 +192,7 @@ func known(a netip.Addr) bool { return !packet.IsUnknown(a) && !a.IsUnspecified(
 
 // exempting names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did
 // different things on two machines, it is said on which.
-func (s *explanation) exempting() []string {
+func (s *explanation) exempting() []condition {
 	const most = 3
 	var kept []exemption
 	for _, k := range s.exemptions {
@@ -143,19 +200,20 @@ func (s *explanation) exempting() []string {
 			kept = append(kept, k)
 		}
 	}
+	slices.SortStableFunc(kept, func(x, y exemption) int { return cmp.Compare(x.at, y.at) })
 	kept = kept[max(0, len(kept)-most):]
-	var words []string
-	if s.local != "" {
-		words = append(words, s.local)
+	var all []condition
+	if s.local != nil {
+		all = append(all, condition{at: s.local.at, text: s.local.text})
 	}
 	for _, k := range kept {
 		text := k.text
 		if slices.ContainsFunc(kept, func(o exemption) bool { return o.ref == k.ref && o.host != k.host }) {
 			text = "on " + hostName(k.host) + " " + text
 		}
-		words = append(words, text)
+		all = append(all, condition{k.at, text, k.unmatched})
 	}
-	return words
+	return all
 }
 
 func unique(all []string) []string {
@@ -197,7 +255,7 @@ func colon(s string) string {
 }
 
 // marked is "mark 0x4000 was set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster".
-func (tr *translation) marked(withHost bool) []string {
+func (tr *translation) marked(withHost bool) []condition {
 	if tr.mark == nil {
 		return nil
 	}
@@ -205,5 +263,5 @@ func (tr *translation) marked(withHost bool) []string {
 	if withHost {
 		text = "on " + hostName(tr.host) + " " + text
 	}
-	return []string{text + colon(tr.mark.why)}
+	return []condition{{at: tr.mark.at, text: text + colon(tr.mark.why)}}
 }

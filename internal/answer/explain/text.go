@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -52,7 +51,7 @@ func (o *Options) room(indent string) int {
 func (o *Options) explanations(r *walk.Result) []*explanation {
 	all := explanations(r, o.Owners)
 	for i := range all {
-		if all[i].reads = "the state was read"; o.Text {
+		if all[i].reads, all[i].namesUnread = "the snapshot shows", !o.Text; o.Text {
 			all[i].reads = "the text shows"
 		}
 		if i < len(o.Numbers) {
@@ -317,7 +316,7 @@ func (p *page) foot(r *walk.Result, all []*explanation) {
 	}
 }
 
-// answer writes a sentence, and below it what it hangs on, also on how what is not known was taken.
+// summary writes a sentence, and below it what it depends on, also on how what is not known was taken.
 func (p *page) summary(a summary, g []*explanation, several bool) {
 	which := ""
 	if several {
@@ -328,7 +327,7 @@ func (p *page) summary(a summary, g []*explanation, several bool) {
 		which = fmt.Sprintf("%s of %d: ", ranges(numbers), p.total)
 	}
 	p.wrapped(which, bold, a.sentence)
-	for _, c := range append(a.conditions, taken(g)...) {
+	for _, c := range a.given(taken(g)).words() {
 		p.wrapped("- ", plain, c)
 	}
 }
@@ -366,56 +365,4 @@ func broken(text string, width int) []string {
 			return append(lines, text[begin:])
 		}
 	}
-}
-
-// taken says how what is not known was taken, where outcomes with the same answer took it all the same way: the answer may depend on it.
-func taken(g []*explanation) []string {
-	const most = 5
-	common := g[0].assumptions()
-	for _, s := range g[1:] {
-		others := s.assumptions()
-		common = slices.DeleteFunc(common, func(c *walk.Chosen) bool {
-			return !slices.ContainsFunc(others, func(o *walk.Chosen) bool { return o.Answer == c.Answer && o.Asks(c) })
-		})
-	}
-	var all []string
-	for _, c := range common {
-		rule := ""
-		if c.Chain != nil {
-			rule = ruleRef(c.Chain, c.Rule) + " "
-		}
-		if len(g[0].there) > 1 {
-			rule = "on " + hostName(c.Host) + " " + rule
-		}
-		all = append(all, fmt.Sprintf("provided that %s%s (%s)", rule, c.Options[c.Answer].Label, c.What))
-	}
-	all = unique(all)
-	if n := len(all) - most; n > 0 {
-		all = append(all[:most], fmt.Sprintf("and %d more that are not known", n))
-	}
-	return all
-}
-
-// assumptions are the choices without known weights, each once. What was asked twice and answered differently is left out.
-func (s *explanation) assumptions() []*walk.Chosen {
-	var all []*walk.Chosen
-	var open []bool // answered differently
-	for i := range s.outcome.Choices {
-		c := &s.outcome.Choices[i]
-		if weight(c) != nil || c.Answer < 0 || c.Answer >= len(c.Options) {
-			continue
-		}
-		if before := slices.IndexFunc(all, c.Asks); before < 0 {
-			all, open = append(all, c), append(open, false)
-		} else if all[before].Answer != c.Answer {
-			open[before] = true
-		}
-	}
-	var certain []*walk.Chosen
-	for i, c := range all {
-		if !open[i] {
-			certain = append(certain, c)
-		}
-	}
-	return certain
 }

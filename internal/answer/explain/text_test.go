@@ -95,7 +95,7 @@ func TestAssumptionsByValue(t *testing.T) {
 		{[]walk.Chosen{ask(one, "a", 0), ask(one, "a", 1)}, nil},
 		{[]walk.Chosen{ask(one, "a", 0), ask(one, "b", 0)}, []string{"provided that filter INPUT 1 matches (limit)"}},
 	} {
-		got := taken([]*explanation{{outcome: &walk.Outcome{Choices: c.choices}}})
+		got := summary{conditions: taken([]*explanation{{outcome: &walk.Outcome{Choices: c.choices, There: make([]walk.Step, 1)}}})}.words()
 		if !slices.Equal(got, c.want) {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
