@@ -17,15 +17,23 @@ func unannotated(line string) string {
 	if strings.IndexByte(line, '<') < 0 && strings.IndexByte(line, '#') < 0 && strings.IndexByte(line, general) < 0 {
 		return line
 	}
+	seen, quotes, comments := 0, 0, 0 // how much of the line was looked at, and what opens and ends a comment there
+	isRule, known := false, false
 	for _, at := range annotation.FindAllStringIndex(line, -1) {
 		before := line[:at[0]]
 		if before == "" {
 			continue
 		}
-		_, _, _, isRule := cutRule(before)
+		if !known {
+			_, _, _, isRule = cutRule(before)
+			known = true
+		}
+		more := before[max(seen-1, 0):] // with the first half of a mark
+		quotes += strings.Count(before[seen:], `"`)
+		comments += strings.Count(more, "/*") - strings.Count(more, "*/")
+		seen = len(before)
 		shell := line[at[1]-2] == '#'
-		quoted := strings.Count(before, `"`)%2 == 1 || strings.Count(before, "/*") > strings.Count(before, "*/")
-		if !quoted && (!shell || isRule) {
+		if quotes%2 == 0 && comments <= 0 && (!shell || isRule) {
 			return strings.TrimSpace(before)
 		}
 	}
@@ -88,12 +96,23 @@ func (s *scanner) gap(what string) {
 	s.now.piped = true
 }
 
+// Bounds of a rule that a page's width cuts into lines, so that reading takes linear time. iptables-restore reads 10,240 bytes of a line.
+const (
+	longestRule   = 16 << 10
+	mostRuleLines = 64
+)
+
 // cutShort takes a line right below a rule for what a page's width cut off the rule. If the two are no rule together, it is not known what
 // the rule does.
 func (s *scanner) cutShort(line string) {
 	last := &s.lastRule
 	r := &last.run.rules[last.index]
+	last.lines++
+	tooLong := len(last.text)+len(line) > longestRule || last.lines > mostRuleLines
 	for _, between := range []string{" ", ""} { // a word's end, or a column's
+		if tooLong {
+			break
+		}
 		joined := last.text + between + line
 		rule, ok := s.reread(last, joined)
 		if ok {
@@ -102,7 +121,7 @@ func (s *scanner) cutShort(line string) {
 			return
 		}
 	}
-	if last.open { // the next line may end it
+	if last.open && !tooLong { // the next line may end it
 		last.text, last.line = last.text+" "+line, s.at
 		return
 	}

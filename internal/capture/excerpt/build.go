@@ -2,6 +2,7 @@ package excerpt
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
 
@@ -75,20 +76,42 @@ func tablesOfJumps(runs []*run) chainTables {
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.table == "" }) {
 		return tables // nobody will ask
 	}
-	for again := true; again; {
-		again = false
-		for _, r := range runs {
-			table := cmp.Or(r.table, r.needs(), tables.table(r))
-			if table == "" {
+	naming := map[string][]*run{} // the runs that are of a chain, or jump to it
+	for _, r := range runs {
+		for name := range r.names() {
+			naming[name] = append(naming[name], r)
+		}
+	}
+	queue, queued := slices.Clone(runs), map[*run]bool{}
+	for len(queue) > 0 {
+		r := queue[0]
+		queue, queued[r] = queue[1:], false
+		table := cmp.Or(r.table, r.needs(), tables.table(r))
+		if table == "" {
+			continue
+		}
+		for name := range r.names() {
+			if !tables.learn(name, table) {
 				continue
 			}
-			again = tables.learn(r.chain, table) || again
-			for i := range r.rules {
-				again = tables.learn(r.rules[i].rule.Target.Name, table) || again
+			for _, other := range naming[name] {
+				if !queued[other] {
+					queue, queued[other] = append(queue, other), true
+				}
 			}
 		}
 	}
 	return tables
+}
+
+// names are its chain, and those that its rules jump to.
+func (r *run) names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		more := yield(r.chain)
+		for i := 0; i < len(r.rules) && more; i++ {
+			more = yield(r.rules[i].rule.Target.Name)
+		}
+	}
 }
 
 // learn notes a chain's table; more says that it was not known.

@@ -382,6 +382,7 @@ type ruleAt struct {
 	run          *run
 	index, line  int
 	text         string
+	lines        int // that were read as its continuation
 	open, listed bool
 }
 
