@@ -185,7 +185,8 @@ func FuzzParseListing(f *testing.F) {
 
 // TestChainHeaderInColumns: column(1) widens the spaces of a listing.
 func TestChainHeaderInColumns(t *testing.T) {
-	if c, ok := iptables.ParseChainHeader("Chain                      KUBE-SERVICES  (2   references)"); !ok || c.Name != "KUBE-SERVICES" || c.Unused {
+	c, ok := iptables.ParseChainHeader("Chain                      KUBE-SERVICES  (2   references)")
+	if !ok || c.Name != "KUBE-SERVICES" || c.Unused {
 		t.Errorf("%+v, %t", c, ok)
 	}
 }
