@@ -3,6 +3,7 @@ package snapshot
 import (
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 
 	"packetwalk.dev/internal/model/netfilter"
@@ -40,8 +41,13 @@ func sameTable(a, b *netfilter.Table) bool {
 
 func sameChain(a, b *netfilter.Chain) bool {
 	return a.Name == b.Name && a.Policy == b.Policy && reflect.DeepEqual(a.Base, b.Base) &&
-		slices.EqualFunc(a.Rules, b.Rules, func(a, b netfilter.Rule) bool { return a.Text == b.Text })
+		slices.EqualFunc(a.Rules, b.Rules, func(a, b netfilter.Rule) bool { return uncounted(a.Text) == uncounted(b.Text) })
 }
+
+// counters are nft's in a rule's text, which has them as the rule was read.
+var counters = regexp.MustCompile(`\bcounter packets [0-9]+ bytes [0-9]+`)
+
+func uncounted(text string) string { return counters.ReplaceAllLiteralString(text, "counter") }
 
 // sameSet compares elements by what the rule set says of them: a verdict's chain is another one in the other state, of the same name.
 func sameSet(a, b *netfilter.Set) bool {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -41,5 +43,22 @@ func TestChanges(t *testing.T) {
 		if got := snapshot.Changes(a, b); len(b.Rules.Tables) > 0 && !slices.Equal(got, []snapshot.Part{snapshot.Rules}) {
 			t.Errorf("%s: without some rules: %v", name, got)
 		}
+	}
+}
+
+// TestChangesOfCounters: what nft counts in a rule is no change.
+func TestChangesOfCounters(t *testing.T) {
+	host := func(text string) *snapshot.Host {
+		chain := &netfilter.Chain{Name: "c", Rules: []netfilter.Rule{{Text: text}}}
+		rules := &netfilter.Ruleset{Tables: []*netfilter.Table{{Name: "t", Chains: []*netfilter.Chain{chain}}}}
+		return &snapshot.Host{FIB: &fib.State{}, Rules: rules}
+	}
+	before := host("tcp dport 80 counter packets 0 bytes 0 drop")
+	if changed := snapshot.Changes(before, host("tcp dport 80 counter packets 12 bytes 720 drop")); changed != nil {
+		t.Errorf("counters count: %v", changed)
+	}
+	changed := snapshot.Changes(before, host("tcp dport 81 counter packets 0 bytes 0 drop"))
+	if !slices.Equal(changed, []snapshot.Part{snapshot.Rules}) {
+		t.Errorf("another port: %v", changed)
 	}
 }
