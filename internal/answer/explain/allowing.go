@@ -54,13 +54,23 @@ func (t *renderer) need(test netfilter.Statement, host *snapshot.Host, st *walk.
 		if set == nil || m.Not || len(m.Sources) != 1 {
 			return "with " + m.String()
 		}
-		way, end := "to", st.Packet.Destination
-		if m.Sources[0] {
-			way, end = "from", st.Packet.Source
+		return t.holds(set, m.Sources[0], st)
+	case *netfilter.InSet:
+		field, ok := m.Value.(*netfilter.Field)
+		if !ok || m.Not || !strings.HasPrefix(m.Words, "@") || !strings.HasSuffix(field.Type, "_addr") {
+			return "with " + m.String()
 		}
-		return way + " " + t.members(set, end)
+		return t.holds(m.Set, field.Words == "source", st)
 	}
 	return ""
+}
+
+// holds is what a set of addresses holds, for the packet's source or its destination to be one of them.
+func (t *renderer) holds(set *netfilter.Set, source bool, st *walk.Step) string {
+	if source {
+		return "from " + t.members(set, st.Packet.Source)
+	}
+	return "to " + t.members(set, st.Packet.Destination)
 }
 
 // members names those of a set of addresses, and the labels that all of them have as pods and another pod has not.

@@ -10,6 +10,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/syntax/nftables"
 )
 
 // webIn is felix 3.31's text for a policy web-in: from pods with role=front to ports 80 and 8443, from 10.0.0.0/8 to port 9090.
@@ -31,13 +32,32 @@ const webIn = `*filter
 COMMIT
 `
 
+// webInNFT is the same in nftables mode, as nft's JSON; MEMBERS stands for what the set holds.
+const webInNFT = `{"nftables": [{"table": {"family": "ip", "name": "calico"}},
+{"set": {"family": "ip", "table": "calico", "name": "cali40s-front", "type": "ipv4_addr", "flags": ["interval"], "elem": [MEMBERS]}},
+{"chain": {"family": "ip", "table": "calico", "name": "filter-cali-tw-azv1"}},
+{"chain": {"family": "ip", "table": "calico", "name": "filter-cali-pi-default/default/knp.default.web-in"}},
+{"rule": {"family": "ip", "table": "calico", "chain": "filter-cali-tw-azv1", "comment": "cali:Um04r37wF45a29oc; Start of tier default",
+ "expr": [{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"&": [{"meta": {"key": "mark"}}, 4294836223]}}}]}},
+{"rule": {"family": "ip", "table": "calico", "chain": "filter-cali-tw-azv1", "comment": "cali:nTQRJRhtLJ2Nebs5;",
+ "expr": [{"counter": {"packets": 1, "bytes": 60}}, {"jump": {"target": "filter-cali-pi-default/default/knp.default.web-in"}}]}},
+{"rule": {"family": "ip", "table": "calico", "chain": "filter-cali-tw-azv1", "comment": "cali:IvbUH_Us5Tc2uArj; Return if policy accepted",
+ "expr": [{"match": {"op": "==", "left": {"&": [{"meta": {"key": "mark"}}, 65536]}, "right": 65536}}, {"return": null}]}},
+{"rule": {"family": "ip", "table": "calico", "chain": "filter-cali-tw-azv1", "comment": "cali:E; End of tier default. Drop if no policies passed packet",
+ "expr": [{"match": {"op": "==", "left": {"&": [{"meta": {"key": "mark"}}, 131072]}, "right": 0}}, {"drop": null}]}},
+{"rule": {"family": "ip", "table": "calico", "chain": "filter-cali-pi-default/default/knp.default.web-in",
+ "comment": "cali:tRy2kBkxiQz46Hew; Policy default/knp.default.web-in ingress",
+ "expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": "@cali40s-front"}},
+  {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": {"set": [80, 8443]}}}, {"counter": {"packets": 0, "bytes": 0}},
+  {"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 65536]}}}]}},
+{"rule": {"family": "ip", "table": "calico", "chain": "filter-cali-pi-default/default/knp.default.web-in", "comment": "cali:AphzcxPgTHOvMjUB;",
+ "expr": [{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": {"prefix": {"addr": "10.0.0.0", "len": 8}}}},
+  {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 9090}}, {"counter": {"packets": 0, "bytes": 0}},
+  {"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 65536]}}}]}}]}`
+
 // TestAllowing: what a policy's rule would have allowed a dropped packet with, where that is one thing.
 func TestAllowing(t *testing.T) {
 	ip := netip.MustParseAddr
-	pod := func(name, address, role string) snapshot.Pod {
-		labels := map[string]string{"role": role, "team": "a"}
-		return snapshot.Pod{Namespace: "default", Name: name, IPs: []netip.Addr{ip(address)}, Labels: labels}
-	}
 	const where, second = ": filter cali-pi-_-gIB1dJ18scn1yV1R0p 1", ": filter cali-pi-_-gIB1dJ18scn1yV1R0p 2"
 	for name, test := range map[string]struct {
 		members []string
@@ -59,18 +79,48 @@ func TestAllowing(t *testing.T) {
 				set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{{Low: v, High: v}}})
 			}
 			h.IPSets = map[string]*netfilter.Set{set.Name: set}
-			owners := NewOwners(snapshot.Objects{Pods: []snapshot.Pod{
-				pod("front-a", "10.1.0.5", "front"), pod("front-b", "10.1.0.6", "front"), pod("cache", "10.1.0.7", "cache"),
-			}})
-			owners.States = &policed{hosts: map[string]*snapshot.Host{"node/n": h}}
-			c := h.Rules.Tables[0].Chains[3]
-			st := walk.Step{Host: "node/n", Stage: walk.Ruled, Hook: netfilter.Forward, Visit: &netfilter.Visit{Chain: c, Rule: &c.Rules[3]}}
-			st.Packet.Tuple = packet.Tuple{Protocol: packet.TCP, Source: ip(test.from), Destination: ip("10.1.0.9"),
-				DestinationPort: packet.Port{Number: test.port, Low: test.port, High: test.port}}
-			r := &renderer{reasoner: newReasoner(owners)}
-			if got := strings.Join(r.allowing(&st), "; "); got != test.want {
+			if got := allowed(t, h, h.Rules.Tables[0].Chains[3], test.from, test.port); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
 		})
+		t.Run(name+", nftables mode", func(t *testing.T) {
+			members := ""
+			if len(test.members) > 0 {
+				members = `"` + strings.Join(test.members, `", "`) + `"`
+			}
+			parsed, err := nftables.Parse([]byte(strings.ReplaceAll(webInNFT, "MEMBERS", members)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tables, err := nftables.Lower(parsed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := &snapshot.Host{Name: "node/n", Rules: &netfilter.Ruleset{Tables: tables}}
+			want := strings.NewReplacer("filter cali-pi-_-gIB1dJ18scn1yV1R0p", "calico filter-cali-pi-default/default/knp.default.web-in",
+				"port 80,8443", "port in { 80, 8443 }", "cali40s:", "cali40s-").Replace(test.want)
+			if got := allowed(t, h, tables[0].Chains[0], test.from, test.port); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
 	}
+}
+
+// allowed is what would have allowed a packet of TestAllowing, which the fourth rule of a chain dropped.
+func allowed(t *testing.T, h *snapshot.Host, c *netfilter.Chain, from string, port uint16) string {
+	t.Helper()
+	ip := netip.MustParseAddr
+	pod := func(name, address, role string) snapshot.Pod {
+		labels := map[string]string{"role": role, "team": "a"}
+		return snapshot.Pod{Namespace: "default", Name: name, IPs: []netip.Addr{ip(address)}, Labels: labels}
+	}
+	owners := NewOwners(snapshot.Objects{Pods: []snapshot.Pod{
+		pod("front-a", "10.1.0.5", "front"), pod("front-b", "10.1.0.6", "front"), pod("cache", "10.1.0.7", "cache"),
+	}})
+	owners.States = &policed{hosts: map[string]*snapshot.Host{"node/n": h}}
+	st := walk.Step{Host: "node/n", Stage: walk.Ruled, Hook: netfilter.Forward, Visit: &netfilter.Visit{Chain: c, Rule: &c.Rules[3]}}
+	st.Packet.Tuple = packet.Tuple{Protocol: packet.TCP, Source: ip(from), Destination: ip("10.1.0.9"),
+		DestinationPort: packet.Port{Number: port, Low: port, High: port}}
+	r := &renderer{reasoner: newReasoner(owners)}
+	return strings.Join(r.allowing(&st), "; ")
 }

@@ -128,7 +128,7 @@ func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked
 		switch rule := &c.Rules[i]; {
 		case rule == before:
 			return asked
-		case strings.HasSuffix(rule.Text, "-j DROP"):
+		case drops(rule):
 			asked = nil
 		default:
 			for _, to := range jumps(rule) {
@@ -154,6 +154,14 @@ func jumps(r *netfilter.Rule) (to []*netfilter.Chain) {
 		}
 	}
 	return to
+}
+
+// drops reports whether a rule drops what it applies to.
+func drops(r *netfilter.Rule) bool {
+	return slices.ContainsFunc(r.Statements, func(s netfilter.Statement) bool {
+		d, ok := s.(*netfilter.Decision)
+		return ok && d.Kind == netfilter.Drop
+	})
 }
 
 // policy is the name of the policy that a chain was made for, "" for none.

@@ -15,6 +15,7 @@ import (
 // How rules look, in the syntax of iptables and of nft.
 var (
 	commentText = regexp.MustCompile(`(?:^| )comment "([^"]*)"`)
+	hashed      = regexp.MustCompile(`^(cali:[^ ;]+);(?: (.+))?$`)
 	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters. iptables
 	// puts a backslash before quotes and backslashes inside a comment.
 	noise = regexp.MustCompile(`-m comment --comment ("([^"\\]|\\.)*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |` +
@@ -110,18 +111,21 @@ func asks(v *netfilter.Visit, field string) uint32 {
 }
 
 // comment is a rule's comment. Readers that know the syntax set Rule.Comment; rules in nft's syntax that were kept verbatim have it in the
-// text.
+// text. Of felix's hash and words it is the words, where there are any: in iptables mode these are two comments, in nftables mode one.
 func comment(r *netfilter.Rule) string {
 	if r == nil {
 		return ""
 	}
-	if r.Comment != "" {
-		return r.Comment
+	text := r.Comment
+	if text == "" {
+		if all := commentText.FindAllStringSubmatch(r.Text, -1); all != nil {
+			text = all[len(all)-1][1]
+		}
 	}
-	if all := commentText.FindAllStringSubmatch(r.Text, -1); all != nil {
-		return all[len(all)-1][1] // of felix's two the first is a hash
+	if m := hashed.FindStringSubmatch(text); m != nil {
+		return cmp.Or(m[2], m[1])
 	}
-	return ""
+	return text
 }
 
 // short is a rule's text without comments.

@@ -6,6 +6,6 @@ import "packetwalk.dev/internal/model/reason"
 
 // Writers returns all of them, with what Calico's pools add to felix's reasons.
 func Writers(pools []Pool) []reason.Writer {
-	return append(localDNS(), kubeProxy(), felix(pools), kubeRouter(), weave(), npm(), docker(), portmap(), istio(), linkerd(), awsCNI(),
-		flannel(), cilium())
+	return append(localDNS(), kubeProxy(), felix(pools), felixNFT(pools), kubeRouter(), weave(), npm(), docker(), portmap(), istio(),
+		linkerd(), awsCNI(), flannel(), cilium())
 }

@@ -1,0 +1,72 @@
+package foreign
+
+import (
+	"strings"
+
+	"packetwalk.dev/internal/model/reason"
+)
+
+// nftWords are nft's words for the tests and targets of felix's rules in iptables mode, the more specific first.
+var nftWords = strings.NewReplacer(
+	"--set-xmark 0x10000/0x10000", "meta mark set meta mark | 0x00010000",
+	"--set-xmark 0x20000/0x20000", "meta mark set meta mark | 0x00020000",
+	"--set-xmark 0x40000/0x40000", "meta mark set meta mark | 0x00040000",
+	"--set-xmark 0x0/{bit}", "meta mark set meta mark & {bit} comment *",
+	"--set-xmark 0x0/*", "meta mark set meta mark & *",
+	"--set-xmark *", "meta mark set *",
+	"--mark *", "meta mark & *",
+	"--ctstate RELATED,ESTABLISHED", "ct state established,related",
+	"--ctstate INVALID", "ct state invalid",
+	"-o {link}", "oifname {link}",
+)
+
+// felixNFT is felix in nftables mode (felix/nftables), which 3.29 began. Its rules are those of iptables mode in nft's words, all in table
+// "calico": a chain's name there begins with the name of the iptables table. A rule has one comment, the hash and the words.
+func felixNFT(pools []Pool) reason.Writer {
+	w := felix(pools)
+	w.Name, w.File, w.Always = "Calico's felix, nftables mode", "internal/answer/explain/foreign/felixnft.go", ""
+	w.Words["bit"], w.Words["layer"], w.Words["hook"] = "0xfffbffff|0xfff7ffff|0xffefffff", "nat|mangle", "INPUT|FORWARD|OUTPUT"
+	var chains []reason.Chain
+	for _, c := range w.Chains {
+		if strings.HasSuffix(c.Name, "-{branch}") {
+			continue
+		}
+		var rules []reason.Line
+		for _, l := range c.Rules {
+			if !older(c.Name, l) {
+				rules = append(rules, inNFT(c.Table, l))
+			}
+		}
+		c.Name, c.Table, c.Rules = c.Table+"-"+c.Name, "calico", rules
+		chains = append(chains, c)
+	}
+	w.Chains = append(chains, reason.Chain{Table: "calico", Name: "{layer}-{hook}", For: "nothing of Calico's begins here"})
+	return w
+}
+
+// older reports whether only releases without nftables mode write a line's rules.
+func older(chain string, l reason.Line) bool {
+	return l.For == "Calico: its policies begin" || l.For == "Calico: allowed by the rule before" ||
+		chain == "cali-tw-{link}" && strings.HasPrefix(l.Comment, "Drop {tunnel}")
+}
+
+// inNFT is a line of a table of iptables in nftables mode.
+func inNFT(table string, l reason.Line) reason.Line {
+	switch {
+	case strings.HasSuffix(l.To, "-{branch}"):
+		return reason.Line{Text: "* vmap *", For: "Calico: finds the pod by its interface"}
+	case strings.HasPrefix(l.To, "cali-"):
+		l.To = table + "-" + l.To
+	case l.To == "MARK":
+		l.To = ""
+		if l.Text == "" {
+			l.Text = "--set-xmark *"
+		}
+	case l.To == "LOG":
+		l.To, l.Text = "", "log *"
+	default:
+		l.To = strings.ToLower(l.To)
+	}
+	l.Text = nftWords.Replace(l.Text)
+	return l
+}
