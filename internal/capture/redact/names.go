@@ -223,11 +223,14 @@ func (m *nameMap) free(s string) string {
 	return m.originals.note(s, "text-"+m.hash("text", s, 8))
 }
 
-// service replaces NAMESPACE/NAME[:PORT] of a comment; "" says that it is none.
+// service replaces NAMESPACE/NAME[:PORT] of a comment, where NAME may be Calico's for a NetworkPolicy; "" says that it is none.
 func (m *nameMap) service(s string) string {
 	namespace, rest, ok := strings.Cut(s, "/")
 	if !ok || namespace == "" || rest == "" || strings.ContainsAny(rest, "/") {
 		return ""
+	}
+	if policy, ok := strings.CutPrefix(rest, "knp.default."); ok {
+		return m.of("ns", namespace) + "/knp.default." + m.of("netpol", policy)
 	}
 	name, port, hasPort := strings.Cut(rest, ":")
 	out := m.of("ns", namespace) + "/" + m.of("svc", name)
@@ -248,7 +251,9 @@ var knownWords = wordSet(`kubernetes service services portals portal externally-
 	configured failsafe docker user azure cni swift svc pools pool addr-type cidr's cidrs cidr addrtype source-nat reject rejecting with ct state new established related
 	invalid valid untracked 169.254.169.254 metadata server wireserver wire dns proxy tcp udp sctp icmp ->
 	jump set comment rewritten destinations nodeport kubenet cluster-local match matches come redirect pods trying reach vip clusterip other will
-	dropped if internet holds routed prefixes or later does same that`)
+	dropped if internet holds routed prefixes or later does same that
+	start end tier policies passed profiles matched ingress egress explicitly encapped originating vxlan ipinip ipip ipv4 ipv6 calico non-calico allow allowed
+	non-allowed defaultendpointtohostaction verdict dscp leaving`)
 
 // publicCounters are the nfacct objects of kube-proxy (pkg/proxy/metrics).
 var publicCounters = wordSet("ct_state_invalid_dropped_pkts localhost_nps_accepted_pkts")

@@ -402,12 +402,14 @@ func (r *redactor) comment(s string) string {
 	if r.learning {
 		return s
 	}
-	if rest, ok := strings.CutPrefix(s, "cali:"); ok && !strings.Contains(rest, " ") {
-		return "cali:" + r.names.hash("rule", rest, 16) // Calico's own hash of the rule
-	}
 	words := strings.Split(s, " ")
-	for i, w := range words {
-		words[i] = r.commentWord(w)
+	first := 0
+	if hash, ok := strings.CutPrefix(words[0], "cali:"); ok { // Calico's own of the rule; in nftables mode a semicolon and words follow
+		bare := strings.TrimSuffix(hash, ";")
+		words[0], first = "cali:"+r.names.hash("rule", bare, 16)+hash[len(bare):], 1
+	}
+	for i := first; i < len(words); i++ {
+		words[i] = r.commentWord(words[i])
 	}
 	return strings.Join(words, " ")
 }

@@ -42,6 +42,40 @@ func TestWriters(t *testing.T) {
 	}
 }
 
+// TestFelixWords: the words of felix's comments stay, so that what is redacted can still be attributed.
+func TestFelixWords(t *testing.T) {
+	r := redaction(t, small())
+	n := 0
+	for _, w := range book.Writers {
+		if !strings.HasPrefix(w.Name, "Calico's felix") {
+			continue
+		}
+		for _, c := range w.Chains {
+			for _, l := range c.Rules {
+				words := strings.NewReplacer("{tierEnd}", "End of tier default. ", "{tunnel}", "IPv4 VXLAN", "{who}", "allowed hosts", "{hash}", "0",
+					"{action}", "ACCEPT").Replace(l.Comment)
+				if words = wordPattern.ReplaceAllString(words, "0"); words == "" || words == "cali:0" {
+					continue
+				}
+				if got := r.Comment("cali:abc; " + words); !strings.HasSuffix(got, "; "+words) || strings.Contains(got, "abc") {
+					t.Errorf("comment %q became %q", words, got)
+				}
+				n++
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("only %d comments", n)
+	}
+	got, service := r.Comment("cali:abc; Policy shop/knp.default.web ingress"), r.Comment("shop/web")
+	namespace, _, _ := strings.Cut(service, "/")
+	if !regexp.MustCompile(`^cali:[a-z0-9]{16}; Policy ` + namespace + `/knp\.default\.netpol-[a-z0-9]{8} ingress$`).MatchString(got) {
+		t.Errorf("the comment of a policy became %q", got)
+	}
+}
+
+var wordPattern = regexp.MustCompile(`\{\w+\}`)
+
 // hashed is the end of a chain's name that is of one Service port's.
 var hashed = regexp.MustCompile(`-[A-Z2-7]{16}\b`)
 
