@@ -173,6 +173,7 @@ func (a *api) do(ctx context.Context, r request) error {
 // A changedNode is a node whose kernel is looked at from here, without a program running on it.
 type changedNode struct {
 	name  string
+	path  string // of its namespace
 	sets  *netlink.Handle
 	rules *mdnetlink.Conn
 	wrote chan time.Time // transactions of its packet filter
@@ -200,7 +201,7 @@ func openNode(name, path string) (*changedNode, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	n := &changedNode{name: name, wrote: make(chan time.Time, 1000)}
+	n := &changedNode{name: name, path: path, wrote: make(chan time.Time, 1000)}
 	if n.sets, err = netlink.NewHandleAt(ns, unix.NETLINK_NETFILTER); err != nil {
 		return nil, err
 	}

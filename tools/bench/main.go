@@ -28,6 +28,8 @@ var benchmarks = []benchmark{
 	{"ingress", "requests per second through the ingress controller to two pods, beside Go's reverse proxy in a plain namespace",
 		benchIngress},
 	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
+	{"policy", "felix: a label's change on 50 nodes, a lab's start with and without it, its first rules, and 1,000 policies on one node",
+		benchPolicy},
 	{"aci", "kubectl apply of a pod for the virtual node to its container group Ready", benchACI},
 	{"pod", "one more pod from the API to Ready: with an image of 50 MB that its node has, and one that it has not", benchPod},
 	{"proxy", "kube-proxy and packetwalk-node, each with iptables and nftables, against one API server with 1 to -services services",
