@@ -10,7 +10,6 @@ import (
 	"packetwalk.dev/internal/base/pause"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
@@ -38,8 +37,8 @@ var apiPaths = map[string]string{
 	"crd.projectcalico.org/v1/Tier":                    "/apis/crd.projectcalico.org/v1/tiers%.0s",
 }
 
-// object is what is known of a document: its name for messages, its path in the API, and its kind's.
-type object struct{ name, path, kindPath string }
+// object is what is known of a document: its name for messages, and its path in the API.
+type object struct{ name, path string }
 
 func parse(doc string) (object, error) {
 	var o struct {
@@ -54,8 +53,7 @@ func parse(doc string) (object, error) {
 	if !known {
 		return object{name: name}, fmt.Errorf("unknown kind")
 	}
-	path = fmt.Sprintf(path, o.Metadata.Namespace)
-	return object{name, path + "/" + o.Metadata.Name, path}, nil
+	return object{name, fmt.Sprintf(path, o.Metadata.Namespace) + "/" + o.Metadata.Name}, nil
 }
 
 // Apply makes objects in the API what the documents say, by server-side apply, as AKS's add-on manager does. It waits until the API has
@@ -69,13 +67,18 @@ func Apply(ctx context.Context, api rest.Interface, docs []string) error {
 	})
 }
 
-// Ensure makes objects that are not there; the others stay as they are. It waits as [Apply] does.
+// Ensure makes objects that are not there; the others stay as they are. It waits as [Apply] does. It makes them by an apply: where the
+// definition of a custom resource is new, the API server holds a POST back for two seconds (apiextensions-apiserver,
+// customresource_handler.go).
 func Ensure(ctx context.Context, api rest.Interface, docs []string) error {
 	return each(docs, "create", func(o object, doc string) error {
 		err := Retry(ctx, func() error {
-			return api.Post().AbsPath(o.kindPath).SetHeader("Content-Type", runtime.ContentTypeYAML).Body([]byte(doc)).Do(ctx).Error()
+			if err := api.Get().AbsPath(o.path).Do(ctx).Error(); !apierrors.IsNotFound(err) {
+				return err
+			}
+			return api.Patch(types.ApplyPatchType).AbsPath(o.path).Param("fieldManager", "packetwalk").Body([]byte(doc)).Do(ctx).Error()
 		})
-		if apierrors.IsAlreadyExists(err) {
+		if apierrors.IsConflict(err) { // made by another meanwhile
 			return nil
 		}
 		return err
