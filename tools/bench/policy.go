@@ -92,7 +92,7 @@ func policyLabels(n int) (err error) {
 	if err != nil {
 		return err
 	}
-	time.Sleep(30 * time.Second) // each node's felix has the policy, and comes to rest
+	l.restFelix()
 	set := selectorSet("role", "front")
 	label := func(role string) request {
 		return request{http.MethodPatch, podsPath + "/client", mergePatch, fmt.Sprintf(`{"metadata":{"labels":{"role":%q}}}`, role)}

@@ -97,6 +97,17 @@ func (l *lab) felixTime() (seconds float64) {
 	return seconds
 }
 
+// restFelix waits until the felixes of a lab together use less than half a processor: with many nodes their start takes longer than up.
+func (l *lab) restFelix() {
+	const look, looks = 5 * time.Second, 24
+	for range looks {
+		before := l.felixTime()
+		if time.Sleep(look); l.felixTime()-before < look.Seconds()/2 {
+			return
+		}
+	}
+}
+
 // metrics are felix's, from inside a node.
 func (l *lab) metrics(node string) (string, error) {
 	ns, err := kernel.OpenNamespace(filepath.Join("/run/packetwalk", l.name, "netns", node))
