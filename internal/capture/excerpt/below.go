@@ -57,6 +57,32 @@ func omits(text []byte) bool {
 	return false
 }
 
+// lineKind is what became of a line of the text: each is one of these.
+type lineKind byte
+
+const (
+	lineRead lineKind = iota
+	lineProse
+	lineNotUnderstood // a note has its number
+)
+
+// next takes a line apart.
+func (s *scanner) next(line string) lineKind {
+	notes := len(s.all)
+	s.prose = false
+	if !s.foreign(line) {
+		s.see(line)
+		s.line(line)
+	}
+	switch {
+	case slices.ContainsFunc(s.all[notes:], func(a assumption) bool { return a.Kind == leftOut && a.Line == s.at }):
+		return lineNotUnderstood
+	case s.prose:
+		return lineProse
+	}
+	return lineRead
+}
+
 // rest takes a line that no program is known to print.
 func (s *scanner) rest(line string) {
 	last := &s.lastRule
@@ -68,6 +94,7 @@ func (s *scanner) rest(line string) {
 	case omission.MatchString(line):
 		s.gap("line %d: lines are left out here")
 	case known && sentence.MatchString(line) && !strings.Contains(line, "*/"):
+		s.prose = true
 		if !s.now.save {
 			s.reset()
 		}
@@ -75,7 +102,8 @@ func (s *scanner) rest(line string) {
 		s.cutShort(line)
 	case s.now.save:
 		s.gap("line %d: not understood, so other rules may be in its place")
-	default: // prose
+	default:
+		s.prose = true
 		s.reset()
 	}
 }

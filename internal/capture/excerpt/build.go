@@ -166,7 +166,11 @@ func (b *builder) merge(r *run) {
 			b.note(conflict, r.line, "%s is shown from line %d and, otherwise, from line %d: the later one is taken", r.chain, c.last, r.line)
 		}
 		c.rules, c.last, c.keys = r.rules, r.line, nil
+	case c.whole && fresh > 0 && r.command == 0: // somebody wrote between the lines of one output
+		c.rules, c.whole = append(slices.Clone(c.rules), r.rules...), false
+		c.count(r.rules)
 	case c.whole && fresh > 0:
+		c.whole = false
 		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d, which is taken", r.line, r.chain, c.last)
 		c.whole = r.line < c.last
 	case shared == 0:

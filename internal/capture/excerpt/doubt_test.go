@@ -200,3 +200,52 @@ func TestIPCommand(t *testing.T) {
 		t.Errorf("with a table: %q", text)
 	}
 }
+
+// checkLines: every line of a text is one of read, prose and not understood, and the last ones are noted with their numbers.
+func checkLines(t *testing.T, text string) (kinds []lineKind) {
+	t.Helper()
+	s := scanner{known: everywhere, lines: linesOf([]byte(text))}
+	s.scan()
+	if lines := strings.Count(text, "\n") + 1; len(s.kinds) != lines {
+		t.Fatalf("%d lines were told apart, and there are %d", len(s.kinds), lines)
+	}
+	noted := map[int]bool{}
+	for _, a := range s.all {
+		if a.Kind == leftOut {
+			noted[a.Line] = true
+		}
+	}
+	for i, kind := range s.kinds {
+		if (kind == lineNotUnderstood) != noted[i+1] {
+			t.Fatalf("line %d is of kind %d, noted: %v", i+1, kind, noted[i+1])
+		}
+	}
+	return s.kinds
+}
+
+// TestLines: each line is one of read (r), prose (p) and not understood (n).
+func TestLines(t *testing.T) {
+	for text, want := range map[string]string{
+		"Hello, these are my rules:\n$ iptables -t nat -S\n-A POSTROUTING -j MASQUERADE\nWhat is wrong here?\n":            "prrpp",
+		"*nat\n:POSTROUTING ACCEPT [0:0]\n...\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n":                                     "rrnrrp",
+		"*nat\n:POSTROUTING ACCEPT [0:0]\nwhat is this\nCOMMIT\n":                                                          "rrnrp",
+		"$ iptables -t nat -S\n-A POSTROUTING -s 10.0.0.0/8\n-j MASQUERADE\n\n$ ip route\ndefault via 10.0.0.1 dev eth0\n": "rrrprrp",
+	} {
+		var got strings.Builder
+		for _, kind := range checkLines(t, text) {
+			got.WriteByte("rpn"[kind])
+		}
+		if got.String() != want {
+			t.Errorf("%q: %s, want %s", text, got.String(), want)
+		}
+	}
+}
+
+// TestLinesBetween: rules below a sentence that somebody wrote into the output of one command are of that output.
+func TestLinesBetween(t *testing.T) {
+	f, saved := tablesOf(t, "$ iptables -t nat -S\n-P POSTROUTING ACCEPT\n-N A\n-A POSTROUTING -j A\nThis is the rule that I mean.\n-A A -j MASQUERADE\n")
+	a := f.Tables[0].Chain("A")
+	if a == nil || len(a.Rules) != 1 || !a.Partial {
+		t.Errorf("chain A is not read, or thought to be whole:\n%s", saved)
+	}
+}

@@ -132,6 +132,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		checkLines(t, string(text))
 		e, err := everywhere.parse("", text)
 		if err != nil {
 			return

@@ -124,6 +124,8 @@ type scanner struct {
 	allFlows bool   // the present command lists all connections
 	setting  string // the sysctl whose value the present command prints alone
 	defines  string // what an nft file's rules call by a name
+	kinds    []lineKind
+	prose    bool // the present line is no program's
 }
 
 func (s *scanner) scan() {
@@ -131,11 +133,7 @@ func (s *scanner) scan() {
 	for s.at < len(s.lines) {
 		line := plainPrompt(unannotated(clean(s.lines[s.at])))
 		s.at++
-		if s.foreign(line) {
-			continue
-		}
-		s.see(line)
-		s.line(line)
+		s.kinds = append(s.kinds, s.next(line))
 	}
 }
 
@@ -152,12 +150,14 @@ func clean(line string) string {
 func (s *scanner) line(line string) {
 	switch {
 	case line == "":
+		s.prose = true
 		if !s.now.save {
 			s.now.listing, s.now.members = false, false
 			s.cut()
 		}
 	case s.command(line), s.heading(line), s.rule(line), s.listed(line), s.other(line):
 	case strings.HasPrefix(line, "#") && !omission.MatchString(line):
+		s.prose = true
 	default:
 		s.rest(line)
 	}
