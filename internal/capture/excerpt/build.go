@@ -33,7 +33,11 @@ type built struct {
 	known  bool           // its contents were filled in, all of them
 	keys   map[string]int // how often each rule stands in it; nil until asked for
 	last   int            // line that was read last
+	parts  int            // how often more of it was shown
 }
+
+// mostParts is how often a chain's rules are put in order with those of another place. What is shown more often is taken as it comes.
+const mostParts = 100
 
 func (b *builder) build() {
 	b.chains, b.saved.names = map[place]*built{}, map[string]bool{}
@@ -160,6 +164,7 @@ func (b *builder) merge(r *run) {
 		b.chain(c).Policy, b.chain(c).Counters = r.policy, r.passed
 	}
 	shared, fresh := c.compare(r.rules)
+	c.parts++
 	switch {
 	case r.whole && (fresh > 0 || shared < len(c.rules)):
 		if c.whole || fresh > 0 && len(c.rules) > shared {
@@ -173,7 +178,8 @@ func (b *builder) merge(r *run) {
 		c.whole = false
 		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d, which is taken", r.line, r.chain, c.last)
 		c.whole = r.line < c.last
-	case shared == 0:
+	case c.parts > mostParts && fresh == 0:
+	case shared == 0, c.parts > mostParts:
 		if len(c.rules) > 0 && fresh > 0 {
 			b.noteChain(assumedOrder, at.table, r.line, r.chain, "shown in parts, whose order is taken as in the text")
 		}

@@ -50,7 +50,10 @@ func (s *scanner) made(command string, of context) bool {
 		if !s.rule("-A " + chain + " " + spec) {
 			return false
 		}
-		if r := s.lastRule.run; insert {
+		if r := s.lastRule.run; insert && len(r.rules) > mostInserts {
+			s.noteChain(assumedOrder, table, s.at, chain, "rules that many commands insert, whose order is taken as in the text")
+			r.whole = false
+		} else if insert {
 			last := len(r.rules) - 1
 			to := min(max(number-1, 0), last)
 			rule := r.rules[last]
@@ -62,6 +65,9 @@ func (s *scanner) made(command string, of context) bool {
 	s.noteChain(assumedRun, "", s.at, chain, "commands for it are taken to have been run")
 	return true
 }
+
+// mostInserts is how many rules a chain may have for others to be put before them.
+const mostInserts = 2000
 
 // madeIn is the last command that made something.
 type madeIn struct {

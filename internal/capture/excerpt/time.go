@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// mostTimes is how many times are told apart. What is shown earlier than those counts as one time.
+const mostTimes = 50
+
 // A text may show the same chains at several times: an article changes a service and lists its rules again. With whole chains that is seen
 // at once. Of greps it is seen where one shows rules that a wider one before it did not: "iptables-save | grep A | grep B" shows nothing
 // that "iptables-save | grep A" does not show at the same time.
@@ -17,6 +20,9 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 	times := s.times()
 	if len(times) < 2 {
 		return
+	}
+	if n := len(times) - mostTimes; n > 0 {
+		times = append(times[:1], times[1+n:]...)
 	}
 	within := func(r *run, i int) bool { return r.line >= times[i] && (i+1 == len(times) || r.line < times[i+1]) }
 	choice, why := len(times)-1, "the last"
