@@ -62,9 +62,10 @@ func (o *walkOptions) open(ctx context.Context, s Streams, from, to *ends.End) (
 	case o.plugin != nil:
 		return openCluster(ctx, s, o, from, to)
 	case o.snapshot != "" && o.at == armview.Host && len(o.azure) > 0:
-		return openFile(s, o.snapshot, "", *to) // the host is Azure's, not the node that a text shows
+		// The host is Azure's, not the node that a text shows.
+		return interruptible(ctx, func() (*world, error) { return openFile(s, o.snapshot, "", *to) })
 	case o.snapshot != "":
-		return openFile(s, o.snapshot, o.at, *to)
+		return interruptible(ctx, func() (*world, error) { return openFile(s, o.snapshot, o.at, *to) })
 	}
 	return openLab(ctx, o.name)
 }
@@ -174,6 +175,27 @@ func (w *world) renew(ctx context.Context, hosts []string) ([]string, error) {
 		w.Source = fresh
 	}
 	return changed, nil
+}
+
+// interruptible returns when f does, or when ctx ends: reading a pipe, or a text that is long, does not ask for it. The program ends then.
+func interruptible[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		o.value, o.err = f()
+		done <- o
+	}()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
 }
 
 // openFile opens a capture, or reads a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first
