@@ -248,7 +248,7 @@ func TestUnread(t *testing.T) {
 	}
 	for _, text := range []bool{false, true} {
 		a := (&Options{Owners: NewOwners(snapshot.Objects{}), Text: text}).explanations(r)[0].summary()
-		want := "as far as the snapshot shows, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it\n- " +
+		want := "as far as the state was read, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it\n- " +
 			"not read on node n: nftables rules, listening sockets"
 		if text {
 			want = "as far as the text shows, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it"

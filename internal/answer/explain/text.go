@@ -51,7 +51,7 @@ func (o *Options) room(indent string) int {
 func (o *Options) explanations(r *walk.Result) []*explanation {
 	all := explanations(r, o.Owners)
 	for i := range all {
-		if all[i].reads, all[i].namesUnread = "the snapshot shows", !o.Text; o.Text {
+		if all[i].reads, all[i].namesUnread = "the state was read", !o.Text; o.Text {
 			all[i].reads = "the text shows"
 		}
 		if i < len(o.Numbers) {
