@@ -26,7 +26,7 @@ import (
 
 // What felix logs of policies that the API has accepted (felix/calc/validation_filter.go, libcalico-go/lib/backend/watchersyncer).
 var (
-	felixRefused = regexp.MustCompile(`Validation failed; treating as missing error=(.*?) key=Policy\((?:tier=[^,)]*, )?name=(?:([^/)]+)/)?([^/)]+)\)`)
+	felixRefused = regexp.MustCompile(`Validation failed; treating as missing error=(.*?) key=Policy\((?:tier=[^,)]*, )?name=(?:([a-z0-9-]+)/)?([a-z0-9][a-z0-9.-]*)\)`)
 	felixBlocked = regexp.MustCompile(`Failed to perform list of current data during resync ListRoot="\S*/(\w+)" error=(.*)`)
 )
 

@@ -13,11 +13,10 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// mostAllowing is how many rules that came close to allowing a packet are told.
+// mostAllowing is the most rules that allowing names.
 const mostAllowing = 2
 
-// allowing says which rules of policies would have allowed a packet that no policy allowed, with what: those that need one thing alone that
-// the packet has not.
+// allowing names the policy rules that nearly allowed a dropped packet: those of which exactly one test failed.
 func (t *renderer) allowing(st *walk.Step) (words []string) {
 	if t.owners == nil || t.owners.States == nil {
 		return nil
@@ -44,7 +43,7 @@ func (t *renderer) allowing(st *walk.Step) (words []string) {
 	return words
 }
 
-// need is what a packet lacks for a test of an address, a port or a protocol, in words; "" for other tests.
+// need describes the failed test of an address, a port or a protocol; "" for other tests.
 func (t *renderer) need(test netfilter.Statement, host *snapshot.Host, st *walk.Step) string {
 	switch m := test.(type) {
 	case *netfilter.MatchPort, *netfilter.MatchProtocol, *netfilter.MatchAddress:
@@ -65,7 +64,7 @@ func (t *renderer) need(test netfilter.Statement, host *snapshot.Host, st *walk.
 	return ""
 }
 
-// holds is what a set of addresses holds, for the packet's source or its destination to be one of them.
+// holds describes the members of a set that the packet's source, or its destination, is missing from.
 func (t *renderer) holds(set *netfilter.Set, source bool, st *walk.Step) string {
 	if source {
 		return "from " + t.members(set, st.Packet.Source)
@@ -73,7 +72,7 @@ func (t *renderer) holds(set *netfilter.Set, source bool, st *walk.Step) string 
 	return "to " + t.members(set, st.Packet.Destination)
 }
 
-// members names those of a set of addresses, and the labels that all of them have as pods and another pod has not.
+// members names the members of a set of addresses, and the labels that all of them share as pods and that the other pod lacks.
 func (t *renderer) members(set *netfilter.Set, other netip.Addr) string {
 	const most, mostPods = 2, 100
 	var names []string
@@ -98,7 +97,7 @@ func (t *renderer) members(set *netfilter.Set, other netip.Addr) string {
 		switch {
 		case pod == nil || first != last:
 			pods = false
-		case shared == nil:
+		case i == 0:
 			shared = maps.Clone(pod.Labels)
 		default:
 			maps.DeleteFunc(shared, func(k, v string) bool { return pod.Labels[k] != v })
@@ -108,7 +107,7 @@ func (t *renderer) members(set *netfilter.Set, other netip.Addr) string {
 	text := strings.Join(names[:min(most, len(names))], " or ")
 	switch n := len(names) - most; {
 	case len(names) == 0:
-		return "nobody: set " + set.Name + " is empty"
+		return "no address: set " + set.Name + " is empty"
 	case n > 0:
 		text += fmt.Sprintf(" or %d others", n)
 	}
@@ -123,7 +122,7 @@ func (t *renderer) members(set *netfilter.Set, other netip.Addr) string {
 	return text
 }
 
-// pod is the pod that has an address of its own, nil for none.
+// pod returns the pod that has the address, without host network; nil where there is none.
 func (o *Owners) pod(a netip.Addr) *snapshot.Pod {
 	for i := range o.objects.Pods {
 		if p := &o.objects.Pods[i]; !p.HostNetwork && slices.Contains(p.IPs, a) {
@@ -133,7 +132,7 @@ func (o *Owners) pod(a netip.Addr) *snapshot.Pod {
 	return nil
 }
 
-// setsOf tells rules what a machine's sets hold, and nothing else.
+// setsOf answers rules from a host's IP sets alone.
 type setsOf struct{ *snapshot.Host }
 
 func (s setsOf) IPSet(name string) (*netfilter.Set, bool) { set, ok := s.IPSets[name]; return set, ok }

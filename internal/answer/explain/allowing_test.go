@@ -65,11 +65,12 @@ func TestAllowing(t *testing.T) {
 		port    uint16
 		want    string
 	}{
-		"another pod":     {[]string{"10.1.0.5", "10.1.0.6"}, "10.1.0.7", 80, "policy default/web-in would allow it from pod default/front-a or pod default/front-b (role=front)" + where + "; policy default/web-in would allow it with destination port 9090" + second},
-		"another port":    {[]string{"10.1.0.5"}, "10.1.0.5", 81, "policy default/web-in would allow it with destination port 80,8443" + where + "; policy default/web-in would allow it with destination port 9090" + second},
-		"two things":      {[]string{"10.1.0.5"}, "192.0.2.7", 82, ""},
-		"nobody":          {nil, "192.0.2.7", 80, "policy default/web-in would allow it from nobody: set cali40s:front is empty" + where},
-		"another address": {[]string{"10.1.0.5"}, "192.0.2.7", 9090, "policy default/web-in would allow it with source in 10.0.0.0/8" + second},
+		"another pod":             {[]string{"10.1.0.5", "10.1.0.6"}, "10.1.0.7", 80, "policy default/web-in would allow it from pod default/front-a or pod default/front-b (role=front)" + where + "; policy default/web-in would allow it with destination port 9090" + second},
+		"another port":            {[]string{"10.1.0.5"}, "10.1.0.5", 81, "policy default/web-in would allow it with destination port 80,8443" + where + "; policy default/web-in would allow it with destination port 9090" + second},
+		"a member without labels": {[]string{"10.1.0.8", "10.1.0.5"}, "10.1.0.7", 80, "policy default/web-in would allow it from pod default/bare or pod default/front-a" + where + "; policy default/web-in would allow it with destination port 9090" + second},
+		"two things":              {[]string{"10.1.0.5"}, "192.0.2.7", 82, ""},
+		"nobody":                  {nil, "192.0.2.7", 80, "policy default/web-in would allow it from no address: set cali40s:front is empty" + where},
+		"another address":         {[]string{"10.1.0.5"}, "192.0.2.7", 9090, "policy default/web-in would allow it with source in 10.0.0.0/8" + second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := hostWith(t, "node/n", webIn, fib.Link{Name: "azv1"})
@@ -116,6 +117,7 @@ func allowed(t *testing.T, h *snapshot.Host, c *netfilter.Chain, from string, po
 	}
 	owners := NewOwners(snapshot.Objects{Pods: []snapshot.Pod{
 		pod("front-a", "10.1.0.5", "front"), pod("front-b", "10.1.0.6", "front"), pod("cache", "10.1.0.7", "cache"),
+		{Namespace: "default", Name: "bare", IPs: []netip.Addr{ip("10.1.0.8")}},
 	}})
 	owners.States = &policed{hosts: map[string]*snapshot.Host{"node/n": h}}
 	st := walk.Step{Host: "node/n", Stage: walk.Ruled, Hook: netfilter.Forward, Visit: &netfilter.Visit{Chain: c, Rule: &c.Rules[3]}}

@@ -21,7 +21,8 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 	if len(times) < 2 {
 		return
 	}
-	if n := len(times) - mostTimes; n > 0 {
+	all := len(times)
+	if n := all - mostTimes; n > 0 {
 		times = append(times[:1], times[1+n:]...)
 	}
 	within := func(r *run, i int) bool { return r.line >= times[i] && (i+1 == len(times) || r.line < times[i+1]) }
@@ -41,8 +42,13 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 		}
 	}
 	s.found = slices.DeleteFunc(s.found, func(r *run) bool { return !within(r, choice) })
+	if choice == 0 && all > mostTimes {
+		for _, r := range s.found {
+			r.whole = false // rules of several times
+		}
+	}
 	s.note(conflict, times[choice], "the rules are shown at %d times and differ, from lines %s: those from line %s are taken, %s",
-		len(times), strings.Join(first, ", "), first[choice], why)
+		all, strings.Join(first, ", "), first[choice], why)
 }
 
 // times are the lines at which what the text shows begins, and begins to be different.
