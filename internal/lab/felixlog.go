@@ -30,7 +30,7 @@ var (
 	felixBlocked = regexp.MustCompile(`Failed to perform list of current data during resync ListRoot="\S*/(\w+)" error=(.*)`)
 )
 
-// A refusedPolicy is what felix says of a policy, or of all objects of a kind: one that it cannot read keeps it from reading the others.
+// A refusedPolicy holds what felix says of a policy, or of all objects of a kind: one that it cannot read keeps it from reading the others.
 type refusedPolicy struct {
 	list            string // "globalnetworkpolicies"; "" for a policy
 	namespace, name string // felix's for a policy; without a namespace it is global
@@ -96,7 +96,7 @@ func (t *tail) lines() ([]string, error) {
 // blockedFor is how long a list that felix could not read counts as unreadable; it tries once a second.
 const blockedFor = 5 * time.Second
 
-// blocked is what felix said of a list, and when.
+// blocked holds what felix said of a list, and when.
 type blocked struct {
 	words string
 	at    time.Time

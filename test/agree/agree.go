@@ -35,7 +35,7 @@ type Pair struct{ From, To, Proto string }
 
 func (p Pair) String() string { return p.From + " > " + p.To + " " + p.Proto }
 
-// View is what walks go through: all of a lab's hosts, or those alone that a cluster can show of itself. A packet from the internet goes
+// View holds the hosts that walks go through: all of a lab, or the nodes and pods that a cluster shows. A packet from the internet goes
 // through all hosts.
 type View struct {
 	ClusterOnly bool
@@ -147,7 +147,7 @@ func (v *View) places(all bool) proof.Places {
 	}
 }
 
-// Account is what came of a number of pairs.
+// Account counts the results of pairs.
 type Account struct {
 	Pairs, Steps, Agreed int
 	Wrong                []string       // the pairs that disagree
@@ -162,7 +162,7 @@ func (a *Account) String() string {
 		a.took.Seconds()/float64(max(a.Pairs, 1)), a.longest.Seconds(), a.slowest, len(a.Wrong))
 }
 
-// Settle waits until nobody changes rules any more.
+// Settle waits until the nodes' rules stop changing.
 func (v *View) Settle(t *testing.T) {
 	t.Helper()
 	before := map[string]*snapshot.Host{}

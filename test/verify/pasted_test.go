@@ -338,7 +338,7 @@ func conclude(book *reason.Book, text string, p packet.Packet) (conclusion, erro
 	return c, nil
 }
 
-// contradicts tells whether a conclusion says another thing than that of the whole text, and does not say that it knows less: one of its
+// contradicts reports whether a conclusion says another thing than that of the whole text, and does not say that it knows less: one of its
 // outcomes is another, or it lacks one, and none says so.
 func (c conclusion) contradicts(whole conclusion) bool {
 	known := outcome{unshown: map[string]bool{}, asked: map[string]bool{}}

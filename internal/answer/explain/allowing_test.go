@@ -69,7 +69,7 @@ func TestAllowing(t *testing.T) {
 		"another port":            {[]string{"10.1.0.5"}, "10.1.0.5", 81, "policy default/web-in would allow it with destination port 80,8443" + where + "; policy default/web-in would allow it with destination port 9090" + second},
 		"a member without labels": {[]string{"10.1.0.8", "10.1.0.5"}, "10.1.0.7", 80, "policy default/web-in would allow it from pod default/bare or pod default/front-a" + where + "; policy default/web-in would allow it with destination port 9090" + second},
 		"two things":              {[]string{"10.1.0.5"}, "192.0.2.7", 82, ""},
-		"nobody":                  {nil, "192.0.2.7", 80, "policy default/web-in would allow it from no address: set cali40s:front is empty" + where},
+		"an empty set":            {nil, "192.0.2.7", 80, "policy default/web-in would allow it from no address: set cali40s:front is empty" + where},
 		"another address":         {[]string{"10.1.0.5"}, "192.0.2.7", 9090, "policy default/web-in would allow it with source in 10.0.0.0/8" + second},
 	} {
 		t.Run(name, func(t *testing.T) {

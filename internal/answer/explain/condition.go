@@ -56,7 +56,7 @@ func (a summary) given(choices []condition) summary {
 	return a
 }
 
-// endsBy reports whether the request ended at the rule of a choice, because nobody knows what that rule does.
+// endsBy reports whether the request ended at the rule of a choice, because the rule's effect is unknown.
 func (s *explanation) endsBy(c *walk.Chosen) bool {
 	return s.stopped != nil && s.stopped.unknown != "" && c.Rule != nil && s.stopped.ref == ruleRef(c.Chain, c.Rule) &&
 		s.outcome.End.Host == c.Host

@@ -78,7 +78,7 @@ type marking struct {
 // refusal is the rule that ended a packet's way.
 type refusal struct {
 	ref, does, why string
-	unknown        string // why nobody knows what it does; "" where it is known
+	unknown        string // why its effect is unknown; "" where it is known
 }
 
 // words is the refusal with its reason.

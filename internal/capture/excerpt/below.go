@@ -47,7 +47,7 @@ var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)
 var omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated|etc\b|and so on)|` +
 	`^#.*\b(?:omitted|truncated|redacted|removed|left out|more rules|other rules|rest of)\b`)
 
-// omits tells whether a comment says that lines are left out.
+// omits reports whether a comment says that lines are left out.
 func omits(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line[0] == '#' && omission.Match(bytes.TrimSpace(line)) {
@@ -57,7 +57,7 @@ func omits(text []byte) bool {
 	return false
 }
 
-// lineKind is what became of a line of the text: each is one of these.
+// lineKind says how a line of the text was read.
 type lineKind byte
 
 const (

@@ -171,7 +171,7 @@ func (b *builder) merge(r *run) {
 			b.note(conflict, r.line, "%s is shown from line %d and, otherwise, from line %d: the later one is taken", r.chain, c.last, r.line)
 		}
 		c.rules, c.last, c.keys = r.rules, r.line, nil
-	case c.whole && fresh > 0 && r.command == 0: // somebody wrote between the lines of one output
+	case c.whole && fresh > 0 && r.command == 0: // prose between the lines of one output
 		c.rules, c.whole = append(slices.Clone(c.rules), r.rules...), false
 		c.count(r.rules)
 	case c.whole && fresh > 0:

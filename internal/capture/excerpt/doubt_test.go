@@ -241,7 +241,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestLinesBetween: rules below a sentence that somebody wrote into the output of one command are of that output.
+// TestLinesBetween: rules below a sentence within the output of one command are of that output.
 func TestLinesBetween(t *testing.T) {
 	f, saved := tablesOf(t, "$ iptables -t nat -S\n-P POSTROUTING ACCEPT\n-N A\n-A POSTROUTING -j A\nThis is the rule that I mean.\n-A A -j MASQUERADE\n")
 	a := f.Tables[0].Chain("A")

@@ -198,7 +198,7 @@ func (rd *reader) usualRules() {
 	slices.SortStableFunc(s.Rules, func(a, b fib.Rule) int { return a.Priority - b.Priority })
 }
 
-// mainNotShown gives table main a route that nobody knows, for each family of which the text shows only routes of other tables or none.
+// mainNotShown gives table main an unknown route, for each family of which the text shows only routes of other tables or none.
 func (rd *reader) mainNotShown() {
 	s := rd.Host.FIB
 	for i, of := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -210,7 +210,7 @@ func (rd *reader) mainNotShown() {
 	}
 }
 
-// tablesNotShown gives each table that a policy rule names, and of which the text shows no route, one that nobody knows.
+// tablesNotShown gives each table that a policy rule names, and of which the text shows no route, an unknown one.
 func (rd *reader) tablesNotShown() {
 	s := rd.Host.FIB
 	for _, r := range s.Rules {

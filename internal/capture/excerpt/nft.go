@@ -179,7 +179,7 @@ func closeBraces(text string) string {
 	return text + strings.Repeat("}\n", max(depth, 0))
 }
 
-// unreadTable is what stands for all rules of a table.
+// unreadTable stands for all rules of a table.
 const unreadTable = "a table that cannot be read"
 
 // unreadTables stand for tables of which nothing was read: wherever the kernel can call their chains there is a rule not understood.

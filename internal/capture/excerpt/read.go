@@ -131,7 +131,8 @@ type savedTables struct {
 	selected bool
 }
 
-// all tells whether they are all tables that there are: nat and filter, which every machine of interest has, and so those that are missing
+// all reports whether they are all tables that there are: nat and filter, which every machine of interest has, and so
+// those that are missing
 // do not exist. Fewer may be what was copied.
 func (s *savedTables) all() bool {
 	return !s.selected && s.names[iptables.NAT] && s.names[iptables.Filter]
