@@ -204,7 +204,8 @@ func (v *View) Walk(ctx context.Context, p Pair, a *Account) (why string) {
 		source := v.source(v.sees(p))
 		report, err := v.once(ctx, source, p)
 		if err != nil {
-			return err.Error()
+			why = err.Error()
+			break
 		}
 		if why = wrong(report); why == "" {
 			a.note(report.Way)
