@@ -143,7 +143,7 @@ func goldens(t *testing.T) []written {
 		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
 		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
 		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix*.txt"},
-		{"Calico's felix, nftables mode", "internal/answer/explain/foreign/testdata/nft-felix-3.31.txt"},
+		{"Calico's felix, nftables mode", "internal/answer/explain/foreign/testdata/nft-felix-3.31*.txt"},
 		{"kube-router", "internal/answer/explain/foreign/testdata/kube-router.txt"},
 		{"Weave Net", "internal/answer/explain/foreign/testdata/weave.txt"},
 		{"Azure NPM", "internal/answer/explain/foreign/testdata/npm*.txt"},

@@ -253,7 +253,7 @@ var knownWords = wordSet(`kubernetes service services portals portal externally-
 	jump set comment rewritten destinations nodeport kubenet cluster-local match matches come redirect pods trying reach vip clusterip other will
 	dropped if internet holds routed prefixes or later does same that
 	start end tier policies passed profiles matched ingress egress explicitly encapped originating vxlan ipinip ipip ipv4 ipv6 calico non-calico allow allowed
-	non-allowed defaultendpointtohostaction verdict dscp leaving`)
+	non-allowed defaultendpointtohostaction verdict dscp leaving skip whep forward forwarded workload`)
 
 // publicCounters are the nfacct objects of kube-proxy (pkg/proxy/metrics).
 var publicCounters = wordSet("ct_state_invalid_dropped_pkts localhost_nps_accepted_pkts")

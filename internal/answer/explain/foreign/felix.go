@@ -23,12 +23,13 @@ func felix(pools []Pool) reason.Writer {
 	chain := func(name, purpose string, rules ...reason.Line) reason.Chain {
 		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
 	}
-	asks := func(name, purpose string, rules ...reason.Line) reason.Chain {
-		return reason.Chain{Table: "filter", Name: name, Role: reason.PolicyList, For: purpose, Rules: rules}
+	asks := func(table, name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: table, Name: name, Role: reason.PolicyList, For: purpose, Rules: rules}
 	}
 	decides := func(name, purpose string, rules ...reason.Line) reason.Chain {
 		return reason.Chain{Table: "filter", Name: name, Role: reason.NetworkPolicy, For: purpose, Rules: rules}
 	}
+	flowLog := reason.Line{To: "NFLOG", For: "Calico: counted for its flow logs"}
 	policy := func(direction string) []reason.Line {
 		verdict := "Calico policy {policy} "
 		return []reason.Line{
@@ -38,6 +39,7 @@ func felix(pools []Pool) reason.Writer {
 			{To: "MARK", Text: "--set-xmark 0x0/{bit}", For: verdict + "excepts a range of " + direction},
 			{To: "MARK", For: verdict + "checks a rule of several parts for " + direction},
 			{To: "DROP", For: verdict + "denies " + direction},
+			flowLog,
 			{To: "LOG", For: verdict + "logs " + direction},
 			{To: "RETURN", Text: "--mark *", For: "Calico: decided by the rule before"},
 			{Comment: "Policy {policy} " + direction, For: verdict + "has no rule for " + direction},
@@ -47,24 +49,30 @@ func felix(pools []Pool) reason.Writer {
 		return []reason.Line{
 			{To: "MARK", Comment: "Profile {profile} " + direction, For: "Calico profile {profile} allows " + direction},
 			{To: "RETURN", Text: "--mark *", For: "Calico: allowed by the rule before"},
+			flowLog,
 			{Comment: "Profile {profile} " + direction, For: "Calico profile {profile} has no rule for " + direction},
 		}
 	}
-	pod := func(direction, end string) []reason.Line {
+	endpoint := func(direction, end string) []reason.Line {
 		return []reason.Line{
 			{To: "ACCEPT", Text: "--ctstate RELATED,ESTABLISHED", For: "Calico: of a connection that was let through before"},
 			{To: "DROP", Text: "--ctstate INVALID", For: "Calico: of no connection that conntrack knows"},
-			{To: "DROP", Comment: "Drop {tunnel} encapped packets originating in workloads", For: "Calico: pods send no {tunnel} packets"},
-			{To: "MARK", Comment: "Start of policies", For: "Calico: its policies begin"},
 			{To: "MARK", Comment: "Start of tier {tier}", For: "Calico: policies of tier {tier} begin"},
 			{To: "MARK", For: "Calico: nothing is allowed yet"},
+			flowLog,
 			{To: "cali-{list}-{id}", Text: "--mark *", For: "Calico: the next policy"},
 			{To: "cali-pr{way}-{profile}", For: "Calico: profile {profile}"},
 			{To: "RETURN", Comment: "Return if {what} accepted", For: "Calico: a {what} allowed it"},
 			{To: "DROP", Comment: "{tierEnd}Drop if no policies passed packet",
 				For: "Calico: [{policies}, |]" + direction + ": no rule allows [{flow} " + end + "|the packet]"},
-			{To: "DROP", Comment: "Drop if no profiles matched", For: "Calico: no profile of the pod allowed it"},
+			{To: "DROP", Comment: "Drop if no profiles matched", For: "Calico: no profile allowed it"},
 		}
+	}
+	pod := func(direction, end string) []reason.Line {
+		return append([]reason.Line{
+			{To: "DROP", Comment: "Drop {tunnel} encapped packets originating in workloads", For: "Calico: pods send no {tunnel} packets"},
+			{To: "MARK", Comment: "Start of policies", For: "Calico: its policies begin"},
+		}, endpoint(direction, end)...)
 	}
 	// Pods whose interfaces begin alike, up to a hexadecimal digit, have a chain of that digit.
 	dispatch := func(name, list, way string) []reason.Chain {
@@ -92,6 +100,9 @@ func felix(pools []Pool) reason.Writer {
 		Name: "Calico's felix", File: "internal/answer/explain/foreign/felix.go",
 		Words: map[string]string{"way": "[io]", "list": "[pg][io]", "what": "policy|profile", "tunnel": "(?:IPv[46] )?VXLAN|IPinIP|IPIP", "who": ".*",
 			"link": `[^\s]+`, "tier": `[^"]+`, "where": "from|to", "branch": "0|1|2|3|4|5|6|7|8|9|a|b|c|d|e|f",
+			"io": "in|out", "fromHost": "fh|fhfw", "toHost": "th|thfw",
+			"host": "[ft]h(?:fw)?", "hosts": "(?:host-endpoint|hep-forward)(?:-[^-])?",
+			"alike": "(?:host-endpoint|hep-forward)-[^-]",
 			"bit": "0x40000|0x80000|0x100000", "table": "raw|mangle|filter", "tierEnd": `(?:End of tier [^"]+\. )?`},
 		Comments: []string{"Policy {policy} ingress", "Policy {policy} egress"},
 		Know: func(r *reason.Rule, f reason.Fields) {
@@ -121,8 +132,6 @@ func felix(pools []Pool) reason.Writer {
 				reason.Line{To: "RETURN", Text: "--mark *", For: marked},
 				reason.Line{To: "MARK", For: "Calico: nothing is allowed yet"}, hostPolicies),
 			in("mangle", "cali-egress-dscp", "DSCP of what pods send out of the cluster"),
-			in("{table}", "cali-{where}-host-endpoint", "policies of the node's own interfaces"),
-			chain("cali-{where}-hep-forward", "policies of the node's own interfaces, for what is forwarded"),
 			chain("cali-cidr-block", "ranges that no route of this node leads to"),
 			chain("INPUT", "where Calico begins", reason.Line{To: "cali-INPUT", For: "Calico: what is for the node itself"}),
 			chain("OUTPUT", "where Calico begins", reason.Line{To: "cali-OUTPUT", For: "Calico: what the node itself sends"}),
@@ -151,13 +160,13 @@ func felix(pools []Pool) reason.Writer {
 				reason.Line{To: "cali-from-wl-dispatch", For: "Calico: policies of the pod that sent it"},
 				reason.Line{To: "{action}", Comment: "Configured DefaultEndpointToHostAction",
 					For: "Calico: what its configuration does with pods' packets to their node (DefaultEndpointToHostAction)"}),
-			asks("cali-fw-{link}", "policies of what one pod sends", pod("egress", "to {receiver}")...),
-			asks("cali-tw-{link}", "policies of what is for one pod", pod("ingress", "from {sender}")...),
-			asks("cali-g{way}-{id}", "policies that several pods have", group...),
-			chain("cali-po-{id}", "a policy's rules for what is sent", policy("egress")...),
-			chain("cali-pi-{id}", "a policy's rules for what is received", policy("ingress")...),
-			chain("cali-pro-{id}", "a namespace's or service account's rules for what is sent", profile("egress")...),
-			chain("cali-pri-{id}", "a namespace's or service account's rules for what is received", profile("ingress")...),
-		}, dispatch("cali-from-wl-dispatch", "cali-fw", "from"), dispatch("cali-to-wl-dispatch", "cali-tw", "for"), felixNAT()),
+			asks("filter", "cali-fw-{link}", "policies of what one pod sends", pod("egress", "to {receiver}")...),
+			asks("filter", "cali-tw-{link}", "policies of what is for one pod", pod("ingress", "from {sender}")...),
+			asks("{table}", "cali-g{way}-{id}", "policies that several pods have", group...),
+			in("{table}", "cali-po-{id}", "a policy's rules for what is sent", policy("egress")...),
+			in("{table}", "cali-pi-{id}", "a policy's rules for what is received", policy("ingress")...),
+			in("{table}", "cali-pro-{id}", "a namespace's or service account's rules for what is sent", profile("egress")...),
+			in("{table}", "cali-pri-{id}", "a namespace's or service account's rules for what is received", profile("ingress")...),
+		}, dispatch("cali-from-wl-dispatch", "cali-fw", "from"), dispatch("cali-to-wl-dispatch", "cali-tw", "for"), felixHosts(endpoint), felixNAT()),
 	}
 }

@@ -44,9 +44,9 @@ func felixNFT(pools []Pool) reason.Writer {
 	return w
 }
 
-// older reports whether only releases without nftables mode write a line's rules.
+// older reports whether only releases without nftables mode write a line's rules, or only those that shorten names for iptables.
 func older(chain string, l reason.Line) bool {
-	return l.For == "Calico: its policies begin" || l.For == "Calico: allowed by the rule before" ||
+	return strings.HasSuffix(l.To, "-_{hash}") || l.For == "Calico: its policies begin" || l.For == "Calico: allowed by the rule before" ||
 		chain == "cali-tw-{link}" && strings.HasPrefix(l.Comment, "Drop {tunnel}")
 }
 
@@ -63,7 +63,9 @@ func inNFT(table string, l reason.Line) reason.Line {
 			l.Text = "--set-xmark *"
 		}
 	case l.To == "LOG":
-		l.To, l.Text = "", "log *"
+		l.To, l.Text = "", "log * level *"
+	case l.To == "NFLOG":
+		l.To, l.Text = "", "log * group *"
 	default:
 		l.To = strings.ToLower(l.To)
 	}
