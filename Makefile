@@ -35,9 +35,10 @@ build: ## bin/packetwalk and its companions
 	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
 	@ln -f bin/packetwalk bin/kubectl-packetwalk
 
-controlplane: ## upstream's control plane, kubelet and containerd, built once for all clones (minutes the first time)
+controlplane: ## upstream's control plane, kubelet and containerd, and what nodes have of Debian, once for all clones (minutes the first time)
 	@go run ./tools/controlplane build
 	@go run ./tools/controlplane build realnode
+	@scripts/base
 
 calico: ## Calico's agent felix, for worlds with policy calico, built once for all clones (minutes the first time)
 	@go run ./tools/controlplane build calico
@@ -133,7 +134,6 @@ CACHE  ?=
 
 .PHONY: test-fresh
 test-fresh: deps ## make demo and make test in new roots of Debian, 30 minutes each: SUITES=, CACHE=1, RUN=COMMANDS
-	@scripts/deps mmdebstrap:mmdebstrap
 	@go build -o bin/fresh/ ./tools/fresh
 	scripts/as-root bin/fresh/fresh $(if $(CACHE),-cache) $(if $(RUN),-run '$(RUN)') $(SUITES)
 
@@ -150,14 +150,13 @@ IN_DEBIAN = -vet=off -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/
 
 .PHONY: test-tools
 test-tools: deps ## the tests that read or run ip, nft, iptables and their like, with those of another Debian: SUITE=trixie or sid
-	@scripts/deps mmdebstrap:mmdebstrap
 	CI=1 go test $(IN_DEBIAN) -p $(TEST_PARALLEL) \
 		$(addprefix ./internal/,answer/... azure/fabric capture/... cluster/... kernel/... model/... node/... syntax/...)
 	CI=1 go test $(IN_DEBIAN) -run 'TestFound|TestWorlds' ./test/verify -worlds 40
 
 .PHONY: test-vm
 test-vm: deps controlplane calico build ## labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
-	@scripts/deps qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs
+	@scripts/deps qemu-system-x86_64:qemu-system-x86 mkfs.ext4:e2fsprogs
 	@go test -c -o bin/vm/vm.test ./test/vm
 	@go build -o bin/vm/shop/ ./examples/shop/...
 	@SUITE='$(SUITE)' WORLDS='$(WORLDS)' MODULES='$(MODULES)' SHORT='$(SHORT)' scripts/as-root scripts/test-vm

@@ -31,6 +31,7 @@ func FindBinaries() (Binaries, error) {
 		Simulated:    filepath.Join(dir, "packetwalk-simulated"),
 		RealNode:     filepath.Join(dir, "realnode"),
 		Calico:       filepath.Join(dir, "calico"),
+		Base:         filepath.Join(dir, "base"),
 	}
 	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.PortMap, b.App, b.Addon, b.DNS, b.Simulated} {
 		if _, err := os.Stat(path); err != nil {

@@ -43,13 +43,6 @@ type core struct {
 
 func (c *core) done(format string, a ...any) { c.say(Step{Text: fmt.Sprintf(format, a...)}) }
 
-// lacks logs what containers lack of a distribution.
-func (c *core) lacks(missing []string) {
-	if len(missing) > 0 {
-		c.log.Info("containers lack packages that this machine does not have, or has changed", "missing", missing)
-	}
-}
-
 // cluster is the cluster as it is, or is being made; nobody changes it in place.
 func (c *core) cluster() *cluster.Cluster {
 	c.mu.Lock()

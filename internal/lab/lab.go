@@ -39,7 +39,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	images := &library{core: c}
 	c.builtIn = &source.BuiltIn{
-		Program: bin.App, Select: source.Machine(c.lacks), Roots: source.RootsDir, Open: images.open, Brought: map[string]string{
+		Program: bin.App, Base: bin.Base, Roots: source.RootsDir, Open: images.open, Brought: map[string]string{
 			"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 			"dns": bin.DNS, "metrics-server": bin.metricsServer(),
 		},

@@ -90,7 +90,7 @@ func (r *realNodes) make(d Dir, bin Binaries, c *cluster.Cluster) error {
 	if err := tree.Remove(partial); err != nil {
 		return err
 	}
-	if err := realnode.WriteBase(partial, runc, plugins, programs); err != nil {
+	if err := realnode.WriteBase(partial, plugins, programs); err != nil {
 		return err
 	}
 	return os.Rename(partial, base)
@@ -399,9 +399,6 @@ func (d Dir) removeState() error {
 
 // realNode finds the programs of real nodes, where links lead, and their CNI plugins; it says what is missing.
 func (b Binaries) realNode() (programs map[string]string, plugins []string, err error) {
-	if _, err := os.Stat(runc); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("nodes need %s; install it: apt-get install runc", runc)
-	}
 	find := func(name string) string {
 		path, e := filepath.EvalSymlinks(filepath.Join(b.RealNode, name))
 		if e != nil && err == nil {
@@ -418,6 +415,3 @@ func (b Binaries) realNode() (programs map[string]string, plugins []string, err 
 	}
 	return programs, plugins, err
 }
-
-// runc is where the distribution's package has it.
-const runc = "/usr/sbin/runc"

@@ -37,6 +37,7 @@ type Binaries struct {
 	Simulated    string // packetwalk-simulated
 	RealNode     string // the directory of containerd, kubelet and what they start
 	Calico       string // the directory of felix and the definitions of Calico's resources, by release
+	Base         string // the directory of what nodes and images have of Debian
 }
 
 // UpOptions say what Up makes.

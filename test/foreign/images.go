@@ -16,8 +16,8 @@ const (
 	kubeProxyImage = "foreign.example/kube-proxy:v1.35.4"
 )
 
-// loadImages makes the images in the machine's store, where the lab's registry has them for nodes: programs of bin, and below them this
-// machine's distribution, which has iptables, nft and conntrack.
+// loadImages makes the images in the machine's store, where the lab's registry has them for nodes: programs of bin, and below them
+// what nodes have of Debian, with iptables, nft and conntrack.
 func loadImages(ctx context.Context, root string) error {
 	dir, err := images.Dir()
 	if err != nil {
@@ -27,7 +27,7 @@ func loadImages(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	builtIn := source.BuiltIn{Roots: source.RootsDir, Select: source.Machine(func([]string) {})}
+	builtIn := source.BuiltIn{Base: filepath.Join(root, "bin", "base"), Roots: source.RootsDir}
 	distribution, err := builtIn.Root(ctx)
 	if err != nil {
 		return err

@@ -104,7 +104,7 @@ func named(made []recipe, list string) (all []images.Assembly, err error) {
 
 // gather finds the parts, and fetches packages that are not in the folder cache. They are not installed: a server would start here.
 func gather(ctx context.Context, cache string) (p parts, err error) {
-	builtIn := source.BuiltIn{Roots: source.RootsDir, Select: source.Machine(func([]string) {})}
+	builtIn := source.BuiltIn{Base: filepath.Join("bin", "base"), Roots: source.RootsDir}
 	if p.distribution, err = builtIn.Root(ctx); err != nil {
 		return p, err
 	}

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 )
 
@@ -101,7 +100,7 @@ func readPackage(archive []byte, authorities io.Writer) (files []images.File, er
 			return nil, err
 		}
 		source := path.Clean("/" + h.Name)
-		f := images.File{Path: distribution.InLayer(source), Mode: 0o644}
+		f := images.File{Path: inUsr(source), Mode: 0o644}
 		if h.Mode&0o111 != 0 {
 			f.Mode = 0o755
 		}
@@ -123,7 +122,7 @@ func readPackage(archive []byte, authorities io.Writer) (files []images.File, er
 		case h.Typeflag == tar.TypeLink && isWanted(f.Path, h.Linkname):
 			return nil, fmt.Errorf("%s is a hard link, which is not read", f.Path)
 		case h.Typeflag == tar.TypeSymlink && isWanted(f.Path, h.Linkname):
-			f.Link = distribution.MovedLink(strings.TrimPrefix(source, "/"), h.Linkname)
+			f.Link = movedLink(strings.TrimPrefix(source, "/"), h.Linkname)
 			files = append(files, f)
 		}
 	}
@@ -139,4 +138,22 @@ func isWanted(name, target string) bool {
 		ok, err := path.Match(p, name)
 		return ok && err == nil
 	})
+}
+
+// inUsr is where an absolute path of a package's leads in the image, where /bin and its like are links into /usr.
+func inUsr(name string) string {
+	switch top, _, _ := strings.Cut(name[1:], "/"); top {
+	case "bin", "lib", "lib64", "sbin":
+		return "/usr" + name
+	}
+	return name
+}
+
+// movedLink is what a link at a package's path, without the first slash, says where it stands in the image: one that led up from a
+// directory that is in /usr there would lead elsewhere.
+func movedLink(source, target string) string {
+	if path.IsAbs(target) || inUsr("/"+source) == "/"+source || !strings.Contains(target, "/") {
+		return target
+	}
+	return inUsr(path.Join("/", path.Dir(source), target))
 }

@@ -19,7 +19,6 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/layertest"
@@ -111,7 +110,7 @@ func checkPrograms(t *testing.T, img v1.Image, machine elf.Machine) {
 			if !path.IsAbs(target) {
 				target = path.Join("/", path.Dir(name), target)
 			}
-			links["/"+name] = distribution.InLayer(target)
+			links["/"+name] = inUsr(target)
 		}
 		if dir := path.Dir(name); dir == "usr/lib/ebtables" || strings.HasSuffix(dir, "-linux-gnu") { // the first by ebtables-legacy's RUNPATH
 			has[path.Base(name)] = true

@@ -99,17 +99,14 @@ func WriteLayer(dir string, files []File) error {
 	return nil
 }
 
-// WriteBase makes the layer that all nodes of a lab have above the distribution's files: copies of runc, of the CNI plugins, and of
-// Programs, by their names.
-func WriteBase(dir, runc string, plugins []string, programs map[string]string) error {
+// WriteBase makes the layer that all nodes of a lab have above the distribution's files: copies of the CNI plugins and of Programs, by
+// their names.
+func WriteBase(dir string, plugins []string, programs map[string]string) error {
 	files := append(alternatives(), File{Path: filepath.Join(PluginsDir, handover.Plugin), Link: "packetwalk-cni"})
 	for _, name := range Programs {
 		files = append(files, File{Path: filepath.Join("/usr/local/bin", name), Link: filepath.Join(ProgramsDir, name)})
 	}
 	if err := WriteLayer(dir, files); err != nil {
-		return err
-	}
-	if err := copyProgram(runc, filepath.Join(dir, "/usr/sbin/runc")); err != nil {
 		return err
 	}
 	for name, path := range programs {

@@ -51,14 +51,14 @@ func TestWriteBase(t *testing.T) {
 	for _, name := range Programs {
 		all[name] = program
 	}
-	if err := WriteBase(base, program, []string{program}, all); err != nil {
+	if err := WriteBase(base, []string{program}, all); err != nil {
 		t.Fatal(err)
 	}
 	was, err := os.Stat(program)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"usr/sbin/runc", PluginsDir + "/program", ProgramsDir + "/kubelet"} {
+	for _, path := range []string{PluginsDir + "/program", ProgramsDir + "/kubelet"} {
 		info, err := os.Stat(filepath.Join(base, path))
 		if err != nil || os.SameFile(was, info) || info.Mode() != 0o755 {
 			t.Errorf("%s: %v, %v", path, info, err)

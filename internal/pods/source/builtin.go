@@ -18,45 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/app"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 )
 
 // BuiltIn makes images of the built-in applications, when they are asked for, in the machine's store, where all labs have them. They have
-// three kinds of layers: the distribution's files, the program, and the application's own files and links to the program. All share the
+// three kinds of layers: Debian's files, the program, and the application's own files and links to the program. All share the
 // first, and those whose program is packetwalk-app the second.
 type BuiltIn struct {
 	Program string            // packetwalk-app
 	Brought map[string]string // the machine's files of programs that are not in it (app.App.Brought), by their base names
 	Open    func() (*images.Store, error)
-	Roots   func() (string, error) // where the distribution's files are; RootsDir in a lab
-	// Select chooses what a part of the distribution is made of; Machine does.
-	Select func(context.Context, distribution.Part) (Distribution, error)
+	Base    string                 // the directory that scripts/base made, or a link to it
+	Roots   func() (string, error) // where what is in it is unpacked; RootsDir in a lab
 
-	mu           sync.Mutex
-	small, whole root
-}
-
-// A Distribution is what images have beside their own.
-type Distribution struct {
-	Key      string                                      // names what Assemble makes
-	Assemble func(ctx context.Context, dir string) error // makes a directory
-}
-
-// Machine is the distribution of this machine's packages. What it lacks, packages and files that are not as they should be, is told.
-func Machine(lacks func(missing []string)) func(context.Context, distribution.Part) (Distribution, error) {
-	return func(ctx context.Context, part distribution.Part) (Distribution, error) {
-		s, err := distribution.Select(ctx, "/", part)
-		if err != nil {
-			return Distribution{}, err
-		}
-		lacks(s.Missing)
-		return Distribution{s.Key(), func(ctx context.Context, dir string) error {
-			missing, err := s.Assemble(ctx, dir)
-			lacks(missing)
-			return err
-		}}, nil
-	}
+	mu   sync.Mutex
+	dirs map[part]string // of the parts' roots that are there
 }
 
 // programPath is where an image of a built-in application has its program.
@@ -65,21 +41,17 @@ const programPath = "/.packetwalk/program"
 // longestBuild bounds the making of an image, which takes seconds, and some minutes on an emulated processor.
 const longestBuild = 15 * time.Minute
 
-// Root returns the directory of the whole distribution's files, absolute. All labs use it: it must not be changed.
+// Root returns the directory of the whole archive's files, absolute. All labs use it: it must not be changed.
 func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err = b.root(ctx, &b.whole, distribution.Whole)
-	return b.whole.dir, err
+	return b.root(ctx, whole)
 }
 
-// base makes an image of a part of the distribution, and returns its name.
-func (b *BuiltIn) base(ctx context.Context, store *images.Store, r *root, part distribution.Part) (ref string, err error) {
-	if err := b.root(ctx, r, part); err != nil {
-		return "", err
-	}
-	ref = fmt.Sprintf("%sdistribution-%s:%s", images.Own, part, r.key)
-	return ref, assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Dir: r.dir}}})
+// under makes an image of a part of the archive, and returns its name.
+func (b *BuiltIn) under(ctx context.Context, store *images.Store, p part, dir string) (ref string, err error) {
+	ref = fmt.Sprintf("%sbase-%s:%s", images.Own, p, strings.TrimPrefix(filepath.Base(dir), string(p)+"-"))
+	return ref, assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Dir: dir}}})
 }
 
 // find has an application's image in the store.
@@ -94,15 +66,19 @@ func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
 	what := images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
 	programs := a.Programs
 	if !a.Bare {
-		r, part := &b.small, distribution.Small
+		p := small
 		if len(a.Programs)+len(a.Brought) == 0 {
-			r, part = &b.whole, distribution.Whole
+			p = whole
 		}
-		if what.From, err = b.base(ctx, f.Store, r, part); err != nil {
+		dir, err := b.root(ctx, p)
+		if err != nil {
+			return f, err
+		}
+		if what.From, err = b.under(ctx, f.Store, p, dir); err != nil {
 			return f, err
 		}
 		for _, p := range app.Tools {
-			if _, err := os.Lstat(filepath.Join(r.dir, p.Path)); errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(dir, p.Path)); errors.Is(err, fs.ErrNotExist) {
 				programs = append(programs[:len(programs):len(programs)], p)
 			}
 		}

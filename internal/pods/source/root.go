@@ -14,15 +14,8 @@ import (
 	"packetwalk.dev/internal/base/filelock"
 	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/mounts"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 )
-
-// A root is a part of the distribution as a directory, the lowest layer of nodes and of images.
-type root struct {
-	dir string // absolute; "" until it is made
-	key string
-}
 
 // RootsDir returns the directory of the machine's roots, for all labs: packetwalk/roots in root's cache.
 func RootsDir() (string, error) {
@@ -36,48 +29,53 @@ func RootsDir() (string, error) {
 // unfinished is the name of a root that is being made or removed.
 const unfinished = "unfinished"
 
-// root makes a part's root unless it exists. Of several processes one makes it, and the others wait.
-func (b *BuiltIn) root(ctx context.Context, r *root, part distribution.Part) error {
-	if _, err := os.Lstat(r.dir); r.dir != "" && err == nil {
-		return nil
+// root has a part of the archive unpacked, once for all labs, and returns the directory, absolute. Those of older archives that nothing has
+// mounted are removed.
+func (b *BuiltIn) root(ctx context.Context, p part) (dir string, err error) {
+	if _, err := os.Lstat(b.dirs[p]); b.dirs[p] != "" && err == nil {
+		return b.dirs[p], nil
 	}
-	d, err := b.Select(ctx, part)
+	archive, err := b.archive()
 	if err != nil {
-		return err
+		return "", err
 	}
 	roots, err := b.Roots()
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := images.MakePrivate(roots); err != nil {
-		return fmt.Errorf("make the directory of nodes' roots: %w", err)
+		return "", fmt.Errorf("make the directory of nodes' roots: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(roots, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer lock.Close()
 	if err := filelock.Take(ctx, lock, nil); err != nil {
-		return fmt.Errorf("wait for the lock of %s: %w", roots, err)
+		return "", fmt.Errorf("wait for the lock of %s: %w", roots, err)
 	}
-	name := part.String() + "-" + d.Key
-	if err := makeRoot(ctx, roots, name, d.Assemble); err != nil {
-		return fmt.Errorf("make root %s: %w", name, err)
+	name := string(p) + "-" + filepath.Base(archive)
+	dir = filepath.Join(roots, name)
+	if err := makeRoot(ctx, archive, p, dir); err != nil {
+		return "", fmt.Errorf("make root %s: %w", name, err)
 	}
-	r.dir, r.key = filepath.Join(roots, name), d.Key
-	return removeOldRoots(ctx, roots, part.String()+"-", name)
+	if b.dirs == nil {
+		b.dirs = map[part]string{}
+	}
+	b.dirs[p] = dir
+	return dir, removeOldRoots(ctx, roots, string(p)+"-", name)
 }
 
-// makeRoot assembles a root unless it exists. It gets its name when it is whole, and on the disk. The caller holds the lock.
-func makeRoot(ctx context.Context, roots, name string, assemble func(ctx context.Context, dir string) error) error {
-	dir, work := filepath.Join(roots, name), filepath.Join(roots, unfinished)
+// makeRoot unpacks a part of the archive unless it is there. It gets its name when it is whole, and on the disk. The caller holds the lock.
+func makeRoot(ctx context.Context, archive string, p part, dir string) error {
+	work := filepath.Join(filepath.Dir(dir), unfinished)
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.RemoveAll(work); err != nil { // left by a process that was killed
 		return err
 	}
-	err := assemble(ctx, work)
+	err := unpack(ctx, archive, p, work)
 	if err == nil {
 		err = syncDisk(work)
 	}

@@ -7,31 +7,41 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync/atomic"
+	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/pods/distribution"
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// newRoots returns a function that makes the root of a distribution with a key, as another process would, in a shared directory.
-func newRoots(t *testing.T) (roots string, get func(key string, assemble func(ctx context.Context, dir string) error) (string, error)) {
-	kerneltest.NeedRoot(t)
-	roots = filepath.Join(t.TempDir(), "roots")
-	return roots, func(key string, assemble func(ctx context.Context, dir string) error) (string, error) {
-		b := &BuiltIn{Roots: func() (string, error) { return roots, nil },
-			Select: func(context.Context, distribution.Part) (Distribution, error) {
-				return Distribution{key, assemble}, nil
-			}}
-		return b.Root(context.Background())
+// newArchive is an archive of the files "small", which its list has, and "whole", in a directory with a key as its name.
+func newArchive(t *testing.T, key string) string {
+	t.Helper()
+	dir, files := filepath.Join(t.TempDir(), key), t.TempDir()
+	err := os.Mkdir(dir, 0o755)
+	for _, p := range []part{small, whole} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(files, string(p)), nil, 0o644))
 	}
+	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "small.list"), []byte("./small\n"), 0o644))
+	_, tarErr := program.Command{Path: "tar", Args: []string{"-cf", filepath.Join(dir, "whole.tar"), "-C", files, "."}}.Output(t.Context())
+	if err := errors.Join(err, tarErr); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
-func writeFile(_ context.Context, dir string) error {
-	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "f"), nil, 0o644))
+// newRoots returns a function that has an archive unpacked, as another process would, in a shared directory.
+func newRoots(t *testing.T) (roots string, get func(archive string) (string, error)) {
+	kerneltest.NeedRoot(t)
+	roots = filepath.Join(t.TempDir(), "roots")
+	return roots, func(archive string) (string, error) {
+		b := &BuiltIn{Roots: func() (string, error) { return roots, nil }, Base: archive}
+		return b.Root(context.Background())
+	}
 }
 
 func namesIn(t *testing.T, dir string) (names []string) {
@@ -46,33 +56,42 @@ func namesIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestRoot: of several processes one makes the root. Half a root never gets a name, and what a killed process left is removed.
+// TestRoot: of several processes one unpacks an archive. What was left half done does not matter; what is no archive leaves nothing.
 func TestRoot(t *testing.T) {
 	roots, get := newRoots(t)
-	failed := errors.New("disk full")
-	fail := func(ctx context.Context, dir string) error { return errors.Join(writeFile(ctx, dir), failed) }
-	if _, err := get("1", fail); !errors.Is(err, failed) {
-		t.Errorf("a root that cannot be made: %v", err)
+	bad := newArchive(t, "bad")
+	if err := os.WriteFile(filepath.Join(bad, "whole.tar"), []byte("no archive"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(bad); err == nil || !strings.Contains(err.Error(), "tar") {
+		t.Errorf("of what is no archive: %v", err)
 	}
 	if names := namesIn(t, roots); !slices.Equal(names, []string{"lock"}) {
 		t.Errorf("left: %v", names)
 	}
+	if _, err := get(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "'make controlplane'") {
+		t.Errorf("without an archive: %v", err)
+	}
 	if err := os.MkdirAll(filepath.Join(roots, unfinished, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var made atomic.Int32
+	archive := newArchive(t, "1")
 	var g errgroup.Group
+	var mu sync.Mutex
+	made := map[uint64]bool{}
 	for range 8 {
 		g.Go(func() error {
-			dir, err := get("1", func(ctx context.Context, dir string) error { made.Add(1); return writeFile(ctx, dir) })
-			if err == nil {
-				_, err = os.Stat(filepath.Join(dir, "f"))
-			}
+			dir, err := get(archive)
+			var st unix.Stat_t
+			err = errors.Join(err, unix.Stat(filepath.Join(dir, "whole"), &st))
+			mu.Lock()
+			made[st.Ino] = true
+			mu.Unlock()
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil || made.Load() != 1 {
-		t.Errorf("made %d times, %v", made.Load(), err)
+	if err := g.Wait(); err != nil || len(made) != 1 {
+		t.Errorf("made %d times, %v", len(made), err)
 	}
 	if names := namesIn(t, roots); !slices.Equal(names, []string{"lock", "whole-1"}) {
 		t.Errorf("%v", names)
@@ -82,15 +101,12 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// TestRootMadeAgain: a root that was removed is made of what is installed now.
+// TestRootMadeAgain: a root that was removed is made again, of the archive that is there then.
 func TestRootMadeAgain(t *testing.T) {
 	roots, _ := newRoots(t)
-	key := "1"
-	b := &BuiltIn{Roots: func() (string, error) { return roots, nil },
-		Select: func(context.Context, distribution.Part) (Distribution, error) {
-			return Distribution{key, writeFile}, nil
-		}}
-	for _, key = range []string{"1", "2"} {
+	b := &BuiltIn{Roots: func() (string, error) { return roots, nil }}
+	for _, key := range []string{"1", "2"} {
+		b.Base = newArchive(t, key)
 		dir, err := b.Root(t.Context())
 		if err != nil || filepath.Base(dir) != "whole-"+key {
 			t.Fatalf("%s, %v", dir, err)
@@ -104,7 +120,7 @@ func TestRootMadeAgain(t *testing.T) {
 // TestOldRoots: a root of other packages is removed when no mount uses it, in whatever mount namespace.
 func TestOldRoots(t *testing.T) {
 	roots, get := newRoots(t)
-	old, err := get("old", writeFile)
+	old, err := get(newArchive(t, "old"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +143,7 @@ func TestOldRoots(t *testing.T) {
 	if err := <-mounted; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := get("new", writeFile); err != nil {
+	if _, err := get(newArchive(t, "new")); err != nil {
 		t.Fatal(err)
 	}
 	if names := namesIn(t, roots); !slices.Equal(names, []string{"lock", "whole-new", "whole-old"}) {
@@ -137,7 +153,7 @@ func TestOldRoots(t *testing.T) {
 	if err := <-mounted; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := get("new", writeFile); err != nil {
+	if _, err := get(newArchive(t, "new")); err != nil {
 		t.Fatal(err)
 	}
 	if names := namesIn(t, roots); !slices.Equal(names, []string{"lock", "whole-new"}) {

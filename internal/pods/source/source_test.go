@@ -17,7 +17,6 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/app"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/layertest"
@@ -39,17 +38,12 @@ func newFinder(t *testing.T, missing *error) *Finder {
 		Ensure: func(context.Context, Request) (*images.Store, bool, error) { return store, false, *missing },
 		Own:    func(ref string) bool { return strings.HasPrefix(ref, "packetwalk/") },
 		BuiltIn: &BuiltIn{Program: program, Open: func() (*images.Store, error) { return store, nil },
-			Roots: func() (string, error) { return roots, nil },
-			Select: func(_ context.Context, part distribution.Part) (Distribution, error) {
-				return Distribution{"d", func(_ context.Context, dir string) error {
-					return os.MkdirAll(filepath.Join(dir, part.String()), 0o755)
-				}}, nil
-			}},
+			Base: newArchive(t, "1"), Roots: func() (string, error) { return roots, nil }},
 	}
 }
 
-// unpack returns the manifest's digest of an image, and a directory for each of its layers.
-func unpack(t *testing.T, found Found, err error) (digest string, layers []string) {
+// layersOf returns the manifest's digest of an image, and a directory for each of its layers.
+func layersOf(t *testing.T, found Found, err error) (digest string, layers []string) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -61,13 +55,13 @@ func unpack(t *testing.T, found Found, err error) (digest string, layers []strin
 	return m.Digest, layertest.Unpack(t, found.Store.Blob, m.Digest)
 }
 
-// TestBase: an image that is there for its program has the small part of the distribution below it, one that is a distribution the whole.
+// TestBase: an image that is there for its program has the small part of Debian's files below it, one that is a distribution all.
 func TestBase(t *testing.T) {
 	var missing error
 	f := newFinder(t, &missing)
-	for ref, part := range map[string]string{"nginx": "small", "ubuntu": "whole", "registry.k8s.io/pause": ""} {
+	for ref, part := range map[string]string{"nginx": "small", "ubuntu": "small whole", "registry.k8s.io/pause": ""} {
 		found, err := f.Find(t.Context(), Request{Ref: ref})
-		_, layers := unpack(t, found, err)
+		_, layers := layersOf(t, found, err)
 		var has []string
 		for _, dir := range layers {
 			for _, name := range []string{"small", "whole"} {
@@ -125,7 +119,7 @@ func TestFindOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := f.Find(t.Context(), Request{Ref: "nginx:1.27"})
-	if _, layers := unpack(t, got, err); got.App != "" || len(layers) != 1 {
+	if _, layers := layersOf(t, got, err); got.App != "" || len(layers) != 1 {
 		t.Errorf("of one that is loaded: %+v", got)
 	}
 }

@@ -103,7 +103,7 @@ func felix(pools []Pool) reason.Writer {
 			"io": "in|out", "fromHost": "fh|fhfw", "toHost": "th|thfw",
 			"host": "[ft]h(?:fw)?", "hosts": "(?:host-endpoint|hep-forward)(?:-[^-])?",
 			"alike": "(?:host-endpoint|hep-forward)-[^-]",
-			"bit": "0x40000|0x80000|0x100000", "table": "raw|mangle|filter", "tierEnd": `(?:End of tier [^"]+\. )?`},
+			"bit":   "0x40000|0x80000|0x100000", "table": "raw|mangle|filter", "tierEnd": `(?:End of tier [^"]+\. )?`},
 		Comments: []string{"Policy {policy} ingress", "Policy {policy} egress"},
 		Know: func(r *reason.Rule, f reason.Fields) {
 			f.Set("policy", PolicyName(f["policy"]))
@@ -167,6 +167,7 @@ func felix(pools []Pool) reason.Writer {
 			in("{table}", "cali-pi-{id}", "a policy's rules for what is received", policy("ingress")...),
 			in("{table}", "cali-pro-{id}", "a namespace's or service account's rules for what is sent", profile("egress")...),
 			in("{table}", "cali-pri-{id}", "a namespace's or service account's rules for what is received", profile("ingress")...),
-		}, dispatch("cali-from-wl-dispatch", "cali-fw", "from"), dispatch("cali-to-wl-dispatch", "cali-tw", "for"), felixHosts(endpoint), felixNAT()),
+		}, dispatch("cali-from-wl-dispatch", "cali-fw", "from"), dispatch("cali-to-wl-dispatch", "cali-tw", "for"),
+			felixHosts(endpoint), felixNAT()),
 	}
 }
