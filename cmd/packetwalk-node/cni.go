@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/node/cniinstall"
 	"packetwalk.dev/internal/node/kube"
 )
@@ -167,7 +167,7 @@ func (c *cniCommand) api() (*rest.Config, error) {
 // options are what is to be installed now: the file may have changed.
 func (c *cniCommand) options(ctx context.Context) (cniinstall.Options, error) {
 	const most = 1 << 20
-	text, err := bounded.ReadFile(c.conflist, most)
+	text, err := limitio.ReadFile(c.conflist, most)
 	if err != nil {
 		return c.Options, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/node/agent"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
@@ -196,7 +196,7 @@ func (c *command) port(address *string, port uint16) bool {
 const maxConfig = 1 << 20
 
 func (c *command) readConfig(note func(string, []string)) error {
-	text, err := bounded.ReadFile(c.configFile, maxConfig)
+	text, err := limitio.ReadFile(c.configFile, maxConfig)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/node/cniinstall"
 )
 
@@ -23,7 +23,7 @@ func TestManifests(t *testing.T) {
 	if err != nil || len(files) < 2 {
 		t.Fatalf("%v, %v", files, err)
 	}
-	image := release.Image("VERSION")
+	image := imageref.Image("VERSION")
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 const (
@@ -31,7 +31,7 @@ type azureFiles struct {
 // read reads a file, or all *.json files of a directory; "-" is standard input.
 func (a *azureFiles) read(name string, r *armview.Resources) error {
 	if name == "-" {
-		text, err := bounded.Read(a.streams.In, min(a.left, maxAzureFile))
+		text, err := limitio.Read(a.streams.In, min(a.left, maxAzureFile))
 		if err != nil {
 			return fmt.Errorf("read standard input: %w", err)
 		}
@@ -80,7 +80,7 @@ func (a *azureFiles) file(name string, flags int, r *armview.Resources) error {
 	if info, err := f.Stat(); err != nil || flags != 0 && !info.Mode().IsRegular() {
 		return errors.Join(err, fmt.Errorf("%s is not a regular file", name))
 	}
-	text, err := bounded.Read(f, min(a.left, maxAzureFile))
+	text, err := limitio.Read(f, min(a.left, maxAzureFile))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}

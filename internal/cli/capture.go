@@ -2,7 +2,7 @@ package cli
 
 import (
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 
 	"context"
 	"errors"
@@ -267,10 +267,10 @@ func tellCapture(w io.Writer, t *capture.Taken, path string, size int64) {
 	}
 	fmt.Fprintf(w, "%s: %d %s, %d kB%s\n", path, t.Hosts, hosts, (size+999)/1000, redacted)
 	for _, note := range t.Notes {
-		fmt.Fprintln(w, "note:", visible.Text(note))
+		fmt.Fprintln(w, "note:", termsafe.Text(note))
 	}
 	// The same thing is missing on many hosts as a rule: a program.
 	for _, what := range slices.Sorted(maps.Keys(t.Failed)) {
-		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", t.Failed[what], t.Hosts, visible.Text(what))
+		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", t.Failed[what], t.Hosts, termsafe.Text(what))
 	}
 }

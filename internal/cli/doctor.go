@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/preflight"
 )
@@ -87,11 +87,11 @@ func doctor(ctx context.Context, w io.Writer, file, output string) error {
 	}
 	d := diagnose(needs, rows)
 	if output == "json" {
-		enc := json.NewEncoder(visible.Writer(w))
+		enc := json.NewEncoder(termsafe.Writer(w))
 		enc.SetIndent("", "  ")
 		err = enc.Encode(d)
 	} else {
-		err = d.print(visible.Writer(w))
+		err = d.print(termsafe.Writer(w))
 	}
 	if err == nil && !d.Works {
 		err = exitStatus(1)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/az"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/hostexec"
@@ -150,11 +150,11 @@ func azCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out := visible.Writer(s.Out)
+			out := termsafe.Writer(s.Out)
 			if len(args) > 1 && args[0] == "container" && args[1] == "logs" {
 				out = forReading(s.Out)
 			}
-			if code := az.Run(args, view, out, visible.Writer(s.Err)); code != 0 {
+			if code := az.Run(args, view, out, termsafe.Writer(s.Err)); code != 0 {
 				return exitStatus(code)
 			}
 			return nil

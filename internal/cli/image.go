@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/pull"
 )
@@ -60,7 +60,7 @@ logins (docker login) of the user who called sudo. Of an archive or a name for s
 			if err != nil {
 				return err
 			}
-			return loadImages(c.Context(), visible.Writer(s.Out), imageLoader{store, client, visible.Writer(s.Err), time.Second}, args)
+			return loadImages(c.Context(), termsafe.Writer(s.Out), imageLoader{store, client, termsafe.Writer(s.Err), time.Second}, args)
 		},
 	}
 	c.Flags().StringArrayVar(&private, "private-registry", nil,
@@ -170,7 +170,7 @@ func imageListCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			w := tabwriter.NewWriter(visible.Writer(s.Out), 0, 8, 3, ' ', 0)
+			w := tabwriter.NewWriter(termsafe.Writer(s.Out), 0, 8, 3, ' ', 0)
 			fmt.Fprintln(w, "NAME\tDIGEST\tSIZE\tLAYERS")
 			for _, i := range list {
 				if i.Damage != "" {
@@ -206,7 +206,7 @@ func imageRemoveCommand(s Streams) *cobra.Command {
 					errs = errors.Join(errs, inputOrFailure(err))
 					continue
 				}
-				fmt.Fprintln(visible.Writer(s.Out), "removed", ref)
+				fmt.Fprintln(termsafe.Writer(s.Out), "removed", ref)
 			}
 			return errs
 		},
@@ -243,7 +243,7 @@ is built first, by the go command, as the user who called sudo. The same files m
 			if err != nil {
 				return inputOrFailure(err)
 			}
-			printImage(visible.Writer(s.Out), img)
+			printImage(termsafe.Writer(s.Out), img)
 			return nil
 		},
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/imageref"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/pods/images"
 )
 
@@ -37,7 +37,7 @@ make image writes.`,
 				return badInput{errors.New("image save needs a file to write: -o FILE, or -o - for standard output")}
 			}
 			if len(refs) == 0 {
-				refs = []string{release.Image(Version)}
+				refs = []string{imageref.Image(Version)}
 			}
 			client, err := pullClient(private)
 			if err != nil {
@@ -47,7 +47,7 @@ make image writes.`,
 			if err != nil {
 				return err
 			}
-			if err := (imageLoader{store, client, visible.Writer(s.Err), time.Second}).have(c.Context(), refs); err != nil {
+			if err := (imageLoader{store, client, termsafe.Writer(s.Err), time.Second}).have(c.Context(), refs); err != nil {
 				return err
 			}
 			if file == "-" {

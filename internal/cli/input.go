@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/preflight"
@@ -19,7 +19,7 @@ func readCluster(file string, d lab.Dir) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	source, err := bounded.ReadFile(file, lab.MaxClusterFile)
+	source, err := limitio.ReadFile(file, lab.MaxClusterFile)
 	if err != nil {
 		return nil, badInput{err}
 	}

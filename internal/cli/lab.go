@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 
 	"github.com/spf13/cobra"
 
@@ -129,7 +129,7 @@ func sayWhatToTry(out io.Writer, which string, d lab.Dir) {
 
 // sudoPrefix is what a command that needs root begins with for who called us.
 func sudoPrefix() string {
-	if caller, err := invoker.Get(); err == nil && caller.Credential != nil && caller.Credential.Uid != 0 {
+	if caller, err := sudouser.Get(); err == nil && caller.Credential != nil && caller.Credential.Uid != 0 {
 		return "sudo "
 	}
 	return ""
@@ -139,7 +139,7 @@ func sudoPrefix() string {
 func stepsTo(w io.Writer, begin time.Time) func(lab.Step) {
 	return func(st lab.Step) {
 		if !st.Ready {
-			fmt.Fprintf(w, "%6.1f s  %s\n", time.Since(begin).Seconds(), visible.Text(st.Text))
+			fmt.Fprintf(w, "%6.1f s  %s\n", time.Since(begin).Seconds(), termsafe.Text(st.Text))
 		}
 	}
 }
@@ -152,7 +152,7 @@ func printPlan(w io.Writer, name string, changes []cluster.Change) {
 		if c.NewCluster {
 			note = "  (needs a new cluster)"
 		}
-		fmt.Fprintf(w, "  %s%s\n", visible.Text(c.String()), note)
+		fmt.Fprintf(w, "  %s%s\n", termsafe.Text(c.String()), note)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/cluster/onnode"
@@ -229,7 +229,7 @@ func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
 				done = "deleted (dry run)"
 			}
 			for _, what := range gone {
-				fmt.Fprintln(s.Out, visible.Text(what), done)
+				fmt.Fprintln(s.Out, termsafe.Text(what), done)
 			}
 			if err == nil && len(gone) == 0 {
 				fmt.Fprintln(s.Out, "nothing is left")
@@ -265,7 +265,7 @@ func printObjects[T any](w io.Writer, objects []T) error {
 // tell says something beside the output.
 func tell(s Streams, lines ...string) {
 	for _, line := range lines {
-		fmt.Fprintln(s.Err, "packetwalk:", visible.Text(line))
+		fmt.Fprintln(s.Err, "packetwalk:", termsafe.Text(line))
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // Version is the version of this build, set by the linker.
@@ -73,7 +73,7 @@ func conclude(err error, ran bool, help string, stderr io.Writer) int {
 			prefix = " "
 		}
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(stderr, prefix, visible.Text(line))
+			fmt.Fprintln(stderr, prefix, termsafe.Text(line))
 		}
 	}
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 )
 
@@ -49,7 +49,7 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 	switch output {
 	case "json":
-		enc := json.NewEncoder(visible.Writer(w))
+		enc := json.NewEncoder(termsafe.Writer(w))
 		enc.SetIndent("", "  ")
 		return enc.Encode(st)
 	case "yaml":
@@ -67,7 +67,7 @@ func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 
 // printTables writes a table for each kind of thing that the lab has, and then what is wrong with it.
 func printTables(out io.Writer, on screen, st lab.Status, wide bool) error {
-	out = visible.Writer(out)
+	out = termsafe.Writer(out)
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
 	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n\n", st.Name, st.APIServer, st.Kubeconfig)
 	table(w, "NODE\tADDRESS\tPODS\tAGENT", st.Nodes, nodeRow)
@@ -91,10 +91,10 @@ func printTables(out io.Writer, on screen, st lab.Status, wide bool) error {
 		return err
 	}
 	for _, p := range st.Problems {
-		fmt.Fprintln(out, on.paint(red, "problem:"), visible.Text(p))
+		fmt.Fprintln(out, on.paint(red, "problem:"), termsafe.Text(p))
 	}
 	for _, p := range st.Warnings {
-		fmt.Fprintln(out, on.paint(yellow, "warning:"), visible.Text(p))
+		fmt.Fprintln(out, on.paint(yellow, "warning:"), termsafe.Text(p))
 	}
 	if len(st.Problems) == 0 && len(st.Warnings) == 0 && st.Ready {
 		fmt.Fprintln(out, on.paint(green, "all is well"))

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // A screen is what output is for. The zero value is what is no terminal: no colours, and no line is broken.
@@ -54,7 +54,7 @@ func (w when) screen(out io.Writer) screen {
 // command to a terminal. kubectl is upstream's, and writes pods' logs as they are, as its users expect.
 func forReading(out io.Writer) io.Writer {
 	if isTerminal(out) {
-		return visible.Writer(out)
+		return termsafe.Writer(out)
 	}
 	return out
 }
@@ -73,7 +73,7 @@ const (
 
 // paint gives a text on one line its look. What others made has no control characters in it, nor a second line.
 func (s screen) paint(look, text string) string {
-	text = visible.Text(text)
+	text = termsafe.Text(text)
 	if !s.colour {
 		return text
 	}

@@ -20,7 +20,7 @@ import (
 
 	"packetwalk.dev/examples"
 	"packetwalk.dev/internal/answer/authors"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/model/reason"
@@ -135,7 +135,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 		return badInput{err}
 	}
 	if f.print {
-		_, err := io.WriteString(visible.Writer(s.Out), t.page)
+		_, err := io.WriteString(termsafe.Writer(s.Out), t.page)
 		return err
 	}
 	if f.update && t.folder == "" {
@@ -174,7 +174,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 		return t.rewrite(report)
 	}
 	if len(report.Differ) > 0 {
-		printFailures(visible.Writer(s.Out), report.Differ)
+		printFailures(termsafe.Writer(s.Out), report.Differ)
 		if runner.Next == nil {
 			return exitStatus(1)
 		}
@@ -194,7 +194,7 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 		return nil, nil, inTemp(err)
 	}
 	on := colour.screen(s.Out)
-	view := tour.View{Writer: visible.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
+	view := tour.View{Writer: termsafe.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
 	book := authors.Book(nil, nil, nil)
 	endpoint := func(chain string) bool {
 		c := book.Chain(reason.IP, iptables.NAT, chain)

@@ -15,7 +15,7 @@ import (
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -80,7 +80,7 @@ var writers = map[string]func(Streams, *walk.Result, explain.Options) error{
 	"text": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Text(s.Out, r, o) },
 	"wide": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Wide(s.Out, r, o) },
 	"json": func(s Streams, r *walk.Result, o explain.Options) error {
-		return explain.JSON(visible.Writer(s.Out), r, o)
+		return explain.JSON(termsafe.Writer(s.Out), r, o)
 	},
 	"pcapng": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Pcapng(s.Out, r, o) },
 }

@@ -19,7 +19,7 @@ import (
 	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/kernel"
@@ -211,7 +211,7 @@ func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	}
 	switch {
 	case errors.Is(err, capture.ErrNotCapture):
-		text, err := bounded.Read(io.NewSectionReader(f, 0, size), maxText)
+		text, err := limitio.Read(io.NewSectionReader(f, 0, size), maxText)
 		if err != nil {
 			return nil, badInput{fmt.Errorf("read %s: %w", path, err)}
 		}
@@ -262,7 +262,7 @@ func input(s Streams, path string) (*os.File, int64, error) {
 	}
 	n, err := io.Copy(f, io.LimitReader(buffered, limit+1))
 	if err == nil && n > limit {
-		err = &bounded.TooLongError{Limit: limit}
+		err = &limitio.TooLongError{Limit: limit}
 	}
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("read %s: %w", path, inTemp(err)), f.Close())

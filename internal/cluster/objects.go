@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 )
 
 // Namespace is that which an administrator keeps (see [Rights]) for those who may make none: others have rights there. A run that may makes
@@ -52,7 +52,7 @@ func (o Options) image() string {
 	if o.Image != "" {
 		return o.Image
 	}
-	return release.Pinned(o.Version)
+	return imageref.Pinned(o.Version)
 }
 
 func (o Options) kept() bool { return o.Kept || o.PullSecret != "" }

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/model/snapshot"
@@ -88,7 +88,7 @@ func unreadableNode(n *corev1.Node) string {
 	}
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			return "it is not ready: " + visible.Line(condition.Message)
+			return "it is not ready: " + termsafe.Line(condition.Message)
 		}
 	}
 	return ""

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"packetwalk.dev/internal/base/pause"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/cluster/onnode"
 )
 
@@ -99,10 +99,10 @@ func lastWords(pods []corev1.Pod, err error) error {
 	}
 	for _, s := range pods[0].Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil {
-			return fmt.Errorf("it waits: %s %s", visible.Text(w.Reason), visible.Line(w.Message))
+			return fmt.Errorf("it waits: %s %s", termsafe.Text(w.Reason), termsafe.Line(w.Message))
 		}
 	}
-	return fmt.Errorf("it is %s: the kubelet does not start it; is the node alive?", visible.Text(string(pods[0].Status.Phase)))
+	return fmt.Errorf("it is %s: the kubelet does not start it; is the node alive?", termsafe.Text(string(pods[0].Status.Phase)))
 }
 
 // changed waits until something about pods has changed, for a second at most: what a Job could not make shows in events only.
@@ -131,9 +131,9 @@ func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 	case corev1.PodFailed, corev1.PodSucceeded:
 		if strings.HasPrefix(p.Status.Reason, "OutOf") { // of pods, or of what they ask for (kubernetes: pkg/kubelet/lifecycle/predicate.go)
 			return false, fmt.Errorf("it has no room for one more pod: %s; let one go, or run 'packetwalk capture --here' on it",
-				visible.Line(p.Status.Message))
+				termsafe.Line(p.Status.Message))
 		}
-		return false, fmt.Errorf("its pod ended: %s", visible.Text(whyEnded(&p.Status)))
+		return false, fmt.Errorf("its pod ended: %s", termsafe.Text(whyEnded(&p.Status)))
 	}
 	for _, s := range p.Status.ContainerStatuses {
 		if s.State.Running != nil {
@@ -146,9 +146,9 @@ func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 		switch w.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 			return false, fmt.Errorf("image %s cannot be pulled: %s; name another one with --image, or a Secret of namespace %s with "+
-				"--image-pull-secret", o.image(), visible.Line(w.Message), Namespace)
+				"--image-pull-secret", o.image(), termsafe.Line(w.Message), Namespace)
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-			return false, fmt.Errorf("its container cannot be made: %s", visible.Line(w.Message))
+			return false, fmt.Errorf("its container cannot be made: %s", termsafe.Line(w.Message))
 		}
 	}
 	return false, nil
@@ -171,7 +171,7 @@ func (c *Cluster) refused(ctx context.Context, job string) error {
 	events, err := c.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
 	if err == nil && len(events.Items) > 0 { // they are a help only
 		return fmt.Errorf("its pod is refused: %s; where a policy forbids privileged pods, exempt the namespace %s that "+
-			"'kubectl packetwalk rbac' makes, and use --kept-namespace", visible.Line(events.Items[0].Message), Namespace)
+			"'kubectl packetwalk rbac' makes, and use --kept-namespace", termsafe.Line(events.Items[0].Message), Namespace)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (s *stream) complain(text string) {
 func (s *stream) complaint() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return visible.Line(s.said.String())
+	return termsafe.Line(s.said.String())
 }
 
 // complaints takes the standard error.

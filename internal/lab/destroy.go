@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/mounts"
-	"packetwalk.dev/internal/base/tree"
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/kernel"
 )
 
@@ -61,7 +61,7 @@ func destroy(ctx context.Context, d Dir) error {
 	if err := d.removeState(); err != nil {
 		return fmt.Errorf("remove what the nodes had: %w", err)
 	}
-	if err := tree.Remove(string(d)); err != nil {
+	if err := removetree.Remove(string(d)); err != nil {
 		return fmt.Errorf("remove the lab's files: %w", err)
 	}
 	return nil

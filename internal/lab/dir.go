@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // Root is where labs live. Each has one directory below it, and nothing of a lab is anywhere else.
@@ -66,7 +66,7 @@ func writeCluster(path string, source []byte) error {
 
 // readSource reads what writeCluster wrote.
 func readSource(path string) ([]byte, error) {
-	text, err := bounded.ReadFile(path, MaxClusterFile+int64(len(wholeFile))+1)
+	text, err := limitio.ReadFile(path, MaxClusterFile+int64(len(wholeFile))+1)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"packetwalk.dev/internal/base/pause"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // What felix logs of policies that the API has accepted (felix/calc/validation_filter.go, libcalico-go/lib/backend/watchersyncer).
@@ -40,10 +40,10 @@ type refusedPolicy struct {
 // felixRefusal reads a line of felix's log.
 func felixRefusal(line string) (refusedPolicy, bool) {
 	if m := felixRefused.FindStringSubmatch(line); m != nil {
-		return refusedPolicy{namespace: m[2], name: m[3], words: visible.Line(m[1])}, true
+		return refusedPolicy{namespace: m[2], name: m[3], words: termsafe.Line(m[1])}, true
 	}
 	if m := felixBlocked.FindStringSubmatch(line); m != nil {
-		return refusedPolicy{list: m[1], words: visible.Line(m[2])}, true
+		return refusedPolicy{list: m[1], words: termsafe.Line(m[2])}, true
 	}
 	return refusedPolicy{}, false
 }

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
@@ -182,5 +182,5 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if m.Kind == kindVM {
 		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
-	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.appCgroup(m.Name)), tree.Remove(l.dir.Host(m.Name)))
+	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.appCgroup(m.Name)), removetree.Remove(l.dir.Host(m.Name)))
 }

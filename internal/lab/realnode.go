@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/here"
 	"packetwalk.dev/internal/lab/cluster"
@@ -87,7 +87,7 @@ func (r *realNodes) make(d Dir, bin Binaries, c *cluster.Cluster) error {
 		return nil
 	}
 	partial := base + ".partial"
-	if err := tree.Remove(partial); err != nil {
+	if err := removetree.Remove(partial); err != nil {
 		return err
 	}
 	if err := realnode.WriteBase(partial, plugins, programs); err != nil {
@@ -312,7 +312,7 @@ func resolvConfIn(state, sandbox string) []byte {
 		return nil
 	}
 	defer f.Close()
-	text, err := bounded.Read(f, maxResolvConf)
+	text, err := limitio.Read(f, maxResolvConf)
 	if err != nil {
 		return nil
 	}
@@ -384,14 +384,14 @@ func lastLines(state, name string) string {
 
 // removeMachine takes away what a real node, whose processes have ended, leaves of itself. What is not there is no error.
 func (d Dir) removeMachine(node string) error {
-	return errors.Join(cgroup.Remove(d.cgroup(node)), tree.Remove(d.nodeState(node)))
+	return errors.Join(cgroup.Remove(d.cgroup(node)), removetree.Remove(d.nodeState(node)))
 }
 
 // removeState takes away what all nodes leave.
 func (d Dir) removeState() error {
 	err := errors.Join(cgroup.Remove(d.cgroup("")), unmountBelow(d.State()))
 	if err == nil {
-		err = tree.Remove(d.State())
+		err = removetree.Remove(d.State())
 	}
 	_ = os.Remove(StateRoot) // only when this was the last lab
 	return err

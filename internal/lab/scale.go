@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
@@ -291,7 +291,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	err = errors.Join(n.ns.Remove(), tree.Remove(l.dir.Node(n.Name)), tree.Remove(pods), l.dir.removeMachine(n.Name))
+	err = errors.Join(n.ns.Remove(), removetree.Remove(l.dir.Node(n.Name)), removetree.Remove(pods), l.dir.removeMachine(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}

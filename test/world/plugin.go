@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/testing/localimage"
 )
 
@@ -15,7 +15,7 @@ func (w *World) PluginImage(t *testing.T) {
 	t.Helper()
 	said := strings.Fields(w.Run(t, "--version"))
 	version := said[len(said)-1]
-	name := release.Image(version)
+	name := imageref.Image(version)
 	if strings.Contains(w.Run(t, "image", "list"), name+" ") {
 		return
 	}

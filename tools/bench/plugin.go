@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/testing/localimage"
 )
 
@@ -131,7 +131,7 @@ func (p *pluginRun) image() (remove func(), err error) {
 	if err := localimage.Make(context.Background(), filepath.Join(bin, "packetwalk"), version); err != nil {
 		return nil, err
 	}
-	return func() { _, _ = p.packetwalk("image", "rm", release.Image(version)) }, nil
+	return func() { _, _ = p.packetwalk("image", "rm", imageref.Image(version)) }, nil
 }
 
 // measure runs the plugin and adds the time and the memory that it took.

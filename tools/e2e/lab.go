@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // networks are the pods' networks: what it is called, and its part of cluster.yaml.
@@ -169,7 +169,7 @@ func follow(r io.Reader, w io.Writer) error {
 			if state == "" {
 				state = "passed"
 			}
-			fmt.Fprintf(w, "%-11s %7s s  %s\n", state, header[2], visible.Text(added.ReplaceAllString(string(line), "")))
+			fmt.Fprintf(w, "%-11s %7s s  %s\n", state, header[2], termsafe.Text(added.ReplaceAllString(string(line), "")))
 		}
 		header = ended.FindStringSubmatch(string(line))
 		for isPrefix && err == nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"packetwalk.dev/internal/base/invoker"
+	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -35,7 +35,7 @@ type recipe struct {
 
 // loadImages makes the suite's images in the machine's store: the lab's registry has them for nodes.
 func loadImages(ctx context.Context) error {
-	cache, err := invoker.CacheDir()
+	cache, err := sudouser.CacheDir()
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func gather(ctx context.Context, cache string) (p parts, err error) {
 
 // goList is what the go command prints for the user who called sudo, whose modules are downloaded.
 func goList(ctx context.Context, args ...string) ([]byte, error) {
-	caller, err := invoker.Get()
+	caller, err := sudouser.Get()
 	if err != nil {
 		return nil, err
 	}

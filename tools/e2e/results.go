@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"sigs.k8s.io/yaml"
 )
 
@@ -124,7 +124,7 @@ func firstLine(text string) string {
 		text = rest
 	}
 	line, _, _ := strings.Cut(text, "\n")
-	return visible.Text(line)
+	return termsafe.Text(line)
 }
 
 // states counts the specs, by how they ended.
@@ -152,7 +152,7 @@ func (r results) table(w io.Writer, known causes) {
 		if s.state == "passed" {
 			continue
 		}
-		fmt.Fprintf(w, "\n%s after %.1f s: %s\n    %s\n", s.state, s.seconds, visible.Text(s.name), s.why)
+		fmt.Fprintf(w, "\n%s after %.1f s: %s\n    %s\n", s.state, s.seconds, termsafe.Text(s.name), s.why)
 		if cause := known[s.name]; cause != "" {
 			fmt.Fprintf(w, "    cause: %s\n", cause)
 		}
@@ -170,11 +170,11 @@ func (r results) judge(known causes) error {
 		switch known[s.name] {
 		case "":
 			if s.failed() {
-				errs = append(errs, fmt.Errorf("without a cause in %s: %s", causesFile, visible.Text(s.name)))
+				errs = append(errs, fmt.Errorf("without a cause in %s: %s", causesFile, termsafe.Text(s.name)))
 			}
 		default:
 			if !s.failed() {
-				errs = append(errs, fmt.Errorf("%s, take its cause out of %s: %s", s.state, causesFile, visible.Text(s.name)))
+				errs = append(errs, fmt.Errorf("%s, take its cause out of %s: %s", s.state, causesFile, termsafe.Text(s.name)))
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // longestDownload bounds the download of one package, on a slow line.
@@ -24,7 +24,7 @@ func fetch(ctx context.Context, mirror string, l locked) (string, error) {
 		return "", fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
 	}
 	file := filepath.Join(cache, "packetwalk", "debian", l.sha256+".deb")
-	if content, err := bounded.ReadFile(file, l.size); err == nil && sum(content) == l.sha256 {
+	if content, err := limitio.ReadFile(file, l.size); err == nil && sum(content) == l.sha256 {
 		return file, nil
 	}
 	content, err := download(ctx, mirror, l)
@@ -58,7 +58,7 @@ func download(ctx context.Context, mirror string, l locked) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("%s: %s", address, answer.Status)
 	}
-	content, err := bounded.Read(answer.Body, l.size)
+	content, err := limitio.Read(answer.Body, l.size)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/base/release"
 	"packetwalk.dev/internal/pods/images"
 )
 
@@ -119,7 +119,7 @@ func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.I
 		return nil, c, err
 	}
 	c.Components = append(c.Components, modules...)
-	sbom, err := writeSBOM(release.Image(m.version), m.version, m.created, c)
+	sbom, err := writeSBOM(imageref.Image(m.version), m.version, m.created, c)
 	if err != nil {
 		return nil, c, err
 	}
@@ -166,7 +166,7 @@ func (m *maker) build(ctx context.Context, arch string) (map[string]string, erro
 
 // deliver writes the archive and the list of what is in it, pushes, and says so.
 func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, made []v1.Image, contents []imageContents) error {
-	image := release.Image(m.version)
+	image := imageref.Image(m.version)
 	sbom, err := writeSBOM(image, m.version, m.created, contents...)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func describe(img v1.Image, arch string) error {
 }
 
 func (m *maker) pushTo(ctx context.Context, index v1.ImageIndex, digest v1.Hash) error {
-	ref, err := name.ParseReference(m.push, name.WithDefaultTag(strings.TrimPrefix(release.Image(m.version), release.Repository+":")))
+	ref, err := name.ParseReference(m.push, name.WithDefaultTag(strings.TrimPrefix(imageref.Image(m.version), imageref.Repository+":")))
 	if err != nil {
 		return fmt.Errorf("PUSH=%s: %w", m.push, err)
 	}

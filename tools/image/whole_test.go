@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/base/release"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/layertest"
@@ -37,7 +37,7 @@ func TestWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded, err := store.Load(t.Context(), file)
-	if err != nil || loaded[0].Name != release.Image(version) {
+	if err != nil || loaded[0].Name != imageref.Image(version) {
 		t.Fatal(loaded, err)
 	}
 	layers := layertest.Unpack(t, store.Blob, loaded[0].Digest)

@@ -25,7 +25,7 @@ import (
 	"text/template"
 	"time"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 )
 
 const (
@@ -92,7 +92,7 @@ func (r *releaser) run(ctx context.Context, makeImage []string) error {
 	if err := r.writeSums(); err != nil {
 		return err
 	}
-	fmt.Printf("%s@%s\n%s\n", release.Image(r.version), digest, r.out)
+	fmt.Printf("%s@%s\n%s\n", imageref.Image(r.version), digest, r.out)
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (r *releaser) writePrograms(ctx context.Context, digest string) error {
 		defer os.RemoveAll(dir)
 		env := append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
 			"GOFLAGS=-trimpath", "GOFIPS140=off") // as tools/image builds
-		ldflags := r.ldflags + " -X packetwalk.dev/internal/base/release.Digest=" + digest
+		ldflags := r.ldflags + " -X packetwalk.dev/internal/base/imageref.Digest=" + digest
 		fmt.Fprintf(os.Stderr, "building the programs for %s, which name the image by its digest\n", arch)
 		if err := run(ctx, env, "go", "build", "-buildvcs=false", "-ldflags", ldflags, "-o", dir+"/",
 			"./cmd/packetwalk", "./cmd/packetwalk-node", "./cmd/packetwalk-cni", portmap); err != nil {
@@ -181,7 +181,7 @@ func (r *releaser) writeManifests(_ context.Context, digest string) error {
 		if err != nil {
 			return err
 		}
-		stamped, err := stamp(text, release.Image(r.version)+"@"+digest)
+		stamped, err := stamp(text, imageref.Image(r.version)+"@"+digest)
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
@@ -192,13 +192,13 @@ func (r *releaser) writeManifests(_ context.Context, digest string) error {
 	return nil
 }
 
-var imageLine = regexp.MustCompile(`(?m)^( +image: )` + regexp.QuoteMeta(release.Image("VERSION")) + `$`)
+var imageLine = regexp.MustCompile(`(?m)^( +image: )` + regexp.QuoteMeta(imageref.Image("VERSION")) + `$`)
 
 // stamp replaces the image of a manifest's containers.
 func stamp(manifest []byte, image string) ([]byte, error) {
 	stamped := imageLine.ReplaceAll(manifest, []byte("${1}"+image))
 	if bytes.Equal(stamped, manifest) {
-		return nil, fmt.Errorf("no container has the image %s", release.Image("VERSION"))
+		return nil, fmt.Errorf("no container has the image %s", imageref.Image("VERSION"))
 	}
 	return stamped, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // maxZoneFile is how many octets of a zone's file are read: maxRecords of the longest lines.
@@ -45,7 +45,7 @@ func (z *Zone) current() Records {
 	if z.read != nil && os.SameFile(info, z.read) && info.ModTime().Equal(z.read.ModTime()) && info.Size() == z.read.Size() {
 		return z.records
 	}
-	if text, err := bounded.ReadFile(z.File, maxZoneFile); err == nil {
+	if text, err := limitio.ReadFile(z.File, maxZoneFile); err == nil {
 		z.records, z.read = parseLines(text), info
 	}
 	return z.records
@@ -76,7 +76,7 @@ type Key struct {
 
 // ReadKey reads the secret of a key from a file.
 func ReadKey(name, file string) (*Key, error) {
-	secret, err := bounded.ReadFile(file, maxZoneFile)
+	secret, err := limitio.ReadFile(file, maxZoneFile)
 	if err != nil {
 		return nil, err
 	}

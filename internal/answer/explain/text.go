@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -82,7 +82,7 @@ type page struct {
 
 // paint gives a text on one line its look. What others made has no control characters in it, nor a second line.
 func (p *page) paint(look, s string) string {
-	s = visible.Text(s)
+	s = termsafe.Text(s)
 	if !p.o.Colour || look == plain || s == "" {
 		return s
 	}
@@ -110,7 +110,7 @@ func Text(w io.Writer, r *walk.Result, o Options) error {
 func write(
 	w io.Writer, r *walk.Result, o Options, lines func(*explanation) []hostLine, differ func(p *page, all []*explanation, shared int),
 ) error {
-	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
+	p := &page{Writer: bufio.NewWriter(termsafe.Writer(w)), o: &o, total: o.total(r)}
 	all := o.explanations(r)
 	if len(all) == 0 {
 		return fmt.Errorf("the walk has no outcome")

@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab/cluster"
 )
 
@@ -117,7 +117,7 @@ func (d *document) comment(path, format string, values ...any) {
 	if at == nil {
 		at = d.root
 	}
-	line := "# " + visible.Text(fmt.Sprintf(format, values...))
+	line := "# " + termsafe.Text(fmt.Sprintf(format, values...))
 	if at.HeadComment == "" {
 		at.HeadComment = line
 	} else if !strings.Contains(at.HeadComment+"\n", line+"\n") {

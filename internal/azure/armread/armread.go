@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 const (
@@ -253,7 +253,7 @@ func (a *reader) get(ctx context.Context, at string) ([]byte, error) {
 		return nil, err
 	}
 	defer answer.Body.Close()
-	text, err := bounded.Read(answer.Body, maxAnswer)
+	text, err := limitio.Read(answer.Body, maxAnswer)
 	if err != nil {
 		return nil, err
 	}

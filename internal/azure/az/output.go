@@ -14,7 +14,7 @@ import (
 
 	"github.com/jmespath/go-jmespath"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // formats are the values of --output.
@@ -156,7 +156,7 @@ func plain(v any) string {
 func layOut(headers []string, rows []map[string]string) string {
 	for _, r := range rows {
 		for h, text := range r {
-			r[h] = visible.Text(text)
+			r[h] = termsafe.Text(text)
 		}
 	}
 	widths := make([]int, len(headers))
@@ -221,7 +221,7 @@ func tsvCell(v any) string {
 	case object:
 		return ""
 	}
-	return visible.Text(plain(v))
+	return termsafe.Text(plain(v))
 }
 
 // orderedKeys gives an object's keys in the order in which the query names them ("{Name: name, Port: port}"), the others after, sorted.

@@ -15,8 +15,8 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/kubeletclient"
 )
@@ -218,7 +218,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	g.mu.Lock()
 	g.removed = true
 	g.mu.Unlock()
-	return errors.Join(tree.Remove(g.dir), tree.Remove(g.disk), supervise.RemoveLog(g.cfg.LogFile(g.name)))
+	return errors.Join(removetree.Remove(g.dir), removetree.Remove(g.disk), supervise.RemoveLog(g.cfg.LogFile(g.name)))
 }
 
 // endProcesses kills what is left in the group's namespaces: what somebody else began there.

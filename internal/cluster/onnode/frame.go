@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // Limits of what one side takes from the other, in octets.
@@ -115,7 +115,7 @@ func strange(begin []byte, rest io.Reader) error {
 	more := make([]byte, 200)
 	n, _ := rest.Read(more)
 	line, _, _ := strings.Cut(strings.TrimSpace(string(begin)+string(more[:n])), "\n")
-	return fmt.Errorf("what answers is not packetwalk; it says %q", visible.Text(line))
+	return fmt.Errorf("what answers is not packetwalk; it says %q", termsafe.Text(line))
 }
 
 // failure is an error that crosses: its text, and what it is.
@@ -124,7 +124,7 @@ type failure struct {
 	Kind string `json:"kind,omitempty"`
 }
 
-func (f *failure) Error() string { return visible.Text(f.Text[:min(len(f.Text), maxText)]) }
+func (f *failure) Error() string { return termsafe.Text(f.Text[:min(len(f.Text), maxText)]) }
 
 // Unwrap is the error that it is, where somebody may ask for that.
 func (f *failure) Unwrap() error {

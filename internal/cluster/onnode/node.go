@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
 )
 
@@ -35,7 +35,7 @@ const greetingTime = 20 * time.Second
 type VersionError struct{ Node, Ours string }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the image has packetwalk %s, and this is %s: use the image of this version (--image)", visible.Text(e.Node), e.Ours)
+	return fmt.Sprintf("the image has packetwalk %s, and this is %s: use the image of this version (--image)", termsafe.Text(e.Node), e.Ours)
 }
 
 // Open begins a conversation with what [Serve] answers at the other end. version is this program's: another one there is a *VersionError.
@@ -264,7 +264,7 @@ func (n *Node) Tools(ctx context.Context) (map[string]string, error) {
 	told := map[string]string{}
 	for name, version := range tools {
 		if len(name) <= maxVersion && len(version) <= maxVersion {
-			told[visible.Text(name)] = visible.Text(version)
+			told[termsafe.Text(name)] = termsafe.Text(version)
 		}
 	}
 	return told, nil

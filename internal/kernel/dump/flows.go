@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
 )
@@ -32,7 +32,7 @@ func (d *Dumper) flows(ctx context.Context, ns *kernel.Namespace, row capture.Du
 	}
 	var text []byte
 	err := ns.Do(func() (err error) {
-		text, err = bounded.ReadFile(flowsFile, maxFlows)
+		text, err = limitio.ReadFile(flowsFile, maxFlows)
 		return err
 	})
 	if err != nil {

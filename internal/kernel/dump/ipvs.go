@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -25,7 +25,7 @@ const maxIPVSFile = 256 << 20
 func ipvs(ns *kernel.Namespace) ([]snapshot.VirtualService, error) {
 	var text []byte
 	if err := ns.Do(func() (err error) {
-		text, err = bounded.ReadFile(ipvsSource, maxIPVSFile)
+		text, err = limitio.ReadFile(ipvsSource, maxIPVSFile)
 		return err
 	}); errors.Is(err, fs.ErrNotExist) {
 		return []snapshot.VirtualService{}, nil

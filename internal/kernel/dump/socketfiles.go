@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -38,7 +38,7 @@ func (d *Dumper) listenersByFile(ns *kernel.Namespace, protocol packet.Protocol,
 	}
 	var text []byte
 	err := ns.Do(func() (err error) {
-		text, err = bounded.ReadFile(file, maxSocketFile)
+		text, err = limitio.ReadFile(file, maxSocketFile)
 		return err
 	})
 	if os.IsNotExist(err) && ipv6 {

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // ReadIn reads a file of at most limit octets as a process sees it whose root directory is root. Who writes there may have put anything in
@@ -14,7 +14,7 @@ import (
 // something.
 func ReadIn(root, path string, limit int64) (text []byte, err error) {
 	err = within(root, path, func(fd int) (err error) {
-		text, err = bounded.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd), limit)
+		text, err = limitio.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd), limit)
 		return err
 	})
 	return text, err

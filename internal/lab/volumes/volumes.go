@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/volume"
 
-	"packetwalk.dev/internal/base/tree"
+	"packetwalk.dev/internal/base/removetree"
 )
 
 // Name is what StorageClasses call the provisioner.
@@ -112,7 +112,7 @@ func (p Provisioner) remove(v *corev1.PersistentVolume) error {
 		return err
 	}
 	defer dir.Close()
-	return tree.RemoveIn(dir, filepath.Base(name))
+	return removetree.RemoveIn(dir, filepath.Base(name))
 }
 
 // nodeOf is the node whose directory a volume is.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // Plugin is the plugin of ours, which a node has from us or from nobody.
@@ -107,7 +107,7 @@ func (n *node) wantPlugin(sources []string, name string) (notes []string, err er
 	var data []byte
 	absent := true
 	for _, source := range sources {
-		data, err = bounded.ReadFile(filepath.Join(source, name), maxPlugin)
+		data, err = limitio.ReadFile(filepath.Join(source, name), maxPlugin)
 		if absent = errors.Is(err, fs.ErrNotExist); !absent {
 			break
 		}

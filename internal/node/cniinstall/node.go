@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/base/filelock"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // The directories, as the record names them.
@@ -191,7 +191,7 @@ func (n *node) readRecord() error {
 		return err
 	}
 	defer f.Close()
-	text, err := bounded.Read(f, maxConfig)
+	text, err := limitio.Read(f, maxConfig)
 	if err == nil {
 		err = json.Unmarshal(text, &n.record)
 	}

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // The ports of kube-proxy (k8s.io/kubernetes pkg/cluster/ports/ports.go), which other service proxies have, too.
@@ -58,7 +58,7 @@ type listener struct {
 func ports(ctx context.Context, self string) (found []string, err error) {
 	var all []listener
 	for _, table := range []string{"tcp", "tcp6"} {
-		text, err := bounded.ReadFile(filepath.Join(self, "net", table), maxTable)
+		text, err := limitio.ReadFile(filepath.Join(self, "net", table), maxTable)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // no IPv6
 		}

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/tree"
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
@@ -70,7 +70,7 @@ func (r Runner) EndAll() error {
 	left, err := filepath.Glob(filepath.Join(r.Dir, prefix+"*"))
 	for _, bundle := range left {
 		_ = command{r.runc(), filepath.Base(bundle), bundle}.remove() // one that never began is not there
-		err = errors.Join(err, tree.Remove(bundle))
+		err = errors.Join(err, removetree.Remove(bundle))
 	}
 	return err
 }
@@ -89,7 +89,7 @@ func (r Runner) Run(ctx context.Context, at Place, args []string, tty bool, stre
 	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o755); err != nil {
 		return err
 	}
-	defer func() { _ = tree.Remove(bundle) }()
+	defer func() { _ = removetree.Remove(bundle) }()
 	spec := at.spec(args, tty)
 	spec.Linux.CgroupsPath = filepath.Join("/", r.Cgroup, id)
 	text, err := json.Marshal(spec)

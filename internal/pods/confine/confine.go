@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // Spec describes the program.
@@ -69,7 +69,7 @@ func Main(args []string) (status int, ok bool) {
 }
 
 func become(file string) error {
-	text, err := bounded.ReadFile(file, maxSpec)
+	text, err := limitio.ReadFile(file, maxSpec)
 	if err != nil {
 		return err
 	}

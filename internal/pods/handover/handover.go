@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // limit is how long a handover may take: who gets the namespace makes links and rules, and starts a program. A container runtime that has
@@ -134,7 +134,7 @@ func send(socket, netns string) (netip.Prefix, error) {
 	if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte{0}, unix.UnixRights(int(file.Fd())), nil); err != nil {
 		return netip.Prefix{}, fmt.Errorf("send the pod's namespace: %w", err)
 	}
-	text, err := bounded.Read(c, maxAnswer)
+	text, err := limitio.Read(c, maxAnswer)
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("wait for the pod's network: %w", err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/program"
 )
 
@@ -146,7 +146,7 @@ func writeLayer(ctx context.Context, to io.Writer, add []Addition, program *os.F
 		err = errors.Join(err, w.text(name, accounts[name], 0o644))
 	}
 	for _, file := range certificateFiles {
-		text, e := bounded.ReadFile(file, 16<<20)
+		text, e := limitio.ReadFile(file, 16<<20)
 		if e == nil {
 			err = errors.Join(err, w.text(certificates, string(text), 0o644))
 			break

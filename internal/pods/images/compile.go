@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/sudouser"
 )
 
 // longestBuild is how long the go command may take; it may have modules to fetch.
@@ -63,7 +63,7 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 	if err := checkSources(dir); err != nil {
 		return nil, "", err
 	}
-	as, err := invoker.Get()
+	as, err := sudouser.Get()
 	if err != nil {
 		return nil, "", err
 	}

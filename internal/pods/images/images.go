@@ -27,7 +27,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/invoker"
+	"packetwalk.dev/internal/base/sudouser"
 )
 
 // An Image describes an image of the store.
@@ -94,7 +94,7 @@ func (t *tally) Write(p []byte) (int, error) {
 
 // Dir is where the images of the machine are, for all labs: packetwalk/images in root's cache.
 func Dir() (string, error) {
-	cache, err := invoker.CacheDir()
+	cache, err := sudouser.CacheDir()
 	if err != nil {
 		return "", err
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // Load takes the images of an archive that docker save, podman save, buildx or skopeo made (also compressed by gzip or zstd), or of an OCI
@@ -211,7 +211,7 @@ func (r *rationed) Read(p []byte) (int, error) {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
 	if r.l.left -= int64(n); r.l.left < 0 {
-		return 0, &bounded.TooLongError{Limit: r.l.limit}
+		return 0, &limitio.TooLongError{Limit: r.l.limit}
 	}
 	return n, err
 }
@@ -223,7 +223,7 @@ func (l *loader) content(b blob) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return bounded.Read(f, l.store.most.json)
+	return limitio.Read(f, l.store.most.json)
 }
 
 // An archive is a tar file that was read to its end.
@@ -357,7 +357,7 @@ func (g *guarded) Read(p []byte) (int, error) {
 	}
 	n, err := g.r.Read(p)
 	if g.read += int64(n); g.read > g.limit {
-		return 0, &bounded.TooLongError{Limit: g.limit}
+		return 0, &limitio.TooLongError{Limit: g.limit}
 	}
 	return n, err
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 )
 
 // normalize gives a reference as people write it shortest, with a tag or a digest.
@@ -35,7 +35,7 @@ const Own = "packetwalk.dev/"
 // checkFree refuses a name that is not free to be given. Packetwalk's own image is loaded and pulled as others are.
 func checkFree(named string) error {
 	repository, _, _ := strings.Cut(named, ":")
-	ours := strings.TrimSuffix(repository, "@sha256") == release.Repository
+	ours := strings.TrimSuffix(repository, "@sha256") == imageref.Repository
 	if strings.HasPrefix(named, Own) && !ours {
 		return fmt.Errorf("%s: names that begin with %s are those of the built-in applications' images: give it another", named, Own)
 	}

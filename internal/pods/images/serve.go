@@ -11,7 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 )
 
 // A Manifest is what a registry answers for a reference (OCI distribution specification, "Pulling manifests").
@@ -50,7 +50,7 @@ func (s *Store) readManifest(d v1.Descriptor) (Manifest, error) {
 		return Manifest{}, s.damaged(err)
 	}
 	defer f.Close()
-	content, err := bounded.Read(f, s.most.json)
+	content, err := limitio.Read(f, s.most.json)
 	if err != nil {
 		return Manifest{}, s.damaged(err)
 	}

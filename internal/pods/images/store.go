@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/base/filelock"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/pause"
 )
 
@@ -82,7 +82,7 @@ func (s *Store) readJSON(name string, v any) error {
 		return err
 	}
 	defer f.Close()
-	data, err := bounded.Read(f, s.most.json)
+	data, err := limitio.Read(f, s.most.json)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/logs"
 )
 
@@ -59,7 +59,7 @@ func (c *Client) list(ctx context.Context, path string) ([]corev1.Pod, error) {
 		return nil, fmt.Errorf("list the kubelet's pods: %w", err)
 	}
 	defer body.Close()
-	text, err := bounded.Read(body, maxPods)
+	text, err := limitio.Read(body, maxPods)
 	var list corev1.PodList
 	if err == nil {
 		err = json.Unmarshal(text, &list)

@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"packetwalk.dev/internal/base/bounded"
-	"packetwalk.dev/internal/base/invoker"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/sudouser"
 )
 
 // logins are those of the user who called us, as docker login and podman login leave them: in their files, or with a credential helper
@@ -42,7 +42,7 @@ type loginFile struct {
 
 // of is the login for a registry, [authn.Anonymous] where there is none. The error is why one that is configured cannot be had.
 func (l *logins) of(ctx context.Context, host string) (authn.Authenticator, error) {
-	user, err := invoker.Get()
+	user, err := sudouser.Get()
 	if err != nil {
 		return authn.Anonymous, err
 	}
@@ -90,7 +90,7 @@ func keys(host string) []string {
 	return []string{host, "https://" + host, "http://" + host, "https://" + host + "/v1/", "https://" + host + "/v2/"}
 }
 
-func (f *loginFile) find(ctx context.Context, user invoker.User, keys []string) (*authn.AuthConfig, error) {
+func (f *loginFile) find(ctx context.Context, user sudouser.User, keys []string) (*authn.AuthConfig, error) {
 	for _, k := range keys {
 		if helper := f.CredHelpers[k]; helper != "" {
 			return ask(ctx, user, helper, k)
@@ -112,7 +112,7 @@ func (f *loginFile) find(ctx context.Context, user invoker.User, keys []string) 
 var helperName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // ask asks a credential helper (github.com/docker/docker-credential-helpers, README, "Usage"), nil for no login.
-func ask(ctx context.Context, user invoker.User, helper, key string) (*authn.AuthConfig, error) {
+func ask(ctx context.Context, user sudouser.User, helper, key string) (*authn.AuthConfig, error) {
 	if !helperName.MatchString(helper) {
 		return nil, fmt.Errorf("%q is no credential helper", helper)
 	}
@@ -134,9 +134,9 @@ func ask(ctx context.Context, user invoker.User, helper, key string) (*authn.Aut
 }
 
 // readAs reads a file as a user: where they may not, or a link of theirs leads where they may not, neither do we.
-func readAs(ctx context.Context, user invoker.User, path string) ([]byte, error) {
+func readAs(ctx context.Context, user sudouser.User, path string) ([]byte, error) {
 	if user.Credential == nil {
-		return bounded.ReadFile(path, maxLogins)
+		return limitio.ReadFile(path, maxLogins)
 	}
 	if _, err := os.Lstat(path); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func readAs(ctx context.Context, user invoker.User, path string) ([]byte, error)
 type command struct{ program.Command }
 
 // as is a program run as the user, who has it in their own PATH perhaps.
-func as(user invoker.User, name string, args ...string) command {
+func as(user sudouser.User, name string, args ...string) command {
 	env := user.Environment()
 	if user.Credential != nil {
 		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "PATH=") })

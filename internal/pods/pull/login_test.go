@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
-	"packetwalk.dev/internal/base/invoker"
+	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -155,9 +155,9 @@ func TestInvoker(t *testing.T) {
 }
 
 // userNobody is nobody with a home.
-func userNobody(t *testing.T, home string) invoker.User {
+func userNobody(t *testing.T, home string) sudouser.User {
 	t.Helper()
-	as, err := invoker.Get()
+	as, err := sudouser.Get()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
@@ -49,7 +49,7 @@ const maxSpec = 1 << 20
 
 // ReadSpec reads a spec's file.
 func ReadSpec(path string) (s Spec, err error) {
-	text, err := bounded.ReadFile(path, maxSpec)
+	text, err := limitio.ReadFile(path, maxSpec)
 	if err != nil {
 		return s, err
 	}

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/command"
 	"packetwalk.dev/internal/pods/nodeapi"
@@ -59,7 +59,7 @@ const maxConfig = 1 << 20
 
 // ReadConfig reads a configuration from a JSON file.
 func ReadConfig(path string) (c Config, err error) {
-	text, err := bounded.ReadFile(path, maxConfig)
+	text, err := limitio.ReadFile(path, maxConfig)
 	if err != nil {
 		return c, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/logs"
-	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // maxLines is how many requests are kept of a pod, the last ones.
@@ -33,7 +33,7 @@ func (l *requestLog) add(format string, args ...any) {
 	if len(l.lines) == maxLines {
 		l.lines, l.dropped = append(l.lines[:0], l.lines[1:]...), l.dropped+1
 	}
-	l.lines = append(l.lines, logLine{time.Now(), visible.Line(fmt.Sprintf(format, args...))})
+	l.lines = append(l.lines, logLine{time.Now(), termsafe.Line(fmt.Sprintf(format, args...))})
 	if l.more != nil {
 		close(l.more)
 		l.more = nil

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/filelock"
-	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/mounts"
+	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/pods/images"
 )
 
 // RootsDir returns the directory of the machine's roots, for all labs: packetwalk/roots in root's cache.
 func RootsDir() (string, error) {
-	cache, err := invoker.CacheDir()
+	cache, err := sudouser.CacheDir()
 	if err != nil {
 		return "", err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/invoker"
+	"packetwalk.dev/internal/base/sudouser"
 )
 
 // Build builds packetwalk-app, which containers run, in a folder.
@@ -25,7 +25,7 @@ func BuildProgram(dir, name string) (binary string, err error) {
 
 // GoBuild builds a package, or a Go file, that needs no library, as the user who called sudo: the go command's caches are theirs.
 func GoBuild(binary, pkg string) error {
-	caller, err := invoker.Get()
+	caller, err := sudouser.Get()
 	if err != nil {
 		return err
 	}

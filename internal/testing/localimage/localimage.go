@@ -6,7 +6,7 @@ import (
 	"context"
 	"path/filepath"
 
-	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -25,7 +25,7 @@ func Make(ctx context.Context, program, version string) error {
 	if err != nil {
 		return err
 	}
-	_, err = store.Assemble(ctx, images.Assembly{Name: release.Image(version), Layers: []images.Layer{
+	_, err = store.Assemble(ctx, images.Assembly{Name: imageref.Image(version), Layers: []images.Layer{
 		{Dir: root}, {Files: []images.File{{Path: "/usr/bin/packetwalk", Source: program}}},
 	}})
 	return err

@@ -1,6 +1,6 @@
-// Package tree removes directories that containers have written to, of any depth. It works by descriptors: no path is looked up twice, no
+// Package removetree removes directories that containers have written to, of any depth. It works by descriptors: no path is looked up twice, no
 // link is followed, and mounts are left alone.
-package tree
+package removetree
 
 import (
 	"cmp"

@@ -1,5 +1,5 @@
-// Package release names what a version of packetwalk is published as. It must not import anything of the project.
-package release
+// Package imageref names what a version of packetwalk is published as. It must not import anything of the project.
+package imageref
 
 import "strings"
 

@@ -1,4 +1,4 @@
-package invoker
+package sudouser
 
 import (
 	"os/user"

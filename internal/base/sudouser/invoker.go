@@ -1,6 +1,6 @@
-// Package invoker knows who called us: behind sudo, the user who typed it. What is theirs, such as programs that they would run and files
+// Package sudouser knows who called us: behind sudo, the user who typed it. What is theirs, such as programs that they would run and files
 // of their home, is run and read as them, never as root. It imports nothing of ours.
-package invoker
+package sudouser
 
 import (
 	"cmp"

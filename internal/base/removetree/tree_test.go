@@ -1,4 +1,4 @@
-package tree_test
+package removetree_test
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/tree"
+	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -25,7 +25,7 @@ func TestRemove(t *testing.T) {
 	}
 	containertest.Deep(t, gone, 5000)
 	for range 2 { // what is not there is no error
-		if err := tree.Remove(gone); err != nil {
+		if err := removetree.Remove(gone); err != nil {
 			t.Error(err)
 		}
 	}
@@ -53,14 +53,14 @@ func TestRemoveIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // what is not there is no error
-		if err := tree.RemoveIn(dir, "-gone"); err != nil {
+		if err := removetree.RemoveIn(dir, "-gone"); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(moved, "-gone")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
-	if err := tree.RemoveIn(dir, "../in/-gone"); err == nil {
+	if err := removetree.RemoveIn(dir, "../in/-gone"); err == nil {
 		t.Error("a path was taken for a name")
 	}
 	if _, err := os.Lstat(filepath.Join(in, "-gone")); err != nil {
@@ -81,13 +81,13 @@ func TestRemoveMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH) })
-	if err := tree.Remove(gone); !errors.Is(err, unix.EXDEV) {
+	if err := removetree.Remove(gone); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("removed with what is mounted: %v", err)
 	}
 	if _, err := os.Lstat(file); err != nil {
 		t.Errorf("a file of the machine is gone: %v", err)
 	}
-	if err := errors.Join(unix.Unmount(point, 0), tree.Remove(gone)); err != nil {
+	if err := errors.Join(unix.Unmount(point, 0), removetree.Remove(gone)); err != nil {
 		t.Error(err)
 	}
 }
@@ -125,7 +125,7 @@ func TestRemoveProtected(t *testing.T) {
 				_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0)
 				_ = f.Close()
 			})
-			if err := tree.Remove(gone); err != nil {
+			if err := removetree.Remove(gone); err != nil {
 				t.Error(err)
 			}
 			if _, err := os.Lstat(gone); !errors.Is(err, fs.ErrNotExist) {

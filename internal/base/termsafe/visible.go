@@ -1,6 +1,6 @@
-// Package visible shows text that others made: names, comments, rules and logs out of captures and containers. A terminal must not take any
+// Package termsafe shows text that others made: names, comments, rules and logs out of captures and containers. A terminal must not take any
 // of it for a command, nor a reader one line for two. It must not import anything of ours.
-package visible
+package termsafe
 
 import (
 	"bytes"

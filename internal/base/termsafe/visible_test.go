@@ -1,4 +1,4 @@
-package visible
+package termsafe
 
 import (
 	"encoding/json"

@@ -1,5 +1,5 @@
-// Package bounded reads what others made, up to a limit, so that no input fills the memory. It must not import anything of ours.
-package bounded
+// Package limitio reads what others made, up to a limit, so that no input fills the memory. It must not import anything of ours.
+package limitio
 
 import (
 	"fmt"

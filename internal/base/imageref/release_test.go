@@ -1,4 +1,4 @@
-package release
+package imageref
 
 import (
 	"strings"
