@@ -21,7 +21,7 @@ import (
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/capture/redact"
-	"packetwalk.dev/internal/kernel/here"
+	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -115,7 +115,7 @@ func readable(o captureOptions) error {
 
 func captureOrigin(ctx context.Context, o captureOptions) (capture.Origin, error) {
 	if o.here {
-		origin, _, err := here.Look(ctx, "")
+		origin, _, err := hostns.Look(ctx, "")
 		if o.kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 			origin.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, o.kubeconfig) }
 		}

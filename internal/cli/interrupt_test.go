@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/endpoint"
 )
 
 // TestInterruptedRead: Ctrl-C ends a walk that still waits for its text.
@@ -20,7 +20,7 @@ func TestInterruptedRead(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	o := walkOptions{snapshot: "-"}
-	if _, err := o.open(ctx, Streams{In: r}, &ends.End{}, &ends.End{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := o.open(ctx, Streams{In: r}, &endpoint.End{}, &endpoint.End{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
 }

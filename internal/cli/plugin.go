@@ -24,7 +24,7 @@ import (
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/cluster/remote"
 )
 
 // The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
@@ -186,7 +186,7 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 	fetch := origin.Fetch
 	origin.Fetch = func(host string) (*capture.Raw, error) {
 		raw, err := fetch(host)
-		if err != nil && !onnode.Told(err) {
+		if err != nil && !remote.Told(err) {
 			giveUp(err) // half a node would look like a whole one
 		}
 		return raw, err
@@ -310,7 +310,7 @@ func onNodeCommand(s Streams) *cobra.Command {
 	serve := &cobra.Command{
 		Use: "serve --node NAME", Args: noArguments("it takes --node alone"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return onnode.Serve(c.Context(), s.In, s.Out, onnode.Here(node), Version)
+			return remote.Serve(c.Context(), s.In, s.Out, remote.Here(node), Version)
 		},
 	}
 	serve.Flags().StringVar(&node, "node", "", "the node's name")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -54,7 +54,7 @@ func endsOf(v *cluster.View) []string {
 	for _, service := range objects.Services {
 		names = append(names, "svc/"+service.Namespace+"/"+service.Name)
 	}
-	for _, d := range ends.Deployments(&objects) {
+	for _, d := range endpoint.Deployments(&objects) {
 		names = append(names, d.String())
 	}
 	for _, n := range v.Nodes() {
@@ -64,14 +64,14 @@ func endsOf(v *cluster.View) []string {
 }
 
 // openCluster reads a cluster's objects; the hosts are read as the walk comes to them.
-func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.End) (*world, error) {
+func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *endpoint.End) (*world, error) {
 	o.plugin.pods.Most = o.most
 	c, namespace, err := o.plugin.open()
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range []*ends.End{from, to} {
-		if e.Namespace == "" && (e.Kind == ends.Pod || e.Kind == ends.Service || e.Kind == ends.Deployment) {
+	for _, e := range []*endpoint.End{from, to} {
+		if e.Namespace == "" && (e.Kind == endpoint.Pod || e.Kind == endpoint.Service || e.Kind == endpoint.Deployment) {
 			e.Namespace = namespace
 		}
 	}
@@ -79,7 +79,7 @@ func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.
 	if err != nil {
 		return nil, err
 	}
-	sender, err := ends.Sender(view.Objects(), *from)
+	sender, err := endpoint.Sender(view.Objects(), *from)
 	if err != nil {
 		return nil, badInput{fmt.Errorf("--from %s: %w", from, err)}
 	}
@@ -135,21 +135,21 @@ func announcement(v *cluster.View, result *walk.Result) string {
 }
 
 // plan is what a walk would make, for --dry-run: the sender's node is known beforehand, others only as the packet comes to them.
-func (o *walkOptions) plan(ctx context.Context, s Streams, from, to ends.End) (err error) {
+func (o *walkOptions) plan(ctx context.Context, s Streams, from, to endpoint.End) (err error) {
 	w, err := openCluster(ctx, s, o, &from, &to)
 	if err != nil {
 		return err
 	}
 	defer func() { err = w.closed(err) }()
 	objects := w.Objects()
-	if from, err = ends.Sender(objects, from); err != nil {
+	if from, err = endpoint.Sender(objects, from); err != nil {
 		return badInput{err}
 	}
 	node := ""
 	switch from.Kind {
-	case ends.Node:
+	case endpoint.Node:
 		node = from.Name
-	case ends.Pod:
+	case endpoint.Pod:
 		for _, p := range objects.Pods {
 			if p.Namespace == from.Namespace && p.Name == from.Name {
 				node = p.Node

@@ -23,7 +23,7 @@ import (
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/preflight"
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/tour"
 )
@@ -197,8 +197,8 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 	view := tour.View{Writer: termsafe.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
 	book := authors.Book(nil, nil, nil)
 	endpoint := func(chain string) bool {
-		c := book.Chain(reason.IP, iptables.NAT, chain)
-		return c != nil && c.Role == reason.Endpoint
+		c := book.Chain(attribution.IP, iptables.NAT, chain)
+		return c != nil && c.Role == attribution.Endpoint
 	}
 	return &tour.Runner{Script: t.script, Dir: files, Env: w.env, View: view, Endpoint: endpoint}, w.remove, nil
 }

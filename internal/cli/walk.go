@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
@@ -86,7 +86,7 @@ var writers = map[string]func(Streams, *walk.Result, explain.Options) error{
 }
 
 // check reads what can be read without a snapshot; all its errors are the user's to mend.
-func (o *walkOptions) check(s Streams) (from, to ends.End, proto packet.Protocol, err error) {
+func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Protocol, err error) {
 	switch {
 	case o.from == "" || o.to == "":
 		err = errors.New("walk needs both ends: packetwalk walk --from pod/NAME --to svc/NAME")
@@ -107,10 +107,10 @@ func (o *walkOptions) check(s Streams) (from, to ends.End, proto packet.Protocol
 		return from, to, 0, err
 	}
 	var errs [3]error
-	if from, errs[0] = ends.Parse(o.from); errs[0] != nil {
+	if from, errs[0] = endpoint.Parse(o.from); errs[0] != nil {
 		errs[0] = fmt.Errorf("--from: %w", errs[0])
 	}
-	if to, errs[1] = ends.Parse(o.to); errs[1] != nil {
+	if to, errs[1] = endpoint.Parse(o.to); errs[1] != nil {
 		errs[1] = fmt.Errorf("--to: %w", errs[1])
 	}
 	proto, errs[2] = parseProto(o.proto)
@@ -154,8 +154,8 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if err := o.azure.extend(ctx, s, world); err != nil {
 		return err
 	}
-	of := ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil, LookUp: world.lookUp}
-	read, err := ends.Read(of, from, to, proto)
+	of := endpoint.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil, LookUp: world.lookUp}
+	read, err := endpoint.Read(of, from, to, proto)
 	if err != nil {
 		return badInput{err}
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/answer/authors"
-	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/limitio"
@@ -57,7 +57,7 @@ type world struct {
 }
 
 // open finds what to walk through.
-func (o *walkOptions) open(ctx context.Context, s Streams, from, to *ends.End) (*world, error) {
+func (o *walkOptions) open(ctx context.Context, s Streams, from, to *endpoint.End) (*world, error) {
 	switch {
 	case o.plugin != nil:
 		return openCluster(ctx, s, o, from, to)
@@ -200,7 +200,7 @@ func interruptible[T any](ctx context.Context, f func() (T, error)) (T, error) {
 
 // openFile opens a capture, or reads a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first
 // bytes.
-func openFile(s Streams, path, at string, to ends.End) (*world, error) {
+func openFile(s Streams, path, at string, to endpoint.End) (*world, error) {
 	f, size, err := input(s, path)
 	if err != nil {
 		return nil, badInput{err}
@@ -271,7 +271,7 @@ func input(s Streams, path string) (*os.File, int64, error) {
 }
 
 // openText takes a text for what somebody saw on one node: the one that --at names.
-func openText(path string, text []byte, at string, to ends.End) (*world, error) {
+func openText(path string, text []byte, at string, to endpoint.End) (*world, error) {
 	if bytes.IndexByte(text, 0) >= 0 {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}

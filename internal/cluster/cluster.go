@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/cluster/remote"
 )
 
 // Cluster is one run on a cluster. It is safe for concurrent use. Close takes away what it made.
@@ -46,7 +46,7 @@ type Cluster struct {
 type node struct {
 	number int // of its Job
 	once   sync.Once
-	talk   *onnode.Node
+	talk   *remote.Node
 	err    error
 	tried  bool // talk or err is set; with the lock of Cluster
 }
@@ -142,7 +142,7 @@ func (c *Cluster) findKept(ctx context.Context) error {
 }
 
 // Node is the conversation with a node, whose pod is started the first time that it is asked for.
-func (c *Cluster) Node(ctx context.Context, name string) (*onnode.Node, error) {
+func (c *Cluster) Node(ctx context.Context, name string) (*remote.Node, error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *Cluster) forgo(names []string, why error) {
 
 // keepAlive asks something now and then: proxies on the way cut streams on which nothing passes, after a minute as a rule, and some tell
 // that the other end is gone only to who writes.
-func keepAlive(talk *onnode.Node, broken error) {
+func keepAlive(talk *remote.Node, broken error) {
 	tick := time.NewTicker(15 * time.Second)
 	defer tick.Stop()
 	for {

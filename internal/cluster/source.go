@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/cluster/remote"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -39,7 +39,7 @@ func (s *Source) Host(name string) (*snapshot.Host, error) {
 		return nil, &snapshot.UnreadError{Host: name, Err: err}
 	}
 	h, err := s.Lazy.Host(name)
-	if node != "" && err != nil && onnode.Told(err) {
+	if node != "" && err != nil && remote.Told(err) {
 		return nil, &snapshot.UnreadError{Host: name, Err: err}
 	}
 	return h, err

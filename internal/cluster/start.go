@@ -20,11 +20,11 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/termsafe"
-	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/cluster/remote"
 )
 
 // start makes a node's pod and begins the conversation with it.
-func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.Node, error) {
+func (c *Cluster) start(ctx context.Context, number int, name string) (*remote.Node, error) {
 	waiting, cancel := context.WithTimeout(ctx, c.options.start())
 	defer cancel()
 	pod, err := c.startPod(waiting, number, name)
@@ -38,7 +38,7 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 	if err != nil {
 		return nil, err
 	}
-	talk, err := onnode.Open(ctx, conn, c.options.Version)
+	talk, err := remote.Open(ctx, conn, c.options.Version)
 	if err != nil {
 		said := conn.complaint()
 		if said != "" && ctx.Err() == nil && (lost(err) || errors.Is(err, context.DeadlineExceeded)) {

@@ -12,7 +12,7 @@ import (
 	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/model/wanted"
+	"packetwalk.dev/internal/model/desired"
 )
 
 // Flow is one connection that the kernel tracks: the tuple of its first packet, and the one that replies are expected to have.
@@ -27,7 +27,7 @@ type Flow struct {
 }
 
 // FlowFilter chooses flows.
-type FlowFilter = wanted.FlowFilter
+type FlowFilter = desired.FlowFilter
 
 func matches(f FlowFilter, flow Flow) bool {
 	return (f.Protocol == 0 || f.Protocol == flow.Protocol) &&

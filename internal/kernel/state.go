@@ -1,15 +1,15 @@
 package kernel
 
-import "packetwalk.dev/internal/model/wanted"
+import "packetwalk.dev/internal/model/desired"
 
 // What Apply brings a namespace to.
 type (
-	State     = wanted.State
-	Sysctl    = wanted.Sysctl
-	Address   = wanted.Address
-	Route     = wanted.Route
-	Rule      = wanted.Rule
-	Neighbour = wanted.Neighbour
+	State     = desired.State
+	Sysctl    = desired.Sysctl
+	Address   = desired.Address
+	Route     = desired.Route
+	Rule      = desired.Rule
+	Neighbour = desired.Neighbour
 )
 
 // ownProtocol marks the routes and policy rules that Apply makes (rtm_protocol, include/uapi/linux/rtnetlink.h: numbers that the

@@ -22,13 +22,13 @@ import (
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/kernel/here"
+	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/safepath"
 )
 
 // StateRoot is where labs keep what their nodes have on disk: a directory for each lab, on a file system that overlayfs can write to and
@@ -255,8 +255,8 @@ func (l *nodes) followPodCIDR(ctx context.Context, n *node) error {
 }
 
 // realPods are the pods of the lab's real nodes that have a network namespace of their own, by NAMESPACE/NAME.
-func (d Dir) realPods() (map[string]here.Pod, error) {
-	all := map[string]here.Pod{}
+func (d Dir) realPods() (map[string]hostns.Pod, error) {
+	all := map[string]hostns.Pod{}
 	machines, _ := filepath.Glob(d.machinePid("*")) // the pattern is well formed
 	for _, file := range machines {
 		pods, err := d.podsOf(filepath.Base(filepath.Dir(file)))
@@ -268,13 +268,13 @@ func (d Dir) realPods() (map[string]here.Pod, error) {
 	return all, nil
 }
 
-func (d Dir) podsOf(node string) (map[string]here.Pod, error) {
+func (d Dir) podsOf(node string) (map[string]hostns.Pod, error) {
 	ns, err := kernel.OpenNamespace(d.NetNS(node))
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close()
-	logs, err := beneath.Open(d.nodeState(node), "log/pods")
+	logs, err := safepath.Open(d.nodeState(node), "log/pods")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // it has had no pod
 	}
@@ -282,7 +282,7 @@ func (d Dir) podsOf(node string) (map[string]here.Pod, error) {
 		return nil, err
 	}
 	defer logs.Close()
-	return here.Pods("/"+d.cgroup(node), fmt.Sprintf("/proc/self/fd/%d", logs.Fd()), ns.Inode())
+	return hostns.Pods("/"+d.cgroup(node), fmt.Sprintf("/proc/self/fd/%d", logs.Fd()), ns.Inode())
 }
 
 // sandboxName is what containerd calls a pod's sandbox.
@@ -322,12 +322,12 @@ func resolvConfIn(state, sandbox string) []byte {
 // groupResolvConf is what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has one
 // pod.
 func (d Dir) groupResolvConf(group string) []byte {
-	state, err := beneath.Open(d.groupState(group))
+	state, err := safepath.Open(d.groupState(group))
 	if err != nil {
 		return nil
 	}
 	defer state.Close()
-	dir, err := beneath.In(state, sandboxes, unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := safepath.In(state, sandboxes, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
@@ -352,12 +352,12 @@ const maxResolvConf = 64 << 10
 // openOf opens a regular file of a real node's own, for reading. What the node's processes have put on the way leads nowhere else, and
 // keeps nobody waiting.
 func openOf(state, name string) (*os.File, error) {
-	dir, err := beneath.Open(state)
+	dir, err := safepath.Open(state)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	f, err := beneath.In(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	f, err := safepath.In(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
@@ -279,13 +279,13 @@ func (v *View) renew(source *capture.Lazy) (changed []string, err error) {
 func (v *View) once(ctx context.Context, source *capture.Lazy, p Pair) (*proof.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	from, err1 := ends.Parse(p.From)
-	to, err2 := ends.Parse(p.To)
+	from, err1 := endpoint.Parse(p.From)
+	to, err2 := endpoint.Parse(p.To)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	protocol := map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "icmp": packet.ICMP}[p.Proto]
-	read, err := ends.Read(ends.World{Source: source}, from, to, protocol)
+	read, err := endpoint.Read(endpoint.World{Source: source}, from, to, protocol)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,9 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -304,7 +304,7 @@ type outcome struct {
 	asked   map[string]bool // what nobody knows
 }
 
-func conclude(book *reason.Book, text string, p packet.Packet) (conclusion, error) {
+func conclude(book *attribution.Book, text string, p packet.Packet) (conclusion, error) {
 	src, err := excerpt.Read(book, nil, "n", []byte(text))
 	if err != nil {
 		return conclusion{}, err

@@ -4,7 +4,7 @@ package authors
 import (
 	"packetwalk.dev/internal/answer/explain/foreign"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
@@ -14,8 +14,8 @@ import (
 )
 
 // Book asks all of them, with what a cluster's objects add to their reasons; nothing where there is no cluster.
-func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []foreign.Pool) *reason.Book {
-	return &reason.Book{Writers: append([]reason.Writer{
+func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []foreign.Pool) *attribution.Book {
+	return &attribution.Book{Writers: append([]attribution.Writer{
 		serviceproxy.Signed(ports), servicemaps.Signed(ports),
 		ipmasq.Signed(configs), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
 	}, foreign.Writers(pools)...)}

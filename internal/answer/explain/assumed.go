@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -64,7 +64,7 @@ func (p *page) relevant(r *walk.Result) (kept []walk.Assumption, rest int) {
 	}
 	for _, a := range p.o.Read {
 		words := slices.DeleteFunc(chainWord.FindAllString(a.What, -1), func(w string) bool {
-			return w != strings.ToUpper(w) && p.o.Owners.signatures().Chain(reason.IP, "", w) == nil
+			return w != strings.ToUpper(w) && p.o.Owners.signatures().Chain(attribution.IP, "", w) == nil
 		})
 		if a.Component == "" && len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return met[w] }) {
 			rest++

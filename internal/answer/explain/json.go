@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -432,12 +432,12 @@ func (t *reasoner) ruleComponent(st *walk.Step) (component, action string) {
 		case "destination":
 			component, action = "LB", "Translated"
 		case "mark":
-			if t.role(v.Chain) == reason.MasqueradeMark {
+			if t.role(v.Chain) == attribution.MasqueradeMark {
 				return "Egress", "MarkedForSNAT"
 			}
 		}
 	}
-	if t.balances(v.Chain) || t.balances(v.Verdict.Chain) || t.role(v.Chain) == reason.Dispatch {
+	if t.balances(v.Chain) || t.balances(v.Verdict.Chain) || t.role(v.Chain) == attribution.Dispatch {
 		component = "LB"
 	} else if action == "Forwarded" && natChain(v.Chain) && st.Hook == netfilter.Postrouting {
 		component = "Egress"

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 )
 
 // natScan finds the rules of a chain that would have translated the packet's source, and did not apply.
@@ -22,7 +22,7 @@ type natScan struct {
 // through takes a chain's rules, and those of the chains that it led to. Rules for other sources, and Azure's own, tell nothing. Chains
 // that are being looked at are not looked at again: jumps can go round.
 func (p *natScan) through(c *netfilter.Chain) {
-	if c.Table == nil || p.role(c) == reason.Outbound || c.Table.Family == netfilter.Bridge || slices.Contains(p.open, c) {
+	if c.Table == nil || p.role(c) == attribution.Outbound || c.Table.Family == netfilter.Bridge || slices.Contains(p.open, c) {
 		return
 	}
 	p.open = append(p.open, c)

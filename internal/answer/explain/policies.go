@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -191,7 +191,7 @@ func (o *Owners) hasPolicyEngine(rules *netfilter.Ruleset) bool {
 		for _, chain := range table.Chains {
 			for i := range chain.Rules {
 				for _, s := range chain.Rules[i].Statements {
-					if to, ok := s.(*netfilter.JumpTo); ok && o.signatures().role(to.Chain) == reason.NetworkPolicy {
+					if to, ok := s.(*netfilter.JumpTo); ok && o.signatures().role(to.Chain) == attribution.NetworkPolicy {
 						return true
 					}
 				}

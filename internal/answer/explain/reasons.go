@@ -9,9 +9,9 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/explain/foreign"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/service"
@@ -19,9 +19,9 @@ import (
 
 // signatures are what the writers of rules say of them, with what the objects of a cluster add.
 type signatures struct {
-	*reason.Book
+	*attribution.Book
 	mu   sync.Mutex
-	said map[*netfilter.Chain]reason.Fields // what all rules of a chain that is one thing's say
+	said map[*netfilter.Chain]attribution.Fields // what all rules of a chain that is one thing's say
 }
 
 func sign(o *Owners, objects snapshot.Objects) *signatures {
@@ -47,7 +47,7 @@ func sign(o *Owners, objects snapshot.Objects) *signatures {
 	for _, p := range objects.Pools {
 		pools = append(pools, foreign.Pool{Name: p.Name, CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 	}
-	s := &signatures{Book: authors.Book(ports, configs, pools), said: map[*netfilter.Chain]reason.Fields{}}
+	s := &signatures{Book: authors.Book(ports, configs, pools), said: map[*netfilter.Chain]attribution.Fields{}}
 	s.Name = func(endpoint string) string {
 		end, _ := netip.ParseAddrPort(endpoint)
 		owner, _ := o.Address(end.Addr(), 0, 0)
@@ -56,22 +56,22 @@ func sign(o *Owners, objects snapshot.Objects) *signatures {
 	return s
 }
 
-func family(c *netfilter.Chain) reason.Family {
+func family(c *netfilter.Chain) attribution.Family {
 	if c.Table.Family == netfilter.Bridge {
-		return reason.Bridge
+		return attribution.Bridge
 	}
-	return reason.IP
+	return attribution.IP
 }
 
 // role is what there is to know of a chain; none of no chain, or of one that nobody knows.
-func (s *signatures) role(c *netfilter.Chain) reason.Role {
+func (s *signatures) role(c *netfilter.Chain) attribution.Role {
 	if c == nil || c.Table == nil {
-		return reason.NoRole
+		return attribution.NoRole
 	}
 	if of := s.Chain(family(c), c.Table.Name, c.Name); of != nil {
 		return of.Role
 	}
-	return reason.NoRole
+	return attribution.NoRole
 }
 
 // pattern is the writer's name for all chains like this one, its own name where nobody knows it.
@@ -84,7 +84,7 @@ func (s *signatures) pattern(c *netfilter.Chain) string {
 
 // stands are the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands for nothing
 // have none.
-func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
+func (s *signatures) stands(c *netfilter.Chain) attribution.Fields {
 	if c == nil || !strings.Contains(s.pattern(c), "{") {
 		return nil
 	}
@@ -94,10 +94,10 @@ func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 	if known {
 		return all
 	}
-	all = reason.Fields{}
+	all = attribution.Fields{}
 	differ := map[string]bool{}
 	for i := range c.Rules {
-		for k, v := range s.Said(&reason.Rule{Family: family(c), Table: c.Table.Name, Chain: c.Name, Text: c.Rules[i].Text,
+		for k, v := range s.Said(&attribution.Rule{Family: family(c), Table: c.Table.Name, Chain: c.Name, Text: c.Rules[i].Text,
 			Comment: comment(&c.Rules[i])}) {
 			before, said := all[k]
 			differ[k] = differ[k] || said && before != v
@@ -116,7 +116,7 @@ func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 // policies are the chains of the policies that a chain asks before a rule, in its order, those of the groups that it leads to included.
 // Those before an earlier rule that drops what no policy allowed are another tier's. There are none in other chains.
 func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked []*netfilter.Chain) {
-	if s.role(c) != reason.PolicyList {
+	if s.role(c) != attribution.PolicyList {
 		return nil
 	}
 	add := func(to *netfilter.Chain) {
@@ -133,7 +133,7 @@ func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked
 		default:
 			for _, to := range jumps(rule) {
 				add(to)
-				if s.role(to) == reason.PolicyList {
+				if s.role(to) == attribution.PolicyList {
 					for j := range to.Rules {
 						for _, grouped := range jumps(&to.Rules[j]) {
 							add(grouped)
@@ -173,24 +173,24 @@ func (s *signatures) policy(c *netfilter.Chain) string {
 type reasoner struct {
 	owners *Owners
 	*signatures
-	called map[*netfilter.Chain]reason.Fields // by the last jump to a chain
-	drawn  map[*netfilter.Rule]string         // numbers that rules had drawn by chance
+	called map[*netfilter.Chain]attribution.Fields // by the last jump to a chain
+	drawn  map[*netfilter.Rule]string              // numbers that rules had drawn by chance
 }
 
 func newReasoner(o *Owners) *reasoner {
-	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]reason.Fields{}, drawn: map[*netfilter.Rule]string{}}
+	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]attribution.Fields{}, drawn: map[*netfilter.Rule]string{}}
 }
 
 // reason tells why a rule, or a chain's policy, is there and who writes such rules; of those that nobody signs, the comment. p is the
 // packet as the rule left it.
-func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
+func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reason {
 	c, to := v.Chain, v.Verdict.Chain
 	if c.Table == nil {
-		return reason.Reason{For: comment(v.Rule)}
+		return attribution.Reason{For: comment(v.Rule)}
 	}
-	r := reason.Rule{
+	r := attribution.Rule{
 		Family: family(c), Table: c.Table.Name, Chain: c.Name, Comment: comment(v.Rule), Text: "policy " + v.Verdict.Kind.String(),
-		Passed: v.Verdict.Kind == netfilter.Break, Source: p.Source, Destination: p.Destination, Known: reason.Fields{},
+		Passed: v.Verdict.Kind == netfilter.Break, Source: p.Source, Destination: p.Destination, Known: attribution.Fields{},
 	}
 	r.Protocol = strings.ToLower(p.Protocol.String())
 	if to := p.DestinationPort; to.Low == to.High {
@@ -207,7 +207,7 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 			r.Translated = change.To
 		}
 	}
-	for _, fields := range []reason.Fields{t.stands(to), t.stands(c), t.called[c]} {
+	for _, fields := range []attribution.Fields{t.stands(to), t.stands(c), t.called[c]} {
 		for k, v := range fields {
 			if _, known := r.Known[k]; !known {
 				r.Known[k] = v
@@ -231,7 +231,7 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 	}
 	why, ok := t.Sign(&r)
 	if !ok {
-		why = reason.Reason{For: r.Comment, Fields: r.Known}
+		why = attribution.Reason{For: r.Comment, Fields: r.Known}
 	}
 	if to != nil {
 		t.called[to] = why.Fields

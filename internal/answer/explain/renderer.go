@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -126,7 +126,7 @@ func (t *renderer) leavesBy(p *packet.Packet) string {
 // balances tells whether a jump to a chain is a decision worth telling: of load balancing, or about the way.
 func (s *signatures) balances(c *netfilter.Chain) bool {
 	switch s.role(c) {
-	case reason.Balances, reason.BalancesLocal, reason.Endpoint, reason.Outbound:
+	case attribution.Balances, attribution.BalancesLocal, attribution.Endpoint, attribution.Outbound:
 		return true
 	}
 	return false
@@ -160,13 +160,13 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	case len(lines) > 0:
 		return lines
 	case (k == netfilter.Jump || k == netfilter.Goto) && t.balances(v.Verdict.Chain):
-		if t.role(v.Verdict.Chain) == reason.BalancesLocal && !t.reply {
+		if t.role(v.Verdict.Chain) == attribution.BalancesLocal && !t.reply {
 			t.explanation.local = &exemption{text: ref + " → " + v.Verdict.Chain.Name + paren(why), at: atStep(t.at)}
 		}
 		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
 	case k == netfilter.Break && choice == "":
 		return nil
-	case k == netfilter.Return && t.role(v.Chain) == reason.Policy:
+	case k == netfilter.Return && t.role(v.Chain) == attribution.Policy:
 		return []line{{label: "nsg", text: why + "  by " + ref, shape: shape}}
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
@@ -246,11 +246,11 @@ func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step
 		return nil
 	}
 	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why, at: atStep(t.at)}
-	if r := t.role(v.Chain); (r == reason.MasqueradeMark || r == reason.DropMark) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
+	if r := t.role(v.Chain); (r == attribution.MasqueradeMark || r == attribution.DropMark) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
 		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
 	}
 	t.marks = append(t.marks, m)
-	if !t.reply && t.role(v.Chain) == reason.DropMark {
+	if !t.reply && t.role(v.Chain) == attribution.DropMark {
 		t.explanation.toDrop = &m
 	}
 	return &m

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 )
 
 // How rules look, in the syntax of iptables and of nft.
@@ -83,10 +83,10 @@ func ruleRef(c *netfilter.Chain, r *netfilter.Rule) string {
 
 // shapeOf names a rule without what differs between endpoints.
 func (s *signatures) shapeOf(v *netfilter.Visit) string {
-	if s.role(v.Chain) == reason.Endpoint && v.Rule != nil {
+	if s.role(v.Chain) == attribution.Endpoint && v.Rule != nil {
 		return s.pattern(v.Chain) + strconv.Itoa(v.Rule.Number)
 	}
-	if s.role(v.Verdict.Chain) == reason.Endpoint {
+	if s.role(v.Verdict.Chain) == attribution.Endpoint {
 		return v.Chain.Name + " to " + s.pattern(v.Verdict.Chain)
 	}
 	return reference(v)

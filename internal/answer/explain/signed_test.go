@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
@@ -39,11 +39,11 @@ type written struct {
 func TestEveryRuleIsSigned(t *testing.T) {
 	nobody := NewOwners(snapshot.Objects{})
 	book := nobody.signatures()
-	used := map[*reason.Line]bool{}
+	used := map[*attribution.Line]bool{}
 	for _, w := range append(goldens(t), generated(t)...) {
 		for table, chains := range w.tables {
 			where := strings.TrimSpace(w.golden + " table " + table)
-			visitAll(nobody, chains, func(v *netfilter.Visit, r reason.Reason) {
+			visitAll(nobody, chains, func(v *netfilter.Visit, r attribution.Reason) {
 				switch {
 				case r.Line == nil && v.Rule == nil: // not every policy needs a reason
 				case r.Line == nil:
@@ -74,7 +74,7 @@ func TestEveryRuleIsSigned(t *testing.T) {
 }
 
 // visitAll goes through a table's chains as packets could, each chain once, from those that others lead to last.
-func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilter.Visit, reason.Reason)) {
+func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilter.Visit, attribution.Reason)) {
 	why := newReasoner(o)
 	var open []*netfilter.Chain
 	seen := map[*netfilter.Chain]bool{}
@@ -408,7 +408,7 @@ and a test holds them to the rules that they write.
 	from := goldens(t)
 	for _, w := range NewOwners(snapshot.Objects{}).signatures().Writers {
 		for _, c := range w.Chains {
-			where := "`" + strings.TrimSpace(map[reason.Family]string{reason.Bridge: "bridge "}[c.Family]+c.Table+" "+c.Name) + "`"
+			where := "`" + strings.TrimSpace(map[attribution.Family]string{attribution.Bridge: "bridge "}[c.Family]+c.Table+" "+c.Name) + "`"
 			writer := fmt.Sprintf("%s ([%s](../../%s))", w.Name, filepath.Base(w.File), w.File)
 			row(&page, where, "", c.For, writer, goldenOf(from, w, c))
 			for _, l := range c.Rules {
@@ -442,7 +442,7 @@ func row(page *strings.Builder, cells ...string) {
 }
 
 // pattern is a line's in words.
-func pattern(l reason.Line) string {
+func pattern(l attribution.Line) string {
 	var parts []string
 	if l.To != "" {
 		parts = append(parts, "to `"+l.To+"`")
@@ -460,8 +460,8 @@ func pattern(l reason.Line) string {
 }
 
 // goldenOf is the first golden file of the writer's that has the chain.
-func goldenOf(from []written, w reason.Writer, c reason.Chain) string {
-	alone := reason.Book{Writers: []reason.Writer{{Name: w.Name, Words: w.Words, Chains: []reason.Chain{c}}}}
+func goldenOf(from []written, w attribution.Writer, c attribution.Chain) string {
+	alone := attribution.Book{Writers: []attribution.Writer{{Name: w.Name, Words: w.Words, Chains: []attribution.Chain{c}}}}
 	for _, f := range from {
 		for _, chains := range f.tables {
 			for _, chain := range chains {

@@ -20,8 +20,8 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/safepath"
 )
 
 // Azure's virtual IP address for DNS, which groups without a configuration of their own ask.
@@ -197,15 +197,15 @@ func (g *group) makeVolumes() error {
 
 func (g *group) makeVolume(v *aci.Volume) error {
 	dir := g.volumeDir(v.Name)
-	var files []beneath.File
+	var files []safepath.File
 	for name, content := range v.Secret {
 		data, err := base64.StdEncoding.DecodeString(content)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		files = append(files, beneath.File{Name: name, Data: data, Mode: 0o644})
+		files = append(files, safepath.File{Name: name, Data: data, Mode: 0o644})
 	}
-	if err := beneath.WriteFiles(dir, files, nil); err != nil {
+	if err := safepath.WriteFiles(dir, files, nil); err != nil {
 		return err
 	}
 	for _, c := range g.spec.Properties.Containers {
@@ -214,7 +214,7 @@ func (g *group) makeVolume(v *aci.Volume) error {
 				continue
 			}
 			for _, other := range c.Properties.VolumeMounts {
-				if err := beneath.MakeMountPoint(dir, m.MountPath, other.MountPath); err != nil {
+				if err := safepath.MakeMountPoint(dir, m.MountPath, other.MountPath); err != nil {
 					return err
 				}
 			}

@@ -8,18 +8,18 @@ import (
 	"strconv"
 	"strings"
 
-	"packetwalk.dev/internal/model/wanted"
+	"packetwalk.dev/internal/model/desired"
 )
 
 // Plan is what the namespaces must have for packets to go as they go in Azure. Same network and health, same plan.
 type Plan struct {
-	Fabric   wanted.State // Azure's host network
-	Internet wanted.State // the router between the fabric and the internet's hosts
-	NFT      string       // the fabric's nft script: replaces the tables "azure" and, but for its objects, "azure-idle" as one transaction
-	IPTables string       // the fabric's iptables-restore input, the same for every network
-	Uplink   Wire         // between the fabric (Inside) and the internet's router (Outside)
-	NICs     []Wire       // between a machine (Outside) and the fabric (Inside), in the order of the network's NICs
-	Hosts    []Wire       // between a host (Outside) and the internet's router (Inside), in the order of the network's Hosts
+	Fabric   desired.State // Azure's host network
+	Internet desired.State // the router between the fabric and the internet's hosts
+	NFT      string        // the fabric's nft script: replaces the tables "azure" and, but for its objects, "azure-idle" as one transaction
+	IPTables string        // the fabric's iptables-restore input, the same for every network
+	Uplink   Wire          // between the fabric (Inside) and the internet's router (Outside)
+	NICs     []Wire        // between a machine (Outside) and the fabric (Inside), in the order of the network's NICs
+	Hosts    []Wire        // between a host (Outside) and the internet's router (Inside), in the order of the network's Hosts
 }
 
 // Wire is a veth pair to be, and what the far end's namespace gets when it is first wired. After that the far end belongs to
@@ -27,7 +27,7 @@ type Plan struct {
 type Wire struct {
 	Name            string // of the NIC or host
 	Inside, Outside End
-	Far             wanted.State // of the Outside end's namespace
+	Far             desired.State // of the Outside end's namespace
 }
 
 // End is one end of a wire.
@@ -87,8 +87,8 @@ func nicWire(n Network, nic NIC) Wire {
 		Name:    nic.Name,
 		Inside:  End{Link: nic.Link(), MAC: HostMAC, Alias: nic.Name},
 		Outside: End{Link: machineLink, MAC: nic.MAC},
-		Far: wanted.State{
-			Addresses: []wanted.Address{{Link: machineLink, Prefix: netip.PrefixFrom(nic.Primary().Address, s.Prefix.Bits())}},
+		Far: desired.State{
+			Addresses: []desired.Address{{Link: machineLink, Prefix: netip.PrefixFrom(nic.Primary().Address, s.Prefix.Bits())}},
 			Routes:    nicRoutes(nic, s.Gateway()),
 		},
 	}
@@ -100,13 +100,13 @@ var containerGroupRanges = []netip.Prefix{
 }
 
 // nicRoutes are the routes that a machine has by the NIC's gateway.
-func nicRoutes(nic NIC, gateway netip.Addr) []wanted.Route {
+func nicRoutes(nic NIC, gateway netip.Addr) []desired.Route {
 	if !nic.ContainerGroup {
-		return []wanted.Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
+		return []desired.Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
 	}
-	var routes []wanted.Route
+	var routes []desired.Route
 	for _, p := range containerGroupRanges {
-		routes = append(routes, wanted.Route{Destination: p, Gateway: gateway, Link: machineLink})
+		routes = append(routes, desired.Route{Destination: p, Gateway: gateway, Link: machineLink})
 	}
 	return routes
 }
@@ -116,54 +116,54 @@ func hostWire(h Host) Wire {
 		Name:    h.Name,
 		Inside:  End{Link: h.Name, MAC: macFor("host", h.Name, "inside")},
 		Outside: End{Link: machineLink, MAC: macFor("host", h.Name, "outside")},
-		Far: wanted.State{
-			Addresses: []wanted.Address{{Link: machineLink, Prefix: host(h.Address)}},
-			Routes:    []wanted.Route{{Destination: anywhere, Gateway: routerAddress, Link: machineLink, OnLink: true}},
+		Far: desired.State{
+			Addresses: []desired.Address{{Link: machineLink, Prefix: host(h.Address)}},
+			Routes:    []desired.Route{{Destination: anywhere, Gateway: routerAddress, Link: machineLink, OnLink: true}},
 		},
 	}
 }
 
 // router are the settings of a namespace that forwards between links without addresses of their own.
-func router() []wanted.Sysctl {
-	var s []wanted.Sysctl
+func router() []desired.Sysctl {
+	var s []desired.Sysctl
 	for _, which := range []string{"all", "default"} {
 		conf := func(key, value string) {
-			s = append(s, wanted.Sysctl{Key: "net/ipv4/conf/" + which + "/" + key, Value: value})
+			s = append(s, desired.Sysctl{Key: "net/ipv4/conf/" + which + "/" + key, Value: value})
 		}
 		conf("rp_filter", "0") // a packet for a front end comes from the internet and is answered from a NIC
 		conf("send_redirects", "0")
 		conf("accept_redirects", "0")
-		s = append(s, wanted.Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
+		s = append(s, desired.Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
 	}
 	// A router has hardly a connection of its own; looking for one at every packet is a hundredth of what forwarding costs.
-	return append(s, wanted.Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, wanted.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+	return append(s, desired.Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, desired.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
 // flowTimes are how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port for
 // 4 minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port
 // reuse, learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because
 // it was idle for too long, is not taken up in its middle.
-func flowTimes() []wanted.Sysctl {
+func flowTimes() []desired.Sysctl {
 	idle := strconv.Itoa(idleMinutes * 60)
-	var s []wanted.Sysctl
+	var s []desired.Sysctl
 	for _, x := range []struct{ key, value string }{
 		{"tcp_timeout_established", idle}, {"udp_timeout", idle}, {"udp_timeout_stream", idle},
 		{"tcp_timeout_time_wait", "240"}, {"tcp_timeout_close", "15"}, {"tcp_loose", "0"}, {"tcp_be_liberal", "1"},
 	} {
-		s = append(s, wanted.Sysctl{Key: "net/netfilter/nf_conntrack_" + x.key, Value: x.value})
+		s = append(s, desired.Sysctl{Key: "net/netfilter/nf_conntrack_" + x.key, Value: x.value})
 	}
 	return s
 }
 
-func fabricState(n Network) wanted.State {
-	s := wanted.State{
-		Sysctls:    slices.Concat(router(), flowTimes(), []wanted.Sysctl{{Key: "net/ipv4/fwmark_reflect", Value: "1"}}),
+func fabricState(n Network) desired.State {
+	s := desired.State{
+		Sysctls:    slices.Concat(router(), flowTimes(), []desired.Sysctl{{Key: "net/ipv4/fwmark_reflect", Value: "1"}}),
 		Links:      []string{"lo", uplinkInside},
-		Routes:     []wanted.Route{{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true}},
-		Neighbours: []wanted.Neighbour{{Link: uplinkInside, Address: routerAddress, MAC: uplink().Outside.MAC}},
+		Routes:     []desired.Route{{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true}},
+		Neighbours: []desired.Neighbour{{Link: uplinkInside, Address: routerAddress, MAC: uplink().Outside.MAC}},
 	}
 	for _, a := range append([]netip.Addr{ProbeSource, fabricAddress}, gateways(n)...) {
-		s.Addresses = append(s.Addresses, wanted.Address{Link: "lo", Prefix: host(a)})
+		s.Addresses = append(s.Addresses, desired.Address{Link: "lo", Prefix: host(a)})
 	}
 	for _, nic := range n.NICs {
 		s.Add(nicState(nic))
@@ -173,20 +173,20 @@ func fabricState(n Network) wanted.State {
 
 // nicState routes a NIC's addresses to it. All go by the primary one, whose link-layer address is known: so the fabric asks
 // nobody, and the kernel's table of neighbours (one for all namespaces) has one entry a NIC.
-func nicState(nic NIC) wanted.State {
+func nicState(nic NIC) desired.State {
 	link, primary := nic.Link(), nic.Primary().Address
-	s := wanted.State{
-		Sysctls: []wanted.Sysctl{
+	s := desired.State{
+		Sysctls: []desired.Sysctl{
 			{Link: link, Key: "net/ipv4/conf/" + link + "/proxy_arp", Value: "1"}, // every ARP request is answered, with the link's own address
 			{Link: link, Key: "net/ipv4/neigh/" + link + "/proxy_delay", Value: "0"},
 		},
 		Links:      []string{link},
-		Neighbours: []wanted.Neighbour{{Link: link, Address: primary, MAC: nic.MAC}},
-		Routes:     []wanted.Route{{Table: tableBase + nic.ID, Destination: anywhere, Gateway: primary, Link: link, OnLink: true}},
-		Rules:      []wanted.Rule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: nicMask, Table: tableBase + nic.ID}},
+		Neighbours: []desired.Neighbour{{Link: link, Address: primary, MAC: nic.MAC}},
+		Routes:     []desired.Route{{Table: tableBase + nic.ID, Destination: anywhere, Gateway: primary, Link: link, OnLink: true}},
+		Rules:      []desired.Rule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: nicMask, Table: tableBase + nic.ID}},
 	}
 	for _, c := range nic.IPConfigs {
-		r := wanted.Route{Destination: host(c.Address), Link: link}
+		r := desired.Route{Destination: host(c.Address), Link: link}
 		if c.Address != primary {
 			r.Gateway, r.OnLink = primary, true
 		}
@@ -195,17 +195,17 @@ func nicState(nic NIC) wanted.State {
 	return s
 }
 
-func internetState(n Network) wanted.State {
-	s := wanted.State{
-		Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []wanted.Address{{Link: "lo", Prefix: host(routerAddress)}},
-		Routes:     []wanted.Route{{Destination: publicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true}},
-		Neighbours: []wanted.Neighbour{{Link: uplinkOutside, Address: fabricAddress, MAC: uplink().Inside.MAC}},
+func internetState(n Network) desired.State {
+	s := desired.State{
+		Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []desired.Address{{Link: "lo", Prefix: host(routerAddress)}},
+		Routes:     []desired.Route{{Destination: publicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true}},
+		Neighbours: []desired.Neighbour{{Link: uplinkOutside, Address: fabricAddress, MAC: uplink().Inside.MAC}},
 	}
 	for _, h := range n.Hosts {
-		s.Add(wanted.State{
+		s.Add(desired.State{
 			Links:      []string{h.Name},
-			Routes:     []wanted.Route{{Destination: host(h.Address), Link: h.Name}},
-			Neighbours: []wanted.Neighbour{{Link: h.Name, Address: h.Address, MAC: hostWire(h).Outside.MAC}},
+			Routes:     []desired.Route{{Destination: host(h.Address), Link: h.Name}},
+			Neighbours: []desired.Neighbour{{Link: h.Name, Address: h.Address, MAC: hostWire(h).Outside.MAC}},
 		})
 	}
 	return s
@@ -228,8 +228,8 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // whose front end's address changed, those of a Basic load balancer's rule whose last back end went down (a Standard one keeps
 // established TCP flows), UDP flows of a back end that went down (they move to another one), and those of a NIC that is gone.
 // ("Load Balancer health probes", probe down behavior, learn.microsoft.com.)
-func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []wanted.FlowFilter {
-	var ended []wanted.FlowFilter
+func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []desired.FlowFilter {
+	var ended []desired.FlowFilter
 	now := map[string]balanced{}
 	for _, b := range balancedRules(after, healthAfter) {
 		now[b.id()] = b
@@ -252,17 +252,17 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 		if is, ok := after.NIC(nic.Name); ok && is.ID == nic.ID {
 			continue
 		}
-		ended = append(ended, wanted.FlowFilter{Mark: uint32(nic.ID), Mask: 0xffffffff})
+		ended = append(ended, desired.FlowFilter{Mark: uint32(nic.ID), Mask: 0xffffffff})
 		for _, c := range nic.IPConfigs {
-			ended = append(ended, wanted.FlowFilter{Source: host(c.Address)})
+			ended = append(ended, desired.FlowFilter{Source: host(c.Address)})
 		}
 	}
 	return ended
 }
 
 // flows are all tracked connections of the rule.
-func (b balanced) flows() wanted.FlowFilter {
-	return wanted.FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
+func (b balanced) flows() desired.FlowFilter {
+	return desired.FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
 }
 
 // String is the plan for people, in the words of ip(8).

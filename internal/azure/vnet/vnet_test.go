@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/model/wanted"
+	"packetwalk.dev/internal/model/desired"
 	"packetwalk.dev/internal/testing/goldentest"
 )
 
@@ -251,8 +251,8 @@ func TestEndedFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, up := s.build(t)
-	vip := func(l4 uint8, port uint16) wanted.FlowFilter {
-		return wanted.FlowFilter{Protocol: l4, Destination: netip.MustParsePrefix("203.0.113.10/32"), DestinationPort: port}
+	vip := func(l4 uint8, port uint16) desired.FlowFilter {
+		return desired.FlowFilter{Protocol: l4, Destination: netip.MustParsePrefix("203.0.113.10/32"), DestinationPort: port}
 	}
 	down := vnet.Health{}
 	one := vnet.Health{}
@@ -273,16 +273,16 @@ func TestEndedFlows(t *testing.T) {
 		name          string
 		before, after vnet.Network
 		hb, ha        vnet.Health
-		want          []wanted.FlowFilter
+		want          []desired.FlowFilter
 	}{
 		{"nothing changed", n, n, up, up, nil},
 		{"one of two down", n, n, up, one, nil},
-		{"all down, Basic", n, n, up, down, []wanted.FlowFilter{vip(6, 80)}},
-		{"UDP moves", udp, udp, up, one, []wanted.FlowFilter{moved}},
+		{"all down, Basic", n, n, up, down, []desired.FlowFilter{vip(6, 80)}},
+		{"UDP moves", udp, udp, up, one, []desired.FlowFilter{moved}},
 		{"still down", n, n, down, down, nil},
 		{"all down, Standard", standard, standard, up, down, nil},
-		{"rule deleted", n, without, up, up, []wanted.FlowFilter{vip(6, 80)}},
-		{"machine gone", n, gone, up, up, []wanted.FlowFilter{{Mark: 3, Mask: 0xffffffff}, {Source: netip.MustParsePrefix("10.13.1.4/32")}}},
+		{"rule deleted", n, without, up, up, []desired.FlowFilter{vip(6, 80)}},
+		{"machine gone", n, gone, up, up, []desired.FlowFilter{{Mark: 3, Mask: 0xffffffff}, {Source: netip.MustParsePrefix("10.13.1.4/32")}}},
 	} {
 		got := vnet.EndedFlows(c.before, c.hb, c.after, c.ha)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {

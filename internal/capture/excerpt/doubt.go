@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -77,7 +77,7 @@ func (b *builder) doubtUnreached() {
 		if b.saved.names[at.table] || led[at] || iptables.IsBuiltIn(at.chain) || len(c.rules) == 0 || c.unused {
 			return
 		}
-		known := b.known.book.Chain(reason.IP, at.table, at.chain)
+		known := b.known.book.Chain(attribution.IP, at.table, at.chain)
 		if known == nil || !strings.Contains(known.Name, "{") { // else it is one of many, to which no built-in chain leads
 			unreached[at.table] = append(unreached[at.table], at)
 		}

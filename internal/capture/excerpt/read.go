@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iproute"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -31,7 +31,7 @@ const notShown = "not in the text"
 // Of several machines that the text shows, the one called name is taken if it is one of them. about are the destinations that the snapshot
 // is wanted for, port 0 for any: a text may show rules at several times, see [parse], and rules for the machine's own addresses, which it
 // need not show. The error is errNothingFound for a text that shows nothing, and another if nothing that it shows can be read.
-func Read(book *reason.Book, nft NFT, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
+func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
 	addresses := make([]netip.Addr, len(about))
 	for i, a := range about {
 		addresses[i] = a.Addr()

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -17,11 +17,11 @@ type usual struct {
 
 // known is what is known of rules before a text is read.
 type known struct {
-	book  *reason.Book
+	book  *attribution.Book
 	usual []usual
 }
 
-func newKnown(book *reason.Book) *known {
+func newKnown(book *attribution.Book) *known {
 	k := &known{book: book}
 	for _, w := range book.Writers {
 		if edits := parseEdits(w.Always); len(edits) > 0 {
@@ -175,7 +175,7 @@ func (k *known) table(r *run, jumps chainTables) (table, why string) {
 			return table, why
 		}
 	}
-	if c := k.book.Chain(reason.IP, "", r.chain); c != nil && isTable(c.Table) && !iptables.IsBuiltIn(r.chain) && c.Name[0] != '{' {
+	if c := k.book.Chain(attribution.IP, "", r.chain); c != nil && isTable(c.Table) && !iptables.IsBuiltIn(r.chain) && c.Name[0] != '{' {
 		return c.Table, "by its name"
 	}
 	if table = jumps.table(r); table != "" {
@@ -197,7 +197,7 @@ func (k *known) signed(chain string, r *iptables.Rule) (table, why string) {
 			}
 		}
 	}
-	for _, in := range k.book.Tables(&reason.Rule{Chain: chain, To: r.Target.Name, Text: spec, Comment: r.Comment()}) {
+	for _, in := range k.book.Tables(&attribution.Rule{Chain: chain, To: r.Target.Name, Text: spec, Comment: r.Comment()}) {
 		if isTable(in.Table) && canStand(chain, in.Table) {
 			return in.Table, "by what there is in it (" + in.Writer + ")"
 		}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 )
 
 // NewKey makes a key for one redaction. Who does not have it cannot tell which address or name stood where; nobody keeps it.
@@ -28,7 +28,7 @@ const atOnce = 8
 // docs/capture.md for what is replaced and what stays. It reads every host once, to learn what there is; the head and the origin that it
 // gives are the redacted ones, whose hosts are read, and replaced, as they are asked for. A text that cannot be read is left out, and its
 // Output says so. The book tells which parts of chains' names are their writers' own. The originals are those of what has been read.
-func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (capture.Head, capture.Origin, *Originals, error) {
+func Capture(h capture.Head, o capture.Origin, book *attribution.Book, key []byte) (capture.Head, capture.Origin, *Originals, error) {
 	r, err := learn(o, book, key)
 	if err != nil {
 		return h, o, nil, err
@@ -61,7 +61,7 @@ func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (c
 
 // learn finds out what must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules
 // speak of.
-func learn(o capture.Origin, book *reason.Book, key []byte) (*redactor, error) {
+func learn(o capture.Origin, book *attribution.Book, key []byte) (*redactor, error) {
 	r := &redactor{addresses: newAddressMap(key), names: newNameMap(book, key), learning: true}
 	var mu sync.Mutex
 	var g errgroup.Group

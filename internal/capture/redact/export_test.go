@@ -4,14 +4,14 @@ import (
 	"net/netip"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 )
 
 // Redaction is what a redaction does to single addresses and names, for tests that compare before and after.
 type Redaction struct{ r *redactor }
 
 // RedactionOf is the one that Capture does with the key.
-func RedactionOf(o capture.Origin, book *reason.Book, key []byte) (Redaction, error) {
+func RedactionOf(o capture.Origin, book *attribution.Book, key []byte) (Redaction, error) {
 	r, err := learn(o, book, key)
 	return Redaction{r}, err
 }

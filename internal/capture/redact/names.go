@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -15,7 +15,7 @@ import (
 // chains that its components always make, of the links that the distributions and network plugins always make, and the beginnings that
 // tell what a thing is.
 type nameMap struct {
-	book       *reason.Book // of who gives chains their names
+	book       *attribution.Book // of who gives chains their names
 	key        []byte
 	links      map[string]bool // links that there are
 	prefixes   map[string]bool // beginnings of links' names that rules speak of: "azv", "eth0."
@@ -23,7 +23,7 @@ type nameMap struct {
 	originals  *Originals
 }
 
-func newNameMap(book *reason.Book, key []byte) *nameMap {
+func newNameMap(book *attribution.Book, key []byte) *nameMap {
 	m := &nameMap{book: book, key: key, links: map[string]bool{}, prefixes: map[string]bool{}}
 	m.originals = &Originals{names: map[string]string{}}
 	m.sortPrefixes()
@@ -172,7 +172,7 @@ func (m *nameMap) chain(name string) string {
 	return m.originals.note(name, out.String())
 }
 
-func (m *nameMap) chainPart(p reason.Part) string {
+func (m *nameMap) chainPart(p attribution.Part) string {
 	switch {
 	case !p.Free || p.Text == "":
 		return p.Text

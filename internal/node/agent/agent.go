@@ -15,7 +15,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
@@ -178,7 +178,7 @@ func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a.faults = faults{warn: a.warn, last: faultsLast, now: map[string]fault{}}
 	a.api = apiServer{faults: &a.faults, log: a.log, reachable: m.apiReachable}
 	a.waiting = newWaiting(m.waiting)
-	a.others = others{look: incumbent.ServiceProxies}
+	a.others = others{look: conflict.ServiceProxies}
 	m.start(&o)
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {

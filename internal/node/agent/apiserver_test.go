@@ -20,7 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 )
 
 // TestAPIServerUnreachable: however many watches fail and however often, the log has one line with the server and the time, and /readyz,
@@ -55,14 +55,14 @@ func TestAPIServerUnreachable(t *testing.T) {
 		}
 		mux := http.NewServeMux()
 		a.faults.serve(mux)
-		mux.HandleFunc(incumbent.ReadyPath, a.serveReady)
+		mux.HandleFunc(conflict.ReadyPath, a.serveReady)
 		get := func(path string) string {
 			w := httptest.NewRecorder()
 			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			return w.Body.String()
 		}
-		var r incumbent.Ready
-		if err := json.Unmarshal([]byte(get(incumbent.ReadyPath)), &r); err != nil || len(r.Problems) != 1 || r.Problems[0] != want {
+		var r conflict.Ready
+		if err := json.Unmarshal([]byte(get(conflict.ReadyPath)), &r); err != nil || len(r.Problems) != 1 || r.Problems[0] != want {
 			t.Errorf("readyz: %+v, %v", r, err)
 		}
 		if faults := get(faultsPath); strings.Count(faults, "API server") != 1 || strings.Contains(faults, "watch") {
@@ -80,7 +80,7 @@ func TestAPIServerUnreachable(t *testing.T) {
 		if text := string(a.metrics.text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 1`) {
 			t.Errorf("metrics:\n%s", text)
 		}
-		if r := get(incumbent.ReadyPath); strings.Contains(r, "unreachable") {
+		if r := get(conflict.ReadyPath); strings.Contains(r, "unreachable") {
 			t.Errorf("readyz: %s", r)
 		}
 	})
@@ -106,8 +106,8 @@ func TestMisconfigured(t *testing.T) {
 		a.addMasqAgent(source)
 		a.masq.read(t.Context(), byWatch)
 		w := httptest.NewRecorder()
-		a.serveReady(w, httptest.NewRequest(http.MethodGet, incumbent.ReadyPath, nil))
-		var r incumbent.Ready
+		a.serveReady(w, httptest.NewRequest(http.MethodGet, conflict.ReadyPath, nil))
+		var r conflict.Ready
 		if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 			log.Fatal(err)
 		}
 	case "role":
-		fmt.Println(incumbent.Take("ip-masq-agent"))
+		fmt.Println(conflict.Take("ip-masq-agent"))
 		time.Sleep(time.Hour)
 	case "init":
 		if err := playInit(); err != nil {

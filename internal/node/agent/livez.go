@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 )
 
 // livezSocket is one pod's own address of /livez and /readyz, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address
@@ -24,7 +24,7 @@ const (
 func Livez(ctx context.Context, podUID string) error { return probe(ctx, podUID, "/livez") }
 
 // Readyz asks the agent that runs in a pod of this network namespace whether it is ready.
-func Readyz(ctx context.Context, podUID string) error { return probe(ctx, podUID, incumbent.ReadyPath) }
+func Readyz(ctx context.Context, podUID string) error { return probe(ctx, podUID, conflict.ReadyPath) }
 
 func probe(ctx context.Context, podUID, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, livezTime)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/service"
@@ -20,17 +20,17 @@ import (
 // Rules that another program has taken over stay, and the log names it. It fails while a packetwalk-node runs.
 func RemoveRules(ctx context.Context, o Options, log func(format string, args ...any)) error {
 	for _, role := range []string{"service-proxy", "ip-masq-agent"} {
-		if err := incumbent.Take(role); errors.Is(err, incumbent.ErrTaken) {
+		if err := conflict.Take(role); errors.Is(err, conflict.ErrTaken) {
 			return fmt.Errorf("packetwalk-node runs on this node (%s); delete its DaemonSet first", role)
 		} else if err != nil {
 			return err
 		}
 	}
-	proxies, err := incumbent.ServiceProxies(ctx)
+	proxies, err := conflict.ServiceProxies(ctx)
 	if err != nil {
 		return err
 	}
-	agents, err := incumbent.MasqAgents()
+	agents, err := conflict.MasqAgents()
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/proxyconfig"
 )
 
@@ -37,13 +37,13 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		a.masq.state.serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", a.serveProxyMode)
-	proxyMode.HandleFunc(incumbent.ReadyPath, a.serveReady)
+	proxyMode.HandleFunc(conflict.ReadyPath, a.serveReady)
 	proxyMode.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{proxyconfig.Group: a.Configz})
 	})
 	health := http.NewServeMux()
 	health.Handle("/", a.health.Handler(a.metrics.answered))
-	health.HandleFunc(incumbent.ReadyPath, a.serveReady)
+	health.HandleFunc(conflict.ReadyPath, a.serveReady)
 	healthz := a.HealthzAddress
 	if !a.ServiceProxy {
 		healthz = "" // who is the service proxy is there
@@ -93,7 +93,7 @@ func (a *agent) waits() bool {
 // service proxy is ready whatever is wrong with the configuration of what is kept beside it.
 func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
 	others, unknown := a.waiting.state()
-	ready := incumbent.Ready{Waiting: others}
+	ready := conflict.Ready{Waiting: others}
 	if unknown != nil {
 		ready.Unready = append(ready.Unready, lookFault+": "+unknown.Error())
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"packetwalk.dev/internal/base/pause"
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 )
 
 const (
@@ -106,8 +106,8 @@ func (a *agent) acquireRoles(ctx context.Context) bool {
 	left := a.roles()
 	return a.waitForOthers(ctx, 0, func(context.Context) (others []string, err error) {
 		left = slices.DeleteFunc(left, func(role string) bool {
-			failed := incumbent.Take(role)
-			if errors.Is(failed, incumbent.ErrTaken) {
+			failed := conflict.Take(role)
+			if errors.Is(failed, conflict.ErrTaken) {
 				others = append(others, fmt.Sprintf("another packetwalk-node (%s)", role))
 			} else {
 				err = errors.Join(err, failed)

@@ -20,7 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"packetwalk.dev/internal/node/incumbent"
+	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
@@ -176,9 +176,9 @@ func (w *world) kubeProxy() *exec.Cmd {
 }
 
 // ready is what the agent says at a port of the node, nothing where nobody is.
-func (w *world) ready(port string) (r incumbent.Ready) {
+func (w *world) ready(port string) (r conflict.Ready) {
 	w.Helper()
-	text := w.sh("ip netns exec %s curl -s -m 5 http://127.0.0.1:%s%s || true", w.node, port, incumbent.ReadyPath)
+	text := w.sh("ip netns exec %s curl -s -m 5 http://127.0.0.1:%s%s || true", w.node, port, conflict.ReadyPath)
 	_ = json.Unmarshal([]byte(text), &r)
 	return r
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -20,14 +20,14 @@ type ConfigMap struct {
 
 // Signed says what the agent's rules are there for: with the ConfigMaps, for which of their entries, and of a destination that the last
 // rule takes whether an entry should have kept it.
-func Signed(configs []ConfigMap) reason.Writer {
-	return reason.Writer{
+func Signed(configs []ConfigMap) attribution.Writer {
+	return attribution.Writer{
 		Name: "ip-masq-agent", File: "internal/node/ipmasq/rules.go", Know: newKnown(configs).know, Always: always(),
-		Chains: reason.In(iptables.NAT,
-			reason.Chain{Name: postrouting, For: "where the agent begins", Rules: []reason.Line{
+		Chains: attribution.In(iptables.NAT,
+			attribution.Chain{Name: postrouting, For: "where the agent begins", Rules: []attribution.Line{
 				{To: Chain, For: "ip-masq-agent: everything that is not for the node itself"},
 			}},
-			reason.Chain{Name: Chain, For: "gives what leaves for destinations outside nonMasqueradeCIDRs the node's address", Rules: []reason.Line{
+			attribution.Chain{Name: Chain, For: "gives what leaves for destinations outside nonMasqueradeCIDRs the node's address", Rules: []attribution.Line{
 				{To: "RETURN", Text: "-d {cidr}", For: "ip-masq-agent: [{cidr} of {entries}|{setting} is false|" +
 					"nonMasqueradeCIDRs {cidr}, of a configuration before the present one, which is not applied ({fault})|" +
 					"nonMasqueradeCIDRs {cidr}, {stale}|nonMasqueradeCIDRs {cidr}]"},
@@ -77,7 +77,7 @@ func newKnown(configs []ConfigMap) *known {
 	return &k
 }
 
-func (k *known) know(r *reason.Rule, f reason.Fields) {
+func (k *known) know(r *attribution.Rule, f attribution.Fields) {
 	f.Set("fault", k.fault)
 	of := strings.Join(k.maps, " and ")
 	f.Set("maps", of)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -180,20 +180,20 @@ func isMasquerade(r iptables.Rule) bool {
 }
 
 // Signed says what the rules are there for, of Azure's nodes and of kubelet as well as ours.
-func Signed() reason.Writer {
+func Signed() attribution.Writer {
 	wire := wireServer.Addr().String()
-	return reason.Writer{
+	return attribution.Writer{
 		Name: "node", File: "internal/node/noderules/noderules.go",
-		Chains: append(reason.In(iptables.NAT, reason.Chain{Name: postrouting, For: "gives pods the node's address towards what is outside a range",
-			Rules: []reason.Line{
+		Chains: append(attribution.In(iptables.NAT, attribution.Chain{Name: postrouting, For: "gives pods the node's address towards what is outside a range",
+			Rules: []attribution.Line{
 				{To: "MASQUERADE", Text: "! -o docker0", For: "Docker: its containers' network"},
 				{To: "MASQUERADE", Comment: kubenetComment, Text: "! -d {range}", For: "kubenet: SNAT for destinations outside {range}"},
 				{To: "MASQUERADE", Text: "! -d {range} -m iprange ! --dst-range " + wire + "-" + wire, For: "AKS node: destinations outside {range}"},
 				{To: "MASQUERADE", Text: "! -d {range} *--dst-range " + wire + "-" + wire,
 					For: "AKS node: destinations outside {range} and its other ranges"},
 				{To: "MASQUERADE", Text: "! -d " + wireServer.String() + " *", For: "AKS node: destinations outside its ranges"},
-			}}), reason.In(iptables.Filter, reason.Chain{Name: forward, For: "decides what the node forwards",
-			Rules: []reason.Line{
+			}}), attribution.In(iptables.Filter, attribution.Chain{Name: forward, For: "decides what the node forwards",
+			Rules: []attribution.Line{
 				{To: "DROP", Text: "-d " + wireServer.String() + " *--dport {port}",
 					For: "AKS node: pods may not reach Azure's wire server, port {port}"},
 			}})...),

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/node/service"
 )
 
 // TestReasons: a rule's service port is told by the packet, by the rule that led to its chain, or by the chain's name.
 func TestReasons(t *testing.T) {
-	book := reason.Book{Writers: []reason.Writer{Signed([]service.Port{{
+	book := attribution.Book{Writers: []attribution.Writer{Signed([]service.Port{{
 		Name: service.Name{Namespace: "a", Service: "web", Port: "http"}, Protocol: service.TCP, Port: 80, NodePort: 30001,
 		ClusterIP: netip.MustParseAddr("10.0.0.1"), LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("203.0.113.10")},
 	}})}, Name: func(end string) string {
@@ -20,7 +20,7 @@ func TestReasons(t *testing.T) {
 	for _, test := range []struct {
 		chain, to, text, comment string
 		destination              string
-		known                    reason.Fields
+		known                    attribution.Fields
 		want                     string
 		translated, drawn        string
 	}{
@@ -34,13 +34,13 @@ func TestReasons(t *testing.T) {
 			"10.13.76.4:30001", nil, "a/web:http: has no endpoints", "", ""},
 		{"filter-forward", "drop", "ct state new ip daddr . meta l4proto . th dport @no-local-endpoint-ips drop",
 			"without endpoints on this node", "203.0.113.10:80", nil, "a/web:http: has no endpoints on this node", "", ""},
-		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", reason.Fields{"port": "a/web:http"},
+		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", attribution.Fields{"port": "a/web:http"},
 			"a/web:http: one of 3 endpoints", "", ""},
-		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", reason.Fields{"port": "a/web:http"},
+		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", attribution.Fields{"port": "a/web:http"},
 			"a/web:http: slot 2 of 3, endpoint 10.1.0.1:8080", "10.1.0.1:8080", "2"},
-		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.2:8080", reason.Fields{"port": "a/web:http"},
+		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.2:8080", attribution.Fields{"port": "a/web:http"},
 			"a/web:http: slot 0 of 3, endpoint 10.1.0.2:8080, pod a/web-1", "10.1.0.2:8080", "0"},
-		{"internal/cluster/1", "", "dnat ip to map", "one of 1", "10.1.0.1:8080", reason.Fields{"port": "a/web:http"},
+		{"internal/cluster/1", "", "dnat ip to map", "one of 1", "10.1.0.1:8080", attribution.Fields{"port": "a/web:http"},
 			"a/web:http: slot 0 of 1, endpoint 10.1.0.1:8080", "10.1.0.1:8080", ""},
 		{"local/2/b/dns/udp/", "", "meta l4proto udp dnat ip to map", "where the client is", "10.1.0.2:53", nil,
 			"b/dns: endpoint 10.1.0.2:53, pod a/web-1, where the client was last", "10.1.0.2:53", ""},
@@ -50,7 +50,7 @@ func TestReasons(t *testing.T) {
 			"b/dns:main: remembers the client, for session affinity", "", ""},
 	} {
 		to := netip.MustParseAddrPort(test.destination)
-		why, ok := book.Sign(&reason.Rule{Table: TableName, Chain: test.chain, To: test.to, Text: test.text, Comment: test.comment,
+		why, ok := book.Sign(&attribution.Rule{Table: TableName, Chain: test.chain, To: test.to, Text: test.text, Comment: test.comment,
 			Destination: to.Addr(), Port: to.Port(), Protocol: "tcp", Known: test.known,
 			Translated: test.translated, Drawn: test.drawn})
 		if !ok || why.For != test.want {

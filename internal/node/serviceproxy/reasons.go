@@ -5,25 +5,25 @@ import (
 	"strings"
 	"sync"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // Signed says what the rules of all ages are there for, kube-proxy's as well as this proxy's. Chains named by a hash are told by the ports:
 // their Name, Protocol and Endpoints. Without them, comments say which port it is, or the rule that led to the chain does.
-func Signed(ports []service.Port) reason.Writer {
-	known := map[string]reason.Fields{}
+func Signed(ports []service.Port) attribution.Writer {
+	known := map[string]attribution.Fields{}
 	for i := range ports {
 		p := &ports[i]
 		for _, name := range []string{p.Name.String(), (&age{unnamedColon: true}).portName(p.Name)} {
-			known[hash(name, p.Protocol.Lower())] = reason.Fields{"port": p.Name.String()}
+			known[hash(name, p.Protocol.Lower())] = attribution.Fields{"port": p.Name.String()}
 			for _, e := range p.Endpoints {
-				known[hash(name, p.Protocol.Lower(), e.String())] = reason.Fields{"port": p.Name.String(), "endpoint": e.String()}
+				known[hash(name, p.Protocol.Lower(), e.String())] = attribution.Fields{"port": p.Name.String(), "endpoint": e.String()}
 			}
 		}
 	}
-	return reason.Writer{
+	return attribution.Writer{
 		Name: "service proxy", File: "internal/node/serviceproxy/generate.go",
 		Words: map[string]string{
 			"port": `[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?`, "hash": `[^\s-]+`, "to": `[^\s-]+`, "builtin": "[A-Z]+",
@@ -32,8 +32,8 @@ func Signed(ports []service.Port) reason.Writer {
 		Comments: []string{"{port} -> {endpoint}", "*for {port}", "*for {port} *", "* to {port} *", "{port}", "{port} *"},
 		Always:   always(),
 		Forms:    forms(),
-		Chains:   slices.Concat(reason.In(iptables.NAT, natChains...), reason.In(iptables.Filter, filterChains...), reason.In("", canary)),
-		Know: func(_ *reason.Rule, f reason.Fields) {
+		Chains:   slices.Concat(attribution.In(iptables.NAT, natChains...), attribution.In(iptables.Filter, filterChains...), attribution.In("", canary)),
+		Know: func(_ *attribution.Rule, f attribution.Fields) {
 			for _, word := range []string{"hash", "to"} {
 				for k, v := range known[f[word]] {
 					f.Set(k, v)
@@ -95,19 +95,19 @@ const (
 )
 
 // balancing are the rules of a chain that spreads connections over endpoints, after those that mark for masquerade.
-var balancing = []reason.Line{
+var balancing = []attribution.Line{
 	{To: chainMarkMasq, Text: "! {side} {pods}", For: outside},
 	{To: chainMarkMasq, Comment: "* cluster IP", For: anyone},
 	{To: prefixEndpoint + "{to}", Text: "-m recent --rcheck *", For: toEndpoint + ", where the client was last"},
 	{To: prefixEndpoint + "{to}", For: toEndpoint},
 }
 
-var natChains = []reason.Chain{
-	{Name: "{builtin}", For: "where the service proxy begins", Rules: []reason.Line{
+var natChains = []attribution.Chain{
+	{Name: "{builtin}", For: "where the service proxy begins", Rules: []attribution.Line{
 		{To: chainServices, For: "Services: is the packet for one of them?"},
 		{To: chainPostrouting, For: "Services: is it marked to leave with the node's address?"},
 	}},
-	{Name: chainServices, Role: reason.Dispatch, For: "finds the Service port that a packet is for, by its destination", Rules: []reason.Line{
+	{Name: chainServices, Role: attribution.Dispatch, For: "finds the Service port that a packet is for, by its destination", Rules: []attribution.Line{
 		{To: chainMarkMasq, Comment: "* cluster IP", Text: "! {side} {pods}", For: outside},
 		{To: chainMarkMasq, Comment: "* cluster IP", For: anyone},
 		{To: chainMarkMasq, Comment: "* external IP", For: "{port}: external IP, masqueraded"},
@@ -115,56 +115,56 @@ var natChains = []reason.Chain{
 		{Comment: "* {kind} IP", For: "{port}: {kind} IP"},
 		{To: chainNodePorts, For: "Services: node ports, when it is for no address of theirs"},
 	}},
-	{Name: chainNodePorts, Role: reason.Dispatch, For: "finds the Service port that a packet is for, by its node port", Rules: []reason.Line{
+	{Name: chainNodePorts, Role: attribution.Dispatch, For: "finds the Service port that a packet is for, by its node port", Rules: []attribution.Line{
 		{To: chainMarkMasq, Text: "-s {loopback}", For: "{port}: node port, from 127.0.0.0/8: must not leave with that address"},
 		{To: chainMarkMasq, For: "{port}: node port, masqueraded"},
 		{Text: "--nfacct-name *", For: "{port}: node port, counted as one at 127.0.0.0/8"},
 		{For: "{port}: node port"},
 	}},
-	{Name: prefixCluster + "{hash}", Role: reason.Balances, For: "spreads a Service port's connections over all endpoints", Rules: balancing},
-	{Name: prefixLocal + "{hash}", Role: reason.BalancesLocal, For: "spreads a Service port's connections over this node's endpoints",
+	{Name: prefixCluster + "{hash}", Role: attribution.Balances, For: "spreads a Service port's connections over all endpoints", Rules: balancing},
+	{Name: prefixLocal + "{hash}", Role: attribution.BalancesLocal, For: "spreads a Service port's connections over this node's endpoints",
 		Rules: balancing},
-	{Name: prefixExternal + "{hash}", Role: reason.Balances, For: "sends a Service port's external traffic on, by externalTrafficPolicy",
-		Rules: []reason.Line{
+	{Name: prefixExternal + "{hash}", Role: attribution.Balances, For: "sends a Service port's external traffic on, by externalTrafficPolicy",
+		Rules: []attribution.Line{
 			{Text: fromLocal, For: ofNode},
 			{To: prefixCluster + "{to}", Text: "{side} {pods}", For: ofPod},
 			{To: prefixLocal + "{to}", For: localPolicy},
 			{For: clusterPolicy},
 		}},
-	{Name: prefixFirewall + "{hash}", Role: reason.Balances, For: "lets a load balancer's source ranges in; until 1.23 all of its traffic",
-		Rules: []reason.Line{
+	{Name: prefixFirewall + "{hash}", Role: attribution.Balances, For: "lets a load balancer's source ranges in; until 1.23 all of its traffic",
+		Rules: []attribution.Line{
 			{To: chainMarkDrop, For: "{port}: no rule before took it"},
 			{To: prefixXLB + "{to}", For: localPolicy},
 			{To: prefixExternal + "{to}", For: "{port}: load balancer IP, from one of its source ranges"},
 			{Comment: "other traffic to *", For: "{port}: load balancer IP, from outside its source ranges"},
 			{For: clusterPolicy},
 		}},
-	{Name: prefixXLB + "{hash}", Role: reason.BalancesLocal,
+	{Name: prefixXLB + "{hash}", Role: attribution.BalancesLocal,
 		For: "until 1.23: external traffic over this node's endpoints, externalTrafficPolicy Local",
-		Rules: slices.Concat([]reason.Line{
+		Rules: slices.Concat([]attribution.Line{
 			{Text: fromLocal, For: ofNode},
 			{To: prefixCluster + "{to}", For: ofPod},
 			{To: chainMarkDrop, For: "{port}: no endpoint on this node"},
 		}, balancing[2:])},
-	{Name: prefixEndpoint + "{hash}", Role: reason.Endpoint, For: "translates to one endpoint", Rules: []reason.Line{
+	{Name: prefixEndpoint + "{hash}", Role: attribution.Endpoint, For: "translates to one endpoint", Rules: []attribution.Line{
 		{To: chainMarkMasq, For: "{port}: an endpoint that reaches itself through its service"},
 		{To: "DNAT", Text: "--to-destination {endpoint}", For: "{port}[: {owner}]"},
 	}},
-	{Name: chainMarkMasq, Role: reason.MasqueradeMark, For: "marks packets that are to leave with the node's address", Rules: []reason.Line{
+	{Name: chainMarkMasq, Role: attribution.MasqueradeMark, For: "marks packets that are to leave with the node's address", Rules: []attribution.Line{
 		{To: "MARK", For: "marked: to leave with the node's address"},
 	}},
-	{Name: chainMarkDrop, Role: reason.DropMark, For: "until 1.24: marks packets that KUBE-FIREWALL is to drop", Rules: []reason.Line{
+	{Name: chainMarkDrop, Role: attribution.DropMark, For: "until 1.24: marks packets that KUBE-FIREWALL is to drop", Rules: []attribution.Line{
 		{To: "MARK", For: "marked: to be dropped by " + chainFirewall},
 	}},
-	{Name: chainPostrouting, For: "gives what is marked the node's address", Rules: []reason.Line{
+	{Name: chainPostrouting, For: "gives what is marked the node's address", Rules: []attribution.Line{
 		{To: "RETURN", Text: "-m mark ! --mark *", For: "not marked by a rule of a Service"},
 		{To: "MARK", For: "the mark has done its work"},
 		{To: "MASQUERADE", For: "marked by a rule of a Service", Not: "not marked by a rule of a Service"},
 	}},
 }
 
-var filterChains = []reason.Chain{
-	{Name: "{builtin}", For: "where the service proxy begins", Rules: []reason.Line{
+var filterChains = []attribution.Chain{
+	{Name: "{builtin}", For: "where the service proxy begins", Rules: []attribution.Line{
 		{To: chainServices, For: "Services: is it for a cluster IP without endpoints?"},
 		{To: chainExternal, For: "Services: is it for another of their addresses, without endpoints here?"},
 		{To: chainNodePorts, For: "Services: is it a load balancer's health check?"},
@@ -172,33 +172,33 @@ var filterChains = []reason.Chain{
 		{To: chainProxyFW, For: "Services: is it from outside a load balancer's source ranges?"},
 		{To: chainFirewall, For: "Services: is it marked to be dropped, or from outside to 127.0.0.0/8?"},
 	}},
-	{Name: chainServices, Role: reason.Dispatch, For: "refuses what is for a cluster IP without endpoints", Rules: noEndpoints},
+	{Name: chainServices, Role: attribution.Dispatch, For: "refuses what is for a cluster IP without endpoints", Rules: noEndpoints},
 	{Name: chainExternal, For: "refuses what is for an external address or node port without endpoints here", Rules: noEndpoints},
-	{Name: chainNodePorts, For: "lets health checks of externalTrafficPolicy Local in", Rules: []reason.Line{
+	{Name: chainNodePorts, For: "lets health checks of externalTrafficPolicy Local in", Rules: []attribution.Line{
 		{To: "ACCEPT", Comment: "* health check node port", For: "{port}: health check node port"},
 	}},
-	{Name: chainForward, For: "lets Services' traffic through the node", Rules: []reason.Line{
+	{Name: chainForward, For: "lets Services' traffic through the node", Rules: []attribution.Line{
 		{Text: "--ctstate INVALID", For: "of no connection that conntrack knows"},
 		{Text: "--mark *", For: "marked by a rule of a Service to leave with the node's address"},
 		{Comment: "* pod source rule", For: "of a connection that was let through before, from a pod"},
 		{Comment: "* pod destination rule", For: "of a connection that was let through before, to a pod"},
 		{Text: "--ctstate RELATED,ESTABLISHED", For: "of a connection that was let through before"},
 	}},
-	{Name: chainProxyFW, For: "drops what a load balancer's source ranges keep out", Rules: []reason.Line{
+	{Name: chainProxyFW, For: "drops what a load balancer's source ranges keep out", Rules: []attribution.Line{
 		{To: "DROP", For: "{port}: load balancer IP, from outside its source ranges"},
 	}},
 	{Name: chainFirewall, For: "drops what is marked for it, and what comes from outside to 127.0.0.0/8; the kubelet's, too",
-		Rules: []reason.Line{
+		Rules: []attribution.Line{
 			{To: "DROP", Text: "--mark *", For: "marked to be dropped"},
 			{To: "DROP", Comment: "block incoming localnet connections",
 				For: "nobody outside reaches what listens on 127.0.0.0/8 (kubernetes issue 90259)"},
 		}},
 }
 
-var noEndpoints = []reason.Line{
+var noEndpoints = []attribution.Line{
 	{To: "REJECT", For: "{port}: has no endpoints"},
 	{To: "DROP", For: "{port}: has no local endpoints"},
 }
 
 // canary is empty: while it is there, nobody has flushed the table.
-var canary = reason.Chain{Name: chainCanary, For: "empty: while it is there, nobody has flushed the table"}
+var canary = attribution.Chain{Name: chainCanary, For: "empty: while it is there, nobody has flushed the table"}

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/pods/beneath"
+	"packetwalk.dev/internal/pods/safepath"
 )
 
 // A web server of static files: nginx and httpd as their images configure them.
@@ -138,7 +138,7 @@ func serveFile(root, name string) response {
 // openServed opens a regular file or a directory. This process has more open than the container is to see, so that links of /proc are not
 // followed.
 func openServed(full string) (file *os.File, info fs.FileInfo, err error) {
-	file, err = beneath.InRoot("/", full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	file, err = safepath.InRoot("/", full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"packetwalk.dev/internal/pods/beneath"
+	"packetwalk.dev/internal/pods/safepath"
 )
 
 // An Object is a ConfigMap or a Secret of the pod's namespace.
@@ -64,7 +64,7 @@ type Sources struct {
 }
 
 // Files are those of a volume.
-func (s Sources) Files(v *corev1.Volume) (files []beneath.File, err error) {
+func (s Sources) Files(v *corev1.Volume) (files []safepath.File, err error) {
 	parts, m, ok := Parts(v)
 	if !ok {
 		return nil, errors.New("this kind of volume is not there in a lab: " +
@@ -80,20 +80,20 @@ func (s Sources) Files(v *corev1.Volume) (files []beneath.File, err error) {
 	return files, nil
 }
 
-func (s Sources) part(p corev1.VolumeProjection, m *int32) ([]beneath.File, error) {
+func (s Sources) part(p corev1.VolumeProjection, m *int32) ([]safepath.File, error) {
 	switch {
 	case p.ConfigMap != nil:
 		return s.object(Object{ConfigMap, p.ConfigMap.Name}, p.ConfigMap.Items, m, p.ConfigMap.Optional)
 	case p.Secret != nil:
 		return s.object(Object{Secret, p.Secret.Name}, p.Secret.Items, m, p.Secret.Optional)
 	case p.DownwardAPI != nil:
-		var files []beneath.File
+		var files []safepath.File
 		for _, item := range p.DownwardAPI.Items {
 			value, err := s.Field(item)
 			if err != nil {
 				return nil, err
 			}
-			files = append(files, beneath.File{Name: item.Path, Data: []byte(value), Mode: mode(item.Mode, m)})
+			files = append(files, safepath.File{Name: item.Path, Data: []byte(value), Mode: mode(item.Mode, m)})
 		}
 		return files, nil
 	case p.ServiceAccountToken != nil:
@@ -101,7 +101,7 @@ func (s Sources) part(p corev1.VolumeProjection, m *int32) ([]beneath.File, erro
 		if err != nil {
 			return nil, fmt.Errorf("failed to fetch token: %w", err)
 		}
-		return []beneath.File{{Name: p.ServiceAccountToken.Path, Data: []byte(token), Mode: mode(m)}}, nil
+		return []safepath.File{{Name: p.ServiceAccountToken.Path, Data: []byte(token), Mode: mode(m)}}, nil
 	}
 	return nil, errors.New("this source of a projected volume is not there in a lab")
 }
@@ -115,7 +115,7 @@ func mode(of ...*int32) os.FileMode {
 }
 
 // object are the keys of an object as files: all of them, or the items.
-func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *bool) (files []beneath.File, err error) {
+func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *bool) (files []safepath.File, err error) {
 	optional := mayMiss != nil && *mayMiss
 	data, err := s.Object(o)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *b
 	}
 	if len(items) == 0 {
 		for k, b := range data {
-			files = append(files, beneath.File{Name: k, Data: b, Mode: mode(m)})
+			files = append(files, safepath.File{Name: k, Data: b, Mode: mode(m)})
 		}
 		return files, nil
 	}
@@ -138,7 +138,7 @@ func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *b
 		if !ok {
 			return nil, fmt.Errorf("references non-existent config key: %s", item.Key)
 		}
-		files = append(files, beneath.File{Name: item.Path, Data: b, Mode: mode(item.Mode, m)})
+		files = append(files, safepath.File{Name: item.Path, Data: b, Mode: mode(item.Mode, m)})
 	}
 	return files, nil
 }

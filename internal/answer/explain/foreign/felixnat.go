@@ -3,7 +3,7 @@ package foreign
 import (
 	"net/netip"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 )
 
 // Pool is a Calico IPPool.
@@ -15,24 +15,24 @@ type Pool struct {
 
 // felixNAT describes felix's nat chains, which masquerade what pods of pools with natOutgoing send outside every pool
 // (felix/rules/nat.go, felix/dataplane/linux/masq_mgr.go).
-func felixNAT() []reason.Chain {
-	begins := func(from, to, what string) reason.Chain {
-		return reason.Chain{Name: from, For: "where Calico's nat begins", Rules: []reason.Line{{To: to, For: "Calico: " + what}}}
+func felixNAT() []attribution.Chain {
+	begins := func(from, to, what string) attribution.Chain {
+		return attribution.Chain{Name: from, For: "where Calico's nat begins", Rules: []attribution.Line{{To: to, For: "Calico: " + what}}}
 	}
-	leads := []reason.Line{
+	leads := []attribution.Line{
 		{To: "cali-fip-dnat", For: "Calico: floating addresses, of which Kubernetes has none"},
 		{To: "cali-fip-snat", For: "Calico: floating addresses, of which Kubernetes has none"},
 		{To: "cali-nat-outgoing", For: "Calico: is it from a pool with natOutgoing?"},
 	}
-	return reason.In("nat",
+	return attribution.In("nat",
 		begins("PREROUTING", "cali-PREROUTING", "destinations of what comes in"),
 		begins("OUTPUT", "cali-OUTPUT", "destinations of the node's own packets"),
 		begins("POSTROUTING", "cali-POSTROUTING", "sources of what leaves"),
-		reason.Chain{Name: "cali-PREROUTING", For: "destinations of what comes in", Rules: leads[:1]},
-		reason.Chain{Name: "cali-OUTPUT", For: "destinations of the node's own packets", Rules: leads[:1]},
-		reason.Chain{Name: "cali-POSTROUTING", For: "sources of what leaves", Rules: leads[1:]},
-		reason.Chain{Name: "cali-nat-outgoing", For: "gives what pools with natOutgoing send outside every pool the node's address",
-			Rules: []reason.Line{{
+		attribution.Chain{Name: "cali-PREROUTING", For: "destinations of what comes in", Rules: leads[:1]},
+		attribution.Chain{Name: "cali-OUTPUT", For: "destinations of the node's own packets", Rules: leads[:1]},
+		attribution.Chain{Name: "cali-POSTROUTING", For: "sources of what leaves", Rules: leads[1:]},
+		attribution.Chain{Name: "cali-nat-outgoing", For: "gives what pools with natOutgoing send outside every pool the node's address",
+			Rules: []attribution.Line{{
 				To: "MASQUERADE",
 				For: "Calico[ pool {pool} has natOutgoing, and no pool holds the destination|" +
 					": from a pool with natOutgoing to a destination outside every pool]",
@@ -40,8 +40,8 @@ func felixNAT() []reason.Chain {
 					" pool {pool} has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do|" +
 					": from no pool with natOutgoing, or to one of the pools]",
 			}}},
-		reason.Chain{Name: "cali-fip-dnat", For: "empty with Kubernetes: OpenStack's floating addresses"},
-		reason.Chain{Name: "cali-fip-snat", For: "empty with Kubernetes: OpenStack's floating addresses"},
+		attribution.Chain{Name: "cali-fip-dnat", For: "empty with Kubernetes: OpenStack's floating addresses"},
+		attribution.Chain{Name: "cali-fip-snat", For: "empty with Kubernetes: OpenStack's floating addresses"},
 	)
 }
 
@@ -71,7 +71,7 @@ func (all poolsOf) narrowest(a netip.Addr, natOutgoing bool) Pool {
 }
 
 // know sets the fields of cali-nat-outgoing's rule: the pools of the packet's source and destination.
-func (all poolsOf) know(r *reason.Rule, f reason.Fields) {
+func (all poolsOf) know(r *attribution.Rule, f attribution.Fields) {
 	from, to := all.narrowest(r.Source, true).Name, all.narrowest(r.Destination, false).Name
 	f.Set("pool", from)
 	switch {

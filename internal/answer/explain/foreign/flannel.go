@@ -1,10 +1,10 @@
 package foreign
 
-import "packetwalk.dev/internal/model/reason"
+import "packetwalk.dev/internal/model/attribution"
 
 // flannel is flannel's masquerading and forwarding (flannel-io/flannel, pkg/trafficmngr), which k3s has, too: in its own chains of
 // iptables, or in its own table of nftables. The rules of versions without such chains name nobody.
-func flannel() reason.Writer {
+func flannel() attribution.Writer {
 	const (
 		within   = "flannel: from a pod to a pod: keeps the pod's address"
 		outside  = "flannel: from a pod to outside the pods' network: leaves with the node's address"
@@ -13,29 +13,29 @@ func flannel() reason.Writer {
 		marked   = "flannel: kube-proxy has marked it to be masqueraded: left to kube-proxy"
 		accepted = "flannel: from or to a pod: forwarded"
 	)
-	chain := func(table, name, purpose string, rules ...reason.Line) reason.Chain {
-		return reason.Chain{Table: table, Name: name, For: purpose, Rules: rules}
+	chain := func(table, name, purpose string, rules ...attribution.Line) attribution.Chain {
+		return attribution.Chain{Table: table, Name: name, For: purpose, Rules: rules}
 	}
-	return reason.Writer{
+	return attribution.Writer{
 		Name: "flannel", File: "internal/answer/explain/foreign/flannel.go",
 		Words: map[string]string{"cidr": `[0-9a-f.:]+/[0-9]+`, "other": `[0-9a-f.:]+/[0-9]+`, "side": "[sd]"},
-		Chains: []reason.Chain{
-			chain("nat", "POSTROUTING", "where flannel begins", reason.Line{To: "FLANNEL-POSTRTG", For: "flannel: is it masqueraded?"}),
-			chain("filter", "FORWARD", "where flannel begins", reason.Line{To: "FLANNEL-FWD", For: "flannel: is it from or to a pod?"}),
-			chain("filter", "FLANNEL-FWD", "lets pods' packets be forwarded", reason.Line{To: "ACCEPT", Text: "-{side} {cidr} *", For: accepted}),
+		Chains: []attribution.Chain{
+			chain("nat", "POSTROUTING", "where flannel begins", attribution.Line{To: "FLANNEL-POSTRTG", For: "flannel: is it masqueraded?"}),
+			chain("filter", "FORWARD", "where flannel begins", attribution.Line{To: "FLANNEL-FWD", For: "flannel: is it from or to a pod?"}),
+			chain("filter", "FLANNEL-FWD", "lets pods' packets be forwarded", attribution.Line{To: "ACCEPT", Text: "-{side} {cidr} *", For: accepted}),
 			chain("nat", "FLANNEL-POSTRTG", "which source pods have outside their network",
-				reason.Line{To: "RETURN", Text: "--mark 0x4000/0x4000 *", For: marked},
-				reason.Line{To: "RETURN", Text: "! -s {other} -d {cidr} *", For: external},
-				reason.Line{To: "RETURN", Text: "-s {other} -d {cidr} *", For: within},
-				reason.Line{To: "MASQUERADE", Text: "! -s {other} -d {cidr} *", For: toPod},
-				reason.Line{To: "MASQUERADE", Text: "-s {cidr} ! -d {other} *", For: outside}),
-			chain("flannel-ipv{version}", "forward", "lets pods' packets be forwarded", reason.Line{To: "accept", For: accepted}),
+				attribution.Line{To: "RETURN", Text: "--mark 0x4000/0x4000 *", For: marked},
+				attribution.Line{To: "RETURN", Text: "! -s {other} -d {cidr} *", For: external},
+				attribution.Line{To: "RETURN", Text: "-s {other} -d {cidr} *", For: within},
+				attribution.Line{To: "MASQUERADE", Text: "! -s {other} -d {cidr} *", For: toPod},
+				attribution.Line{To: "MASQUERADE", Text: "-s {cidr} ! -d {other} *", For: outside}),
+			chain("flannel-ipv{version}", "forward", "lets pods' packets be forwarded", attribution.Line{To: "accept", For: accepted}),
 			chain("flannel-ipv{version}", "postrtg", "which source pods have outside their network",
-				reason.Line{To: "return", Text: "meta mark 0x00004000 *", For: marked},
-				reason.Line{To: "return", Text: "saddr {other} * daddr {cidr} *", For: within},
-				reason.Line{To: "return", Text: "saddr != {other} * daddr {cidr} *", For: "flannel: to a pod, from outside the pods of this node"},
-				reason.Line{To: "masquerade", Text: "saddr != {other} *", For: toPod},
-				reason.Line{To: "masquerade", Text: "saddr {cidr} *", For: outside}),
+				attribution.Line{To: "return", Text: "meta mark 0x00004000 *", For: marked},
+				attribution.Line{To: "return", Text: "saddr {other} * daddr {cidr} *", For: within},
+				attribution.Line{To: "return", Text: "saddr != {other} * daddr {cidr} *", For: "flannel: to a pod, from outside the pods of this node"},
+				attribution.Line{To: "masquerade", Text: "saddr != {other} *", For: toPod},
+				attribution.Line{To: "masquerade", Text: "saddr {cidr} *", For: outside}),
 		},
 	}
 }

@@ -3,28 +3,28 @@ package foreign
 import (
 	"strings"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 )
 
 // kubeProxy is kube-proxy's nftables mode (k8s.io/kubernetes pkg/proxy/nftables/proxier.go). Its chains have the names of what they are for
 // in them; of names that would be too long only a part (hashAndTruncate there).
-func kubeProxy() reason.Writer {
+func kubeProxy() attribution.Writer {
 	const (
 		of       = "-{id}-{service}/{proto}/{name}"
 		end      = "endpoint-{to}-{service}/{proto}/{name}__{address}/{number}"
 		external = "{port}, externalTrafficPolicy "
 	)
-	chain := func(name, purpose string, role reason.Role, rules ...reason.Line) reason.Chain {
-		return reason.Chain{Table: "kube-proxy", Name: name, For: purpose, Role: role, Rules: rules}
+	chain := func(name, purpose string, role attribution.Role, rules ...attribution.Line) attribution.Chain {
+		return attribution.Chain{Table: "kube-proxy", Name: name, For: purpose, Role: role, Rules: rules}
 	}
-	balancing := []reason.Line{
+	balancing := []attribution.Line{
 		{To: "mark-for-masquerade", Text: "* != *", For: "{port}: cluster IP, from outside the pods' range"},
 		{To: "mark-for-masquerade", For: "{port}: cluster IP, masqueraded whoever asks"},
 		{To: end, Text: "@affinity-{set}", For: "{port}: endpoint {endpoint}[, {owner}], where the client was last"},
 		{To: end, For: "{port}: endpoint {endpoint}[, {owner}]"},
 		{Text: "numgen random mod *", For: "{port}: one of its endpoints"},
 	}
-	toServices := []reason.Line{
+	toServices := []attribution.Line{
 		{To: "services", For: "Services: is the packet for one of them?"},
 		{To: "masquerading", For: "Services: is it marked to leave with the node's address?"},
 		{To: "firewall-check", For: "Services: is it from outside a load balancer's source ranges?"},
@@ -32,57 +32,57 @@ func kubeProxy() reason.Writer {
 		{To: "nodeport-endpoints-check", For: "Services: is it for a node port without endpoints?"},
 		{To: "cluster-ips-check", For: "Services: is it for a cluster IP's port that nobody has?"},
 	}
-	return reason.Writer{
+	return attribution.Writer{
 		Name: "kube-proxy, nftables mode", File: "internal/answer/explain/foreign/kubeproxy.go", Know: knowKubeProxy,
 		Words: map[string]string{
 			"id": "[A-Z0-9]+", "to": "[A-Z0-9]+", "service": "[^/]+/[^/]+", "proto": "tcp|udp|sctp", "name": "[a-z0-9-]*", "base": "filter|nat",
 			"address": "[0-9a-f.]+", "number": "[0-9]+", "set": "[^ ]+",
 			"hook": "prerouting|input|forward|output|postrouting|prerouting-pre-dnat|output-pre-dnat|output-post-dnat",
 		},
-		Chains: []reason.Chain{
-			chain("{base}-{hook}", "where kube-proxy begins", reason.NoRole, toServices...),
-			chain("services", "finds the Service port that a packet is for", reason.Dispatch,
-				reason.Line{To: "{kind}" + of, Text: "vmap @service-ips", For: "{port}: an IP of it"},
-				reason.Line{To: "{kind}" + of, Text: "vmap @service-nodeports", For: "{port}: node port"},
-				reason.Line{Text: "vmap @service-ips", For: "Services: by destination and port"},
-				reason.Line{Text: "vmap @service-nodeports", For: "Services: by node port, at an address of the node"}),
-			chain("service"+of, "spreads a Service port's connections over all endpoints", reason.Balances, balancing...),
-			chain("local"+of, "spreads a Service port's connections over this node's endpoints", reason.BalancesLocal, balancing...),
-			chain("external"+of, "sends a Service port's external traffic on, by externalTrafficPolicy", reason.Balances,
-				reason.Line{Text: "fib saddr type local *", For: external + "Local, from the node itself"},
-				reason.Line{Comment: "short-circuit pod traffic", For: external + "Local, from a pod: as to the cluster IP"},
-				reason.Line{To: "local" + of, For: external + "Local"},
-				reason.Line{For: external + "Cluster"}),
-			chain("firewall"+of, "drops what a load balancer's source ranges keep out", reason.Balances,
-				reason.Line{To: "drop", For: "{port}: load balancer IP, from outside its source ranges"}),
-			chain("endpoint-{id}-{service}/{proto}/{name}__{address}/{number}", "translates to one endpoint", reason.Endpoint,
-				reason.Line{To: "mark-for-masquerade", For: "{port}: an endpoint that reaches itself through its service"},
-				reason.Line{Text: "update @affinity-{set} *", For: "{port}: remembers the client, for session affinity"},
-				reason.Line{Text: "dnat *", For: "{port}[: {owner}]"}),
-			chain("mark-for-masquerade", "marks packets that are to leave with the node's address", reason.MasqueradeMark,
-				reason.Line{For: "marked: to leave with the node's address"}),
-			chain("masquerading", "gives what is marked the node's address", reason.NoRole,
-				reason.Line{To: "return", For: "not marked by a rule of a Service"},
-				reason.Line{To: "masquerade", For: "marked by a rule of a Service"},
-				reason.Line{For: "the mark has done its work"}),
-			chain("reject-chain", "refuses what is for a Service without endpoints", reason.NoRole,
-				reason.Line{For: "Services: it has no endpoints"}),
-			chain("service-endpoints-check", "finds what is for a Service without endpoints", reason.NoRole,
-				reason.Line{For: "Services: is it for one without endpoints?"}),
-			chain("nodeport-endpoints-check", "finds what is for a node port without endpoints", reason.NoRole,
-				reason.Line{For: "Services: is it for a node port without endpoints?"}),
-			chain("firewall-check", "finds what is for a load balancer with source ranges", reason.NoRole,
-				reason.Line{To: "firewall" + of, For: "{port}: load balancer IP, from its source ranges?"},
-				reason.Line{For: "Services: is it from outside a load balancer's source ranges?"}),
-			chain("cluster-ips-check", "refuses what is for a cluster IP, but for no port of its Service", reason.NoRole,
-				reason.Line{Text: "@cluster-ips *", For: "Services: a cluster IP, but no port of its Service"},
-				reason.Line{To: "drop", For: "Services: in the cluster IPs' range, but nobody's"}),
+		Chains: []attribution.Chain{
+			chain("{base}-{hook}", "where kube-proxy begins", attribution.NoRole, toServices...),
+			chain("services", "finds the Service port that a packet is for", attribution.Dispatch,
+				attribution.Line{To: "{kind}" + of, Text: "vmap @service-ips", For: "{port}: an IP of it"},
+				attribution.Line{To: "{kind}" + of, Text: "vmap @service-nodeports", For: "{port}: node port"},
+				attribution.Line{Text: "vmap @service-ips", For: "Services: by destination and port"},
+				attribution.Line{Text: "vmap @service-nodeports", For: "Services: by node port, at an address of the node"}),
+			chain("service"+of, "spreads a Service port's connections over all endpoints", attribution.Balances, balancing...),
+			chain("local"+of, "spreads a Service port's connections over this node's endpoints", attribution.BalancesLocal, balancing...),
+			chain("external"+of, "sends a Service port's external traffic on, by externalTrafficPolicy", attribution.Balances,
+				attribution.Line{Text: "fib saddr type local *", For: external + "Local, from the node itself"},
+				attribution.Line{Comment: "short-circuit pod traffic", For: external + "Local, from a pod: as to the cluster IP"},
+				attribution.Line{To: "local" + of, For: external + "Local"},
+				attribution.Line{For: external + "Cluster"}),
+			chain("firewall"+of, "drops what a load balancer's source ranges keep out", attribution.Balances,
+				attribution.Line{To: "drop", For: "{port}: load balancer IP, from outside its source ranges"}),
+			chain("endpoint-{id}-{service}/{proto}/{name}__{address}/{number}", "translates to one endpoint", attribution.Endpoint,
+				attribution.Line{To: "mark-for-masquerade", For: "{port}: an endpoint that reaches itself through its service"},
+				attribution.Line{Text: "update @affinity-{set} *", For: "{port}: remembers the client, for session affinity"},
+				attribution.Line{Text: "dnat *", For: "{port}[: {owner}]"}),
+			chain("mark-for-masquerade", "marks packets that are to leave with the node's address", attribution.MasqueradeMark,
+				attribution.Line{For: "marked: to leave with the node's address"}),
+			chain("masquerading", "gives what is marked the node's address", attribution.NoRole,
+				attribution.Line{To: "return", For: "not marked by a rule of a Service"},
+				attribution.Line{To: "masquerade", For: "marked by a rule of a Service"},
+				attribution.Line{For: "the mark has done its work"}),
+			chain("reject-chain", "refuses what is for a Service without endpoints", attribution.NoRole,
+				attribution.Line{For: "Services: it has no endpoints"}),
+			chain("service-endpoints-check", "finds what is for a Service without endpoints", attribution.NoRole,
+				attribution.Line{For: "Services: is it for one without endpoints?"}),
+			chain("nodeport-endpoints-check", "finds what is for a node port without endpoints", attribution.NoRole,
+				attribution.Line{For: "Services: is it for a node port without endpoints?"}),
+			chain("firewall-check", "finds what is for a load balancer with source ranges", attribution.NoRole,
+				attribution.Line{To: "firewall" + of, For: "{port}: load balancer IP, from its source ranges?"},
+				attribution.Line{For: "Services: is it from outside a load balancer's source ranges?"}),
+			chain("cluster-ips-check", "refuses what is for a cluster IP, but for no port of its Service", attribution.NoRole,
+				attribution.Line{Text: "@cluster-ips *", For: "Services: a cluster IP, but no port of its Service"},
+				attribution.Line{To: "drop", For: "Services: in the cluster IPs' range, but nobody's"}),
 		},
 	}
 }
 
 // knowKubeProxy reads what chains' names have: a port's name, an endpoint with dots for an IPv6 address's colons.
-func knowKubeProxy(_ *reason.Rule, f reason.Fields) {
+func knowKubeProxy(_ *attribution.Rule, f attribution.Fields) {
 	port := f["service"]
 	if f["name"] != "" {
 		port += ":" + f["name"]

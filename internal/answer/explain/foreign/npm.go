@@ -1,41 +1,41 @@
 package foreign
 
-import "packetwalk.dev/internal/model/reason"
+import "packetwalk.dev/internal/model/attribution"
 
 // npm is Azure Network Policy Manager, version 2 (azure-container-networking, npm/pkg/dataplane/policies): of a policy's rules the comment
 // names what they look for.
-func npm() reason.Writer {
-	chain := func(name, purpose string, rules ...reason.Line) reason.Chain {
-		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
+func npm() attribution.Writer {
+	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
+		return attribution.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
 	}
-	rules := []reason.Line{
+	rules := []attribution.Line{
 		{To: "AZURE-NPM-ACCEPT", Comment: "{rule}", For: "Azure NPM: allowed: {rule}"},
 		{To: "AZURE-NPM-INGRESS-ALLOW-MARK", Comment: "{rule}", For: "Azure NPM: allowed in: {rule}"},
 		{To: "MARK", Comment: "{rule}", For: "Azure NPM: denied unless another policy allows it: {rule}"},
 	}
-	return reason.Writer{
+	return attribution.Writer{
 		Name: "Azure NPM", File: "internal/answer/explain/foreign/npm.go",
 		Words: map[string]string{"policy": `[^\s]+?`, "rule": ".+", "number": "[0-9]+", "rest": ".*"},
-		Chains: []reason.Chain{
-			chain("FORWARD", "where Azure NPM begins", reason.Line{To: "AZURE-NPM", For: "Azure NPM: do network policies allow it?"}),
-			{Table: "filter", Name: "AZURE-NPM", Role: reason.NetworkPolicy, For: "network policies", Rules: []reason.Line{
+		Chains: []attribution.Chain{
+			chain("FORWARD", "where Azure NPM begins", attribution.Line{To: "AZURE-NPM", For: "Azure NPM: do network policies allow it?"}),
+			{Table: "filter", Name: "AZURE-NPM", Role: attribution.NetworkPolicy, For: "network policies", Rules: []attribution.Line{
 				{To: "AZURE-NPM-INGRESS", For: "Azure NPM: policies of the receiver"},
 				{To: "AZURE-NPM-EGRESS", For: "Azure NPM: policies of the sender"},
 				{To: "AZURE-NPM-ACCEPT", For: "Azure NPM: no policy denies it"}}},
 			chain("AZURE-NPM-INGRESS", "policies of the receiver",
-				reason.Line{To: "AZURE-NPM-INGRESS-{number}", Comment: "INGRESS-POLICY-{policy}-TO-{rest}",
+				attribution.Line{To: "AZURE-NPM-INGRESS-{number}", Comment: "INGRESS-POLICY-{policy}-TO-{rest}",
 					For: "Azure NPM: policy {policy} chooses the receiver"},
-				reason.Line{To: "DROP", For: "Azure NPM: policies choose the receiver, and none allows it"}),
+				attribution.Line{To: "DROP", For: "Azure NPM: policies choose the receiver, and none allows it"}),
 			chain("AZURE-NPM-EGRESS", "policies of the sender",
-				reason.Line{To: "AZURE-NPM-EGRESS-{number}", Comment: "EGRESS-POLICY-{policy}-FROM-{rest}",
+				attribution.Line{To: "AZURE-NPM-EGRESS-{number}", Comment: "EGRESS-POLICY-{policy}-FROM-{rest}",
 					For: "Azure NPM: policy {policy} chooses the sender"},
-				reason.Line{To: "DROP", For: "Azure NPM: policies choose the sender, and none allows it"},
-				reason.Line{To: "AZURE-NPM-ACCEPT", For: "Azure NPM: no policy of the sender denies what the receiver's allow"}),
+				attribution.Line{To: "DROP", For: "Azure NPM: policies choose the sender, and none allows it"},
+				attribution.Line{To: "AZURE-NPM-ACCEPT", For: "Azure NPM: no policy of the sender denies what the receiver's allow"}),
 			chain("AZURE-NPM-INGRESS-ALLOW-MARK", "what a policy of the receiver allows",
-				reason.Line{To: "MARK", For: "Azure NPM: marked as allowed by the receiver's policies"},
-				reason.Line{To: "AZURE-NPM-EGRESS", For: "Azure NPM: policies of the sender"}),
+				attribution.Line{To: "MARK", For: "Azure NPM: marked as allowed by the receiver's policies"},
+				attribution.Line{To: "AZURE-NPM-EGRESS", For: "Azure NPM: policies of the sender"}),
 			chain("AZURE-NPM-ACCEPT", "what is allowed",
-				reason.Line{To: "MARK", Comment: "CLEAR-AZURE-NPM-MARKS", For: "Azure NPM: the marks of the policies are removed"}, reason.Line{To: "ACCEPT", For: "Azure NPM: policies allow it"}),
+				attribution.Line{To: "MARK", Comment: "CLEAR-AZURE-NPM-MARKS", For: "Azure NPM: the marks of the policies are removed"}, attribution.Line{To: "ACCEPT", For: "Azure NPM: policies allow it"}),
 			chain("AZURE-NPM-INGRESS-{number}", "a policy's rules for what is received", rules...),
 			chain("AZURE-NPM-EGRESS-{number}", "a policy's rules for what is sent", rules...),
 		},

@@ -1,33 +1,33 @@
 package foreign
 
-import "packetwalk.dev/internal/model/reason"
+import "packetwalk.dev/internal/model/attribution"
 
 // portmap is CNI's plugin for host ports (containernetworking/plugins, plugins/meta/portmap/portmap_iptables.go).
-func portmap() reason.Writer {
-	chain := func(name, purpose string, rules ...reason.Line) reason.Chain {
-		return reason.Chain{Table: "nat", Name: name, For: purpose, Rules: rules}
+func portmap() attribution.Writer {
+	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
+		return attribution.Chain{Table: "nat", Name: name, For: purpose, Rules: rules}
 	}
-	begins := reason.Line{To: "CNI-HOSTPORT-DNAT", For: "portmap: is it for a host port?"}
-	return reason.Writer{
+	begins := attribution.Line{To: "CNI-HOSTPORT-DNAT", For: "portmap: is it for a host port?"}
+	return attribution.Writer{
 		Name: "CNI portmap", File: "internal/answer/explain/foreign/portmap.go",
 		Words: map[string]string{"net": `[^"\\]+`, "id": `[^"\\]+`},
-		Chains: []reason.Chain{
+		Chains: []attribution.Chain{
 			chain("PREROUTING", "where portmap begins", begins),
 			chain("OUTPUT", "where portmap begins", begins),
-			chain("POSTROUTING", "where portmap ends", reason.Line{To: "CNI-HOSTPORT-MASQ",
+			chain("POSTROUTING", "where portmap ends", attribution.Line{To: "CNI-HOSTPORT-MASQ",
 				For: "portmap: is it marked to leave with the node's address?"}),
 			chain("CNI-HOSTPORT-DNAT", "finds the container of a host port",
-				reason.Line{To: "CNI-DN-{hash}", Text: "--dports {ports}", For: "portmap: host ports {ports}"}),
+				attribution.Line{To: "CNI-DN-{hash}", Text: "--dports {ports}", For: "portmap: host ports {ports}"}),
 			chain("CNI-DN-{hash}", "one container's host ports",
-				reason.Line{To: "CNI-HOSTPORT-SETMARK", Text: "-s 127.0.0.1/32 *--dport {port}",
+				attribution.Line{To: "CNI-HOSTPORT-SETMARK", Text: "-s 127.0.0.1/32 *--dport {port}",
 					For: "portmap: host port {port}, from the node itself"},
-				reason.Line{To: "CNI-HOSTPORT-SETMARK", Text: "-s {container} *--dport {port}",
+				attribution.Line{To: "CNI-HOSTPORT-SETMARK", Text: "-s {container} *--dport {port}",
 					For: "portmap: host port {port}, from {container}, which may be its container"},
-				reason.Line{To: "DNAT", Text: "--dport {port} -j DNAT --to-destination {end}", For: "portmap: host port {port} of {end}"}),
+				attribution.Line{To: "DNAT", Text: "--dport {port} -j DNAT --to-destination {end}", For: "portmap: host port {port} of {end}"}),
 			chain("CNI-HOSTPORT-SETMARK", "marks packets that are to leave with the node's address",
-				reason.Line{To: "MARK", For: "portmap: marked, to leave with the node's address"}),
+				attribution.Line{To: "MARK", For: "portmap: marked, to leave with the node's address"}),
 			chain("CNI-HOSTPORT-MASQ", "gives what is marked the node's address",
-				reason.Line{To: "MASQUERADE", For: "portmap: marked, leaves with the node's address"}),
+				attribution.Line{To: "MASQUERADE", For: "portmap: marked, leaves with the node's address"}),
 		},
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/netip"
 
-	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/attribution"
 )
 
 // Rule is a rule as ebtables' own command line has it, chain first, and the table that it stands in.
@@ -54,24 +54,24 @@ func Deduplicate(bridge net.HardwareAddr, veth string, gateway netip.Addr, pods 
 }
 
 // Signed says what the rules are there for, of Azure CNI (azure-container-networking, network/ebtables) and kubenet as well as ours.
-func Signed() reason.Writer {
-	table := func(table, name, purpose string, rules ...reason.Line) reason.Chain {
-		return reason.Chain{Family: reason.Bridge, Table: table, Name: name, For: purpose, Rules: rules}
+func Signed() attribution.Writer {
+	table := func(table, name, purpose string, rules ...attribution.Line) attribution.Chain {
+		return attribution.Chain{Family: attribution.Bridge, Table: table, Name: name, For: purpose, Rules: rules}
 	}
-	return reason.Writer{
+	return attribution.Writer{
 		Name: "CNI plugin", File: "internal/node/cni/ebrules/ebrules.go",
-		Chains: []reason.Chain{
+		Chains: []attribution.Chain{
 			table("nat", "POSTROUTING", "Azure CNI: the link-layer source of what leaves by the NIC",
-				reason.Line{To: "snat", Text: "-s Unicast -o {nic} -j snat", For: "Azure CNI: frames leave with the NIC's own address"}),
+				attribution.Line{To: "snat", Text: "-s Unicast -o {nic} -j snat", For: "Azure CNI: frames leave with the NIC's own address"}),
 			table("nat", "PREROUTING", "Azure CNI: the link-layer destination of what comes in, and answers to ARP",
-				reason.Line{To: "arpreply", Text: "--arp-ip-dst {address}", For: "Azure CNI: the node answers ARP for itself and its pods"},
-				reason.Line{To: "dnat", Text: "--arp-op Reply", For: "Azure CNI: answers to ARP go to every pod"},
-				reason.Line{To: "dnat", Text: "--ip-dst {address}", For: "Azure CNI: frames for a pod go to its own address"}),
+				attribution.Line{To: "arpreply", Text: "--arp-ip-dst {address}", For: "Azure CNI: the node answers ARP for itself and its pods"},
+				attribution.Line{To: "dnat", Text: "--arp-op Reply", For: "Azure CNI: answers to ARP go to every pod"},
+				attribution.Line{To: "dnat", Text: "--ip-dst {address}", For: "Azure CNI: frames for a pod go to its own address"}),
 			table("filter", "OUTPUT", "kubenet: where its chain begins",
-				reason.Line{To: Dedup, For: "kubenet: is it a copy that its promiscuous bridge sends twice?"}),
+				attribution.Line{To: Dedup, For: "kubenet: is it a copy that its promiscuous bridge sends twice?"}),
 			table("filter", Dedup, "kubenet: one copy of what its promiscuous bridge sends twice",
-				reason.Line{To: "ACCEPT", Text: "--ip-src {gateway}", For: "kubenet: from the bridge's own address, which is no copy"},
-				reason.Line{To: "DROP", Text: "--ip-src {pods}", For: "kubenet: one copy of what its promiscuous bridge sends twice"}),
+				attribution.Line{To: "ACCEPT", Text: "--ip-src {gateway}", For: "kubenet: from the bridge's own address, which is no copy"},
+				attribution.Line{To: "DROP", Text: "--ip-src {pods}", For: "kubenet: one copy of what its promiscuous bridge sends twice"}),
 		},
 	}
 }

@@ -1,0 +1,298 @@
+package endpoint
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// End is one end of a walk as a user names it. The zero value is no end.
+//
+//	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT|:PORTNAME]   deploy/[NAMESPACE/]NAME[:PORT]   node/NAME[:PORT]
+//	vm/NAME[:PORT]   netns/NAME[:PORT]   internet[/NAME][:PORT]   DNSNAME[:PORT]
+//	ADDRESS[:PORT], an IPv6 address in brackets when a port follows
+type End struct {
+	Kind      Kind
+	Namespace string // of a pod, service or Deployment; "" where none was given
+	Name      string // "" for an address, and for any host of the internet
+	Address   netip.Addr
+	Port      uint16 // 0 where none was given
+	PortName  string // of a service's port, instead of Port
+}
+
+// Kind is what an end names.
+type Kind string
+
+// The kinds of ends, as they are written.
+const (
+	Pod        Kind = "pod"
+	Service    Kind = "svc"
+	Deployment Kind = "deploy"
+	Node       Kind = "node"
+	VM         Kind = "vm"
+	NetNS      Kind = "netns" // a network namespace of a captured machine that is no pod
+	Internet   Kind = "internet"
+	DNSName    Kind = "name"    // not written: the name stands alone
+	Address    Kind = "address" // not written: the address stands alone
+)
+
+// forms are what may be written for each kind, for errors.
+var forms = map[Kind]string{
+	Pod: "pod/[NAMESPACE/]NAME[:PORT]", Service: "svc/[NAMESPACE/]NAME[:PORT]", Deployment: "deploy/[NAMESPACE/]NAME[:PORT]",
+	Node: "node/NAME[:PORT]", VM: "vm/NAME[:PORT]", NetNS: "netns/NAME[:PORT]", Internet: "internet[/NAME][:PORT]",
+	DNSName: "a DNS name such as NAME.NAMESPACE.svc.cluster.local[:PORT]", Address: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
+}
+
+// otherNames are kubectl's other names of a kind, and what else people write.
+var otherNames = map[string]Kind{
+	"pods": Pod, "po": Pod, "service": Service, "services": Service,
+	"deployment": Deployment, "deployments": Deployment, "nodes": Node, "no": Node, "vms": VM,
+}
+
+// groups are the API groups of the kinds that Kubernetes has, as kubectl writes them behind a kind's name: KIND.GROUP, KIND.VERSION.GROUP.
+var groups = map[Kind][]string{
+	Pod: {"v1."}, Service: {"v1."}, Node: {"v1."}, Deployment: {"apps", "v1.apps"},
+}
+
+// kindOf reads a kind as kubectl takes it; what is none stays as it is.
+func kindOf(s string) (Kind, error) {
+	name, group, qualified := strings.Cut(s, ".")
+	kind, ok := otherNames[name]
+	if !ok {
+		kind = Kind(name)
+	}
+	switch {
+	case !qualified:
+		return kind, nil
+	case groups[kind] == nil:
+		return Kind(s), nil
+	case !slices.Contains(groups[kind], group):
+		return "", fmt.Errorf("there is no %s of the API group %q; want %s", kind, group, forms[kind])
+	}
+	return kind, nil
+}
+
+// Parse reads an end. Its errors say what to write instead.
+func Parse(s string) (End, error) {
+	e, err := parse(s)
+	if err != nil {
+		return End{}, fmt.Errorf("end %q: %w", s, err)
+	}
+	return e, nil
+}
+
+func parse(s string) (End, error) {
+	if s == "" {
+		return End{}, fmt.Errorf("is empty; want for example pod/NAME, svc/NAME:80, node/NAME, internet or an address")
+	}
+	if strings.Contains(s, "://") {
+		return End{}, fmt.Errorf("is a URL; leave out the scheme and the path")
+	}
+	kind, rest, named := strings.Cut(s, "/")
+	if named {
+		k, err := kindOf(kind)
+		if err != nil {
+			return End{}, err
+		}
+		kind = string(k)
+	}
+	switch k := Kind(kind); k {
+	case Pod, Service, Deployment, Node, VM, NetNS, Internet:
+		if named {
+			return parseNamed(k, rest)
+		}
+		if k != Internet {
+			return End{}, fmt.Errorf("names no %s; want %s", k, forms[k])
+		}
+		return End{Kind: k}, nil
+	}
+	if word, port, ok := strings.Cut(s, ":"); ok && word == string(Internet) {
+		n, err := parsePort(port)
+		return End{Kind: Internet, Port: n}, err
+	}
+	if !named {
+		if e, ok, err := parseDNSName(s); ok {
+			return e, err
+		}
+	}
+	return parseAddress(s, kind, named)
+}
+
+// parseDNSName reads a DNS name with a dot in it; ok is false for what is none, such as an address.
+func parseDNSName(s string) (e End, ok bool, err error) {
+	name, port, hasPort := strings.Cut(s, ":")
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	labels := strings.Split(name, ".")
+	invalid := func(label string) bool { return checkName("name", label, true) != nil || len(label) > 63 }
+	last := labels[len(labels)-1]
+	if len(labels) < 2 || strings.Trim(last, "0123456789") == "" || len(name) > 253 || slices.ContainsFunc(labels, invalid) {
+		return End{}, false, nil
+	}
+	e = End{Kind: DNSName, Name: name}
+	if hasPort {
+		e.Port, e.PortName, err = parseServicePort(port)
+	}
+	return e, true, err
+}
+
+// parseServicePort reads the number or the name of a service's port.
+func parseServicePort(s string) (port uint16, name string, err error) {
+	if port, err = parsePort(s); err == nil {
+		return port, "", nil
+	}
+	if strings.Trim(s, "0123456789+") != "" && len(s) <= 63 && !strings.Contains(s, ".") && checkName("port", s, true) == nil {
+		return 0, s, nil
+	}
+	return 0, "", fmt.Errorf("%w, or the name of a service's port", err)
+}
+
+func parseNamed(kind Kind, rest string) (End, error) {
+	e := End{Kind: kind}
+	rest, port, ok := strings.Cut(rest, ":")
+	if ok {
+		var err error
+		if kind == Service {
+			e.Port, e.PortName, err = parseServicePort(port)
+		} else {
+			e.Port, err = parsePort(port)
+		}
+		if err != nil {
+			return End{}, err
+		}
+	}
+	parts := strings.Split(rest, "/")
+	e.Name = parts[len(parts)-1]
+	switch {
+	case len(parts) == 2 && (kind == Pod || kind == Service || kind == Deployment):
+		e.Namespace = parts[0]
+		if err := checkName("namespace", e.Namespace, true); err != nil {
+			return End{}, err
+		}
+	case len(parts) > 1:
+		return End{}, fmt.Errorf("has too many parts; want %s", forms[kind])
+	}
+	if err := checkName("name", e.Name, kind != VM && kind != NetNS && kind != Internet); err != nil {
+		return End{}, fmt.Errorf("%w; want %s", err, forms[kind])
+	}
+	return e, nil
+}
+
+// checkName holds names to the characters that Kubernetes (RFC 1123, lower case) or Azure and the DNS (capitals and "_" too) let them have.
+func checkName(what, name string, lower bool) error {
+	if name == "" {
+		return fmt.Errorf("the %s is empty", what)
+	}
+	if len(name) > 253 {
+		return fmt.Errorf("the %s is longer than 253 characters", what)
+	}
+	for i := range len(name) {
+		c := name[i]
+		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		inner := c == '-' || c == '.'
+		if !lower {
+			letter = letter || c >= 'A' && c <= 'Z'
+			inner = inner || c == '_'
+		}
+		switch {
+		case letter, inner && i > 0 && i < len(name)-1:
+		case c >= 'A' && c <= 'Z':
+			return fmt.Errorf("the %s %q has capital letters, which Kubernetes' names do not", what, name)
+		default:
+			return fmt.Errorf("the %s %q cannot have %q there", what, name, rune(c))
+		}
+	}
+	return nil
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 || s[0] == '0' || s[0] == '+' {
+		return 0, fmt.Errorf("bad port %q; want a number from 1 to 65535", s)
+	}
+	return uint16(n), nil
+}
+
+func parseAddress(s, kind string, named bool) (End, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return checkAddress(End{Kind: Address, Address: a})
+	}
+	if host, port, ok := cutPort(s); ok {
+		if a, err := netip.ParseAddr(host); err == nil {
+			n, err := parsePort(port)
+			if err != nil {
+				return End{}, err
+			}
+			return checkAddress(End{Kind: Address, Address: a, Port: n})
+		}
+	}
+	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
+		if a, err := netip.ParseAddr(inner[:len(inner)-1]); err == nil && a.Is6() {
+			return End{}, fmt.Errorf("brackets without a port; write %s, or %s:PORT", a, s)
+		}
+	}
+	if _, err := netip.ParsePrefix(s); err == nil {
+		return End{}, fmt.Errorf("is a range of addresses; want one address")
+	}
+	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s, %s, %s or %s", forms[Pod], forms[Service],
+		forms[Deployment], forms[Node], forms[VM], forms[NetNS], forms[Internet], forms[DNSName], forms[Address])
+}
+
+// cutPort cuts "10.0.0.1:80" and "[fd00::1]:80".
+func cutPort(s string) (host, port string, ok bool) {
+	if inner, bracket := strings.CutPrefix(s, "["); bracket {
+		host, port, ok = strings.Cut(inner, "]:")
+		return host, port, ok && strings.Contains(host, ":")
+	}
+	host, port, ok = strings.Cut(s, ":")
+	return host, port, ok && !strings.Contains(port, ":")
+}
+
+func checkAddress(e End) (End, error) {
+	switch a := e.Address; {
+	case a.Zone() != "":
+		return End{}, fmt.Errorf("has a zone; write %s", a.WithZone(""))
+	case a.Is4In6():
+		return End{}, fmt.Errorf("is an IPv4 address in IPv6 form; write %s", a.Unmap())
+	}
+	return e, nil
+}
+
+// String is the end as Parse reads it.
+func (e End) String() string {
+	s := string(e.Kind)
+	switch {
+	case e.Kind == Address && e.Port != 0:
+		return netip.AddrPortFrom(e.Address, e.Port).String()
+	case e.Kind == Address:
+		return e.Address.String()
+	case e.Kind == DNSName:
+		return e.Name + e.port()
+	case e.Namespace != "":
+		s += "/" + e.Namespace
+	}
+	if e.Name != "" {
+		s += "/" + e.Name
+	}
+	return s + e.port()
+}
+
+// port is ":80", ":http" or "".
+func (e End) port() string {
+	switch {
+	case e.PortName != "":
+		return ":" + e.PortName
+	case e.Port != 0:
+		return ":" + strconv.Itoa(int(e.Port))
+	}
+	return ""
+}
+
+// withPort is how the end is written with a port.
+func (e End) withPort() string {
+	if e.Kind == Address && e.Address.Is6() {
+		return "[" + e.String() + "]:PORT"
+	}
+	return e.String() + ":PORT"
+}

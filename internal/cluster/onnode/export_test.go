@@ -1,4 +1,0 @@
-package onnode
-
-// Writing is how long the other side may take to read a message.
-var Writing = &writing
