@@ -141,7 +141,7 @@ KILLS ?= 1000
 
 .PHONY: test-killed
 test-killed: deps ## who writes the service proxy's table of nftables killed KILLS times, at random moments of its syncs
-	CI=1 go test -count=1 -v -timeout 2h -exec "$(CURDIR)/scripts/as-root" -run 'TestKilled$$' ./internal/node/servicemaps -kills $(KILLS)
+	CI=1 go test -count=1 -v -timeout 2h -exec "$(CURDIR)/scripts/as-root" -run 'TestKilled$$' ./internal/node/proxy/nftables -kills $(KILLS)
 
 # The Debian whose tools (iproute2, nftables, iptables, ipset, conntrack, …) are used by the tests that read or run them. Its root is made by
 # mmdebstrap: once a month for a release, once a day for sid.

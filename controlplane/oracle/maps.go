@@ -18,9 +18,9 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/nftables"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/proxy/iptables"
+	nftablesproxy "packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // newUpstreamMaps starts kube-proxy's nftables proxier in a namespace.
@@ -71,9 +71,9 @@ func (f failedSyncs) WithName(string) klog.LogSink { return f }
 
 // oursMaps is our service proxy with nftables in a namespace.
 type oursMaps struct {
-	config serviceproxy.Config
+	config iptables.Config
 	kernel *kernel.NFTables
-	syncer *servicemaps.Syncer
+	syncer *nftablesproxy.Syncer
 	ports  *service.Ports
 	now    World // as told
 }
@@ -89,7 +89,7 @@ func newOursMaps(ns *kernel.Namespace, v Settings) (*oursMaps, error) {
 		}
 	}
 	k := &kernel.NFTables{NetNS: ns.FD()}
-	return &oursMaps{config: c, kernel: k, syncer: servicemaps.NewSyncer(c, servicemaps.NewRules(k)), ports: service.NewPorts()}, nil
+	return &oursMaps{config: c, kernel: k, syncer: nftablesproxy.NewSyncer(c, nftablesproxy.NewRules(k)), ports: service.NewPorts()}, nil
 }
 
 // sync tells the proxy of the services that have changed, as our agent does.
@@ -134,7 +134,7 @@ func (w World) byService() map[service.Key]objectsOf {
 	return all
 }
 
-func (o *oursMaps) write(ctx context.Context, s *servicemaps.Syncer, changed []service.Key) error {
+func (o *oursMaps) write(ctx context.Context, s *nftablesproxy.Syncer, changed []service.Key) error {
 	result, err := s.Sync(ctx, o.ports, changed)
 	if err := errors.Join(err, result.CleanupErr); err != nil {
 		return fmt.Errorf("ours cannot write its table: %w", err)
@@ -144,8 +144,8 @@ func (o *oursMaps) write(ctx context.Context, s *servicemaps.Syncer, changed []s
 
 // compare makes a full sync beside what is there, as after a restart: it finds nothing to write.
 func (o *oursMaps) compare(ctx context.Context) error {
-	result, err := servicemaps.NewSyncer(o.config, servicemaps.NewRules(o.kernel)).Sync(ctx, o.ports, nil)
-	if n := result.Written[servicemaps.TableName]; err == nil && n > 0 {
+	result, err := nftablesproxy.NewSyncer(o.config, nftablesproxy.NewRules(o.kernel)).Sync(ctx, o.ports, nil)
+	if n := result.Written[nftablesproxy.TableName]; err == nil && n > 0 {
 		err = fmt.Errorf("ours finds %d elements to change in what it wrote", n)
 	}
 	return err
@@ -153,6 +153,6 @@ func (o *oursMaps) compare(ctx context.Context) error {
 
 // fresh writes the same into another namespace, which has no table.
 func (o *oursMaps) fresh(ctx context.Context, ns *kernel.Namespace) error {
-	s := servicemaps.NewSyncer(o.config, servicemaps.NewRules(&kernel.NFTables{NetNS: ns.FD()}))
+	s := nftablesproxy.NewSyncer(o.config, nftablesproxy.NewRules(&kernel.NFTables{NetNS: ns.FD()}))
 	return errors.Join(s.Remove(ctx), o.write(ctx, s, nil))
 }

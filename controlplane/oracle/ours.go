@@ -15,14 +15,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // ours is our service proxy in a namespace.
 type ours struct {
 	family service.Family
-	syncer *serviceproxy.Syncer
+	syncer *iptables.Syncer
 	now    []service.Port
 }
 
@@ -32,16 +32,16 @@ type programs struct {
 	prefix string
 }
 
-// Restore implements serviceproxy.Applier.
+// Restore implements iptables.Applier.
 func (p programs) Restore(ctx context.Context, input []byte) error {
 	_, err := p.run(ctx, input, p.prefix+"-restore", "-w", "5", "--noflush", "--counters")
 	return err
 }
 
-// Most implements serviceproxy.Applier: every world's rules are written in steps.
+// Most implements iptables.Applier: every world's rules are written in steps.
 func (p programs) Most(context.Context) int { return 20 }
 
-// Save implements serviceproxy.Applier.
+// Save implements iptables.Applier.
 func (p programs) Save(ctx context.Context, table string) ([]byte, error) {
 	return p.run(ctx, nil, p.prefix+"-save", "-t", table)
 }
@@ -71,14 +71,14 @@ func newOurs(ns *kernel.Namespace, v Settings, counters bool) (*ours, error) {
 	}
 	c.NFAcct = counters
 	o := &ours{family: c.Family}
-	o.syncer, err = serviceproxy.NewSyncer(c, newPrograms(ns, v))
+	o.syncer, err = iptables.NewSyncer(c, newPrograms(ns, v))
 	return o, err
 }
 
 // configOf is our configuration that stands for the settings.
-func configOf(ns *kernel.Namespace, v Settings) (serviceproxy.Config, error) {
-	c := serviceproxy.Config{
-		Family: service.IPv4, Rules: serviceproxy.RulesCurrent, Detector: serviceproxy.Detector{Interface: v.PodInterface},
+func configOf(ns *kernel.Namespace, v Settings) (iptables.Config, error) {
+	c := iptables.Config{
+		Family: service.IPv4, Rules: iptables.RulesCurrent, Detector: iptables.Detector{Interface: v.PodInterface},
 		MasqueradeBit: v.MasqueradeBit, MasqueradeAll: v.MasqueradeAll, NodeIP: netip.MustParseAddr(v.NodeIP), TCPLiberal: v.TCPLiberal,
 	}
 	if v.IPv6 {

@@ -14,8 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/util/nfacct"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // Disagreement is where and how ours and upstream differ.
@@ -114,7 +114,7 @@ func counters(ns *kernel.Namespace) bool {
 		if err != nil {
 			return err
 		}
-		for _, name := range serviceproxy.CounterNames() {
+		for _, name := range iptables.CounterNames() {
 			if err := accounting.Ensure(name); err != nil {
 				return err
 			}

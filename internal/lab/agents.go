@@ -20,8 +20,8 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -249,7 +249,7 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 
 // ownTables are those of packetwalk-node with nftables; one that is not there is made first.
 var ownTables = func() (script string) {
-	for _, name := range servicemaps.TableNames {
+	for _, name := range nftables.TableNames {
 		script += strings.ReplaceAll("table ip NAME\ndelete table ip NAME\ntable ip6 NAME\ndelete table ip6 NAME\n", "NAME", name)
 	}
 	return script

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/kernel"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/test/world"
 )
@@ -44,7 +44,7 @@ func (k kernelTables) Save(_ context.Context, table string) (out []byte, err err
 func generated(t *testing.T, scenario string) (saved string, archive *txtar.Archive) {
 	t.Helper()
 	world.NeedRoot(t)
-	archive, err := txtar.ParseFile(filepath.Join("../../internal/node/serviceproxy/testdata", scenario))
+	archive, err := txtar.ParseFile(filepath.Join("../../internal/node/proxy/iptables/testdata", scenario))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +67,9 @@ func generated(t *testing.T, scenario string) (saved string, archive *txtar.Arch
 		}
 	})
 	settings := decode(t, section(t, archive, "config"), &struct{ Rules, ClusterCIDR, Node string }{})
-	config := serviceproxy.Config{Family: service.IPv4, Rules: settings.Rules, MasqueradeBit: 14}
+	config := iptablesproxy.Config{Family: service.IPv4, Rules: settings.Rules, MasqueradeBit: 14}
 	config.Detector.CIDR = netip.MustParsePrefix(settings.ClusterCIDR)
-	syncer, err := serviceproxy.NewSyncer(config, kernelTables{ns})
+	syncer, err := iptablesproxy.NewSyncer(config, kernelTables{ns})
 	if err != nil {
 		t.Fatal(err)
 	}

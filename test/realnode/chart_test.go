@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/test/world"
 )
 
@@ -319,7 +319,7 @@ func (c *chartTest) waits(t *testing.T) {
 		t.Errorf("no event among\n%s", events)
 	}
 	for _, node := range nodes(t, c.World, "real") {
-		if tables := c.SSH(t, node, "nft", "list", "tables"); strings.Contains(tables, servicemaps.TableName) {
+		if tables := c.SSH(t, node, "nft", "list", "tables"); strings.Contains(tables, nftables.TableName) {
 			t.Errorf("%s has\n%s", node, tables)
 		}
 		ready := c.SSH(t, node, "curl", "-s", "http://127.0.0.1:10300/readyz")
@@ -360,7 +360,7 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 	for _, node := range nodes(t, c.World, "real") {
 		world.Eventually(t, 20*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
-			table, chain := strings.Contains(rules, "table ip "+servicemaps.TableName+" "), strings.Contains(rules, "chain KUBE-SERVICES ")
+			table, chain := strings.Contains(rules, "table ip "+nftables.TableName+" "), strings.Contains(rules, "chain KUBE-SERVICES ")
 			if !strings.Contains(rules, "chain IP-MASQ-AGENT ") {
 				return fmt.Errorf("%s has no rules of the ip-masq-agent:\n%s", node, rules)
 			}
@@ -379,7 +379,7 @@ func (c *chartTest) uninstalled(t *testing.T) {
 		world.Eventually(t, 50*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
-			if strings.Contains(rules, servicemaps.TableName) || !strings.Contains(rules, "chain IP-MASQ-AGENT ") ||
+			if strings.Contains(rules, nftables.TableName) || !strings.Contains(rules, "chain IP-MASQ-AGENT ") ||
 				!strings.Contains(files, "packetwalk-cni") || !strings.Contains(files, "10-packetwalk.conflist") {
 				return fmt.Errorf("%s has of %s\n%s", node, files, rules)
 			}

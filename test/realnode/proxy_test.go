@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/test/world"
 )
 
@@ -23,7 +23,7 @@ type proxyStep struct {
 var proxySteps = []proxyStep{
 	{name: "kube-proxy", spec: "{implementation: kube-proxy}", iptables: true, kubeProxy: true, works: true},
 	{name: "kube-proxy with nftables", spec: "{implementation: kube-proxy, backend: nftables}", table: "kube-proxy", kubeProxy: true, works: true},
-	{name: "packetwalk with nftables", spec: "{backend: nftables}", table: servicemaps.TableName, works: true},
+	{name: "packetwalk with nftables", spec: "{backend: nftables}", table: nftables.TableName, works: true},
 	{name: "packetwalk again", spec: "{}", iptables: true, works: true},
 	{name: "nobody", spec: "{implementation: none}"},
 	{name: "packetwalk after nobody", spec: "{}", iptables: true, works: true},
@@ -55,7 +55,7 @@ func (s proxyStep) rules(t *testing.T, w *world.World, node string) {
 			return err
 		}
 		wrong := strings.Contains(rules, ":KUBE-SVC-") != s.iptables
-		for _, table := range []string{"kube-proxy", servicemaps.TableName} {
+		for _, table := range []string{"kube-proxy", nftables.TableName} {
 			wrong = wrong || strings.Contains(tables, "table ip "+table) != (table == s.table)
 		}
 		if wrong {

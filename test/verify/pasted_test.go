@@ -164,7 +164,7 @@ func listed(_ *rand.Rand, lines []string) []string {
 func wholes(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	paths, _ := filepath.Glob("../../internal/node/serviceproxy/testdata/*.txtar")
+	paths, _ := filepath.Glob("../../internal/node/proxy/iptables/testdata/*.txtar")
 	for _, path := range paths {
 		a, err := txtar.ParseFile(path)
 		if err != nil {

@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // serviceProxy gives a site the table of our service proxy's nftables backend, for the virtual addresses.
@@ -60,8 +60,8 @@ func writeServices(ctx context.Context, ns *kernel.Namespace, lines []string) er
 		for key, list := range ports {
 			of.Put(key, list)
 		}
-		config := serviceproxy.Config{Family: family, MasqueradeBit: 14, MasqueradeAll: len(lines)%2 == 0}
-		if _, err := servicemaps.NewSyncer(config, servicemaps.NewRules(&kernel.NFTables{NetNS: ns.FD()})).Sync(ctx, of, nil); err != nil {
+		config := iptables.Config{Family: family, MasqueradeBit: 14, MasqueradeAll: len(lines)%2 == 0}
+		if _, err := nftables.NewSyncer(config, nftables.NewRules(&kernel.NFTables{NetNS: ns.FD()})).Sync(ctx, of, nil); err != nil {
 			return err
 		}
 	}

@@ -130,7 +130,7 @@ type untold struct{ name, command string }
 func (r *proxyResults) elsewhere() []untold {
 	all := []untold{
 		{"10000 services: a change with iptables-legacy, at most 0.7 s",
-			"go test -run '^$' -bench Kernel/iptables-legacy -benchtime 1x ./internal/node/serviceproxy"},
+			"go test -run '^$' -bench Kernel/iptables-legacy -benchtime 1x ./internal/node/proxy/iptables"},
 		{"100 nodes with 2000 pods: until all are Ready, and memory", "bin/bench -nodes 100 -pods 2000 scale"},
 	}
 	if r.of(ours, 100_000) == nil {

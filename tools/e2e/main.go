@@ -4,7 +4,7 @@
 //
 // It ends with status 1 when a spec failed that controlplane/e2e/causes.yaml has no cause for, when one passed that it has a cause for, or
 // when the suite did not come to its end. It drives programs by their command lines and imports
-// nothing internal but base/visible and pods.
+// nothing internal but base/termsafe and pods.
 package main
 
 import (

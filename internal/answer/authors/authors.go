@@ -8,15 +8,15 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // Book asks all of them, with what a cluster's objects add to their reasons; nothing where there is no cluster.
 func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []foreign.Pool) *attribution.Book {
 	return &attribution.Book{Writers: append([]attribution.Writer{
-		serviceproxy.Signed(ports), servicemaps.Signed(ports),
+		iptables.Signed(ports), nftables.Signed(ports),
 		ipmasq.Signed(configs), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
 	}, foreign.Writers(pools)...)}
 }

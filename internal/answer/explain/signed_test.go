@@ -22,8 +22,8 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -135,8 +135,8 @@ func targets(rule string, chains map[string]*netfilter.Chain) []*netfilter.Chain
 func goldens(t *testing.T) []written {
 	var all []written
 	for _, from := range []struct{ writer, files string }{
-		{"service proxy", "internal/node/serviceproxy/testdata/*.txtar"},
-		{"service proxy, nftables", "internal/node/servicemaps/testdata/listed/*.txt"},
+		{"service proxy", "internal/node/proxy/iptables/testdata/*.txtar"},
+		{"service proxy, nftables", "internal/node/proxy/nftables/testdata/listed/*.txt"},
 		{"ip-masq-agent", "internal/node/ipmasq/testdata/*.txtar"},
 		{"node", "internal/node/noderules/testdata/*.txtar"},
 		{"CNI plugin", "internal/node/cni/ebrules/testdata/*.txtar"},
@@ -307,12 +307,12 @@ func randomPrefix(random *rand.Rand) netip.Prefix {
 
 func randomServices(t *testing.T, random *rand.Rand) string {
 	chance := func() bool { return random.IntN(2) == 0 }
-	c := serviceproxy.Config{
-		Family: service.IPv4, Rules: pick(random, serviceproxy.Ages()...), MasqueradeBit: 14, MasqueradeAll: chance(),
+	c := iptablesproxy.Config{
+		Family: service.IPv4, Rules: pick(random, iptablesproxy.Ages()...), MasqueradeBit: 14, MasqueradeAll: chance(),
 		LocalhostNodePorts: chance(),
 		TCPLiberal:         chance(), NFAcct: chance(), NodeIP: randomAddr(random),
-		Detector: pick(random, serviceproxy.Detector{}, serviceproxy.Detector{CIDR: randomPrefix(random)},
-			serviceproxy.Detector{Interface: "azv+"}),
+		Detector: pick(random, iptablesproxy.Detector{}, iptablesproxy.Detector{CIDR: randomPrefix(random)},
+			iptablesproxy.Detector{Interface: "azv+"}),
 	}
 	if chance() {
 		c.NodePortIPs = []netip.Addr{randomAddr(random), randomAddr(random)}
@@ -343,7 +343,7 @@ func randomServices(t *testing.T, random *rand.Rand) string {
 		}
 		ports = append(ports, p)
 	}
-	set, err := serviceproxy.Generate(c, ports)
+	set, err := iptablesproxy.Generate(c, ports)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func (*one) Objects() snapshot.Objects             { return objects() }
 // TestSlots: of our service proxy's nftables backend, a reader learns which slot of how many was drawn, and whose endpoint that is.
 func TestSlots(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	const listing = "../../node/servicemaps/testdata/listed/azure-cni.txt"
+	const listing = "../../node/proxy/nftables/testdata/listed/azure-cni.txt"
 	if _, err := os.Stat(listing); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -22,7 +22,7 @@ func TestWriters(t *testing.T) {
 			t.Errorf("set %s became %s", set, got)
 		}
 	}
-	for _, counter := range serviceproxy.CounterNames() {
+	for _, counter := range iptablesproxy.CounterNames() {
 		if got := r.Counter(counter); got != counter {
 			t.Errorf("counter %s became %s", counter, got)
 		}
@@ -131,11 +131,11 @@ func proxyComments(t *testing.T) []string {
 	empty.Endpoints, empty.ForCluster, empty.ForLocal = nil, nil, nil
 	local := port
 	local.ExternalPolicy, local.ForLocal = service.Local, nil
-	detector := serviceproxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
+	detector := iptablesproxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
 	var all []string
-	for _, age := range serviceproxy.Ages() {
+	for _, age := range iptablesproxy.Ages() {
 		for _, p := range []service.Port{port, empty, local} {
-			set, err := serviceproxy.Generate(serviceproxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
+			set, err := iptablesproxy.Generate(iptablesproxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
 				LocalhostNodePorts: true, NFAcct: true}, []service.Port{p})
 			if err != nil {
 				t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -35,8 +35,8 @@ func nodeRules(tb testing.TB, services int) []byte {
 		p.ForCluster, p.ForLocal = p.Endpoints, p.Endpoints
 		ports = append(ports, p)
 	}
-	set, err := serviceproxy.Generate(serviceproxy.Config{
-		Rules: serviceproxy.RulesCurrent, MasqueradeBit: 14, Detector: serviceproxy.Detector{CIDR: netip.MustParsePrefix("10.244.0.0/16")},
+	set, err := iptablesproxy.Generate(iptablesproxy.Config{
+		Rules: iptablesproxy.RulesCurrent, MasqueradeBit: 14, Detector: iptablesproxy.Detector{CIDR: netip.MustParsePrefix("10.244.0.0/16")},
 	}, ports)
 	if err != nil {
 		tb.Fatal(err)
@@ -47,7 +47,7 @@ func nodeRules(tb testing.TB, services int) []byte {
 func serviceIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}) }
 
 // withBuiltins puts the jumps into the built-in chains, as the agent does.
-func withBuiltins(set *serviceproxy.RuleSet) []iptables.Table {
+func withBuiltins(set *iptablesproxy.RuleSet) []iptables.Table {
 	builtins := map[string][]string{
 		iptables.NAT: {"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}, iptables.Filter: {"INPUT", "FORWARD", "OUTPUT"},
 		iptables.Mangle: {"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"},

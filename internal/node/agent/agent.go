@@ -18,9 +18,9 @@ import (
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // objectSource is where the agent gets the API's objects from; *kube.Watcher is one.
@@ -50,10 +50,10 @@ type agent struct {
 	Options
 	source      objectSource
 	metrics     *metrics
-	health      *serviceproxy.Health
-	checks      *serviceproxy.HealthChecks
+	health      *iptables.Health
+	checks      *iptables.HealthChecks
 	nft         *kernel.NFTables // for all families, as are its rules
-	rules       *servicemaps.Rules
+	rules       *nftables.Rules
 	families    []programsOf
 	proxies     []*proxy // none without the service proxy
 	unserved    []*proxy // of families that are not served and may have rules of another service proxy
@@ -87,7 +87,7 @@ type proxy struct {
 	pace   pacer
 	ports  *service.Ports
 	syncer syncer
-	config serviceproxy.Config
+	config iptables.Config
 	other  syncer // of the other backend, whose rules are to be removed; nil: they are
 	idle   syncer // of the other backend
 	udp    bool   // UDP flows may be stale
@@ -98,11 +98,11 @@ type proxy struct {
 	triggered map[service.Key]time.Time   // last of those that has been observed; nil before the first sync that succeeds
 }
 
-// syncer keeps the rules of one family, made of iptables (serviceproxy) or nftables (servicemaps).
+// syncer keeps the rules of one family, made by proxy/iptables or proxy/nftables.
 type syncer interface {
-	Configure(serviceproxy.Config)
+	Configure(iptables.Config)
 	// Sync writes what differs, of all if it did not succeed the last time, else of services that have changed since.
-	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (serviceproxy.Result, error)
+	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (iptables.Result, error)
 	// ForceFull makes the next Sync write everything that differs.
 	ForceFull()
 	// Canary tells whether the rules are there at all.
@@ -113,9 +113,9 @@ type syncer interface {
 }
 
 // iptablesSyncer writes the rules of all services together.
-type iptablesSyncer struct{ *serviceproxy.Syncer }
+type iptablesSyncer struct{ *iptables.Syncer }
 
-func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []service.Key) (serviceproxy.Result, error) {
+func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []service.Key) (iptables.Result, error) {
 	return s.Syncer.Sync(ctx, ports.All())
 }
 
@@ -169,18 +169,18 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a := &agent{
 		Options: o, metrics: m, logger: logger,
-		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
+		health:       iptables.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
 		failedChecks: map[service.Key]bool{},
 		notices:      make(chan struct{}, 1), nft: &kernel.NFTables{},
 	}
-	a.rules = servicemaps.NewRules(a.nft)
+	a.rules = nftables.NewRules(a.nft)
 	a.faults = faults{warn: a.warn, last: faultsLast, now: map[string]fault{}}
 	a.api = apiServer{faults: &a.faults, log: a.log, reachable: m.apiReachable}
 	a.waiting = newWaiting(m.waiting)
 	a.others = others{look: conflict.ServiceProxies}
 	m.start(&o)
-	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
+	a.checks = iptables.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
 		a.families = append(a.families, programsOf{f, newPrograms(f, o.IPTablesVariant)})
 	}
@@ -201,7 +201,7 @@ func (a *agent) addProxies() error {
 	}
 	liberal, _ := readSysctl(tcpBeLiberal) // absent: not liberal
 	counters := false
-	if a.Backend == BackendIPTables && a.Rules == serviceproxy.RulesCurrent {
+	if a.Backend == BackendIPTables && a.Rules == iptables.RulesCurrent {
 		if err := ensureCounters(); err != nil {
 			a.warn("rules will not count: %v", err)
 		} else {
@@ -232,13 +232,13 @@ func (a *agent) addProxies() error {
 	return nil
 }
 
-func newProxy(c serviceproxy.Config, f programsOf, backend string, rules *servicemaps.Rules) (*proxy, error) {
-	iptables, err := serviceproxy.NewSyncer(c, f.programs)
+func newProxy(c iptables.Config, f programsOf, backend string, rules *nftables.Rules) (*proxy, error) {
+	syncer, err := iptables.NewSyncer(c, f.programs)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{iptables},
-		other: servicemaps.NewSyncer(c, rules), config: c}
+	p := &proxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{syncer},
+		other: nftables.NewSyncer(c, rules), config: c}
 	if backend == BackendNFTables {
 		p.syncer, p.other = p.other, p.syncer
 	}

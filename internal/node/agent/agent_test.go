@@ -18,9 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
@@ -76,13 +76,13 @@ type slowLook struct {
 	fails  error
 }
 
-func (slowLook) Configure(serviceproxy.Config) {}
+func (slowLook) Configure(iptables.Config) {}
 
 func (slowLook) Canary(context.Context) (bool, error) { return true, nil }
 
-func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (serviceproxy.Result, error) {
+func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (iptables.Result, error) {
 	s.synced <- time.Now()
-	return serviceproxy.Result{}, nil
+	return iptables.Result{}, nil
 }
 
 func (s slowLook) Repair(context.Context) ([]string, error) {
@@ -356,7 +356,7 @@ func TestNoticesEndWithTheirTransaction(t *testing.T) {
 		want notice
 	}{
 		{message(unix.NFT_MSG_NEWRULE, unix.AF_INET, names("nat", "FOREIGN")...), false, notice{}},
-		{message(unix.NFT_MSG_NEWSETELEM, unix.AF_INET, names("foreign", servicemaps.TableName)...), false, notice{}},
+		{message(unix.NFT_MSG_NEWSETELEM, unix.AF_INET, names("foreign", nftables.TableName)...), false, notice{}},
 		{message(unix.NFT_MSG_DELRULE, unix.AF_BRIDGE), false, notice{}},
 		{message(unix.NFT_MSG_NEWRULE, unix.AF_BRIDGE, names("nat", "KUBE-SERVICES")...), false, notice{}},
 		{message(unix.NFT_MSG_NEWSETELEM, unix.AF_INET, 1, 2, 3, 4, 5), false, notice{}},
@@ -366,7 +366,7 @@ func TestNoticesEndWithTheirTransaction(t *testing.T) {
 		{message(unix.NFT_MSG_NEWRULE, unix.AF_INET, names("nat", "KUBE-SVC-A")...), false, notice{}},
 		{message(unix.NFT_MSG_NEWRULE, unix.AF_INET, names("nat", "FOREIGN")...), false, notice{}},
 		{end, true, notice{pid: 258, damage: true}},
-		{message(unix.NFT_MSG_DELSETELEM, unix.AF_INET6, names(servicemaps.TableName, "services")...), false, notice{}},
+		{message(unix.NFT_MSG_DELSETELEM, unix.AF_INET6, names(nftables.TableName, "services")...), false, notice{}},
 		{end, true, notice{pid: 258, damage: true}},
 		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC), true, notice{}},
 		{netlink.Message{}, false, notice{}},

@@ -10,13 +10,13 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/proxy/nftables"
 )
 
 // Cleanup removes the service proxy's rules of the options' backend, of both families.
 func Cleanup(ctx context.Context, o Options) error {
 	var errs []error
-	rules := servicemaps.NewRules(&kernel.NFTables{})
+	rules := nftables.NewRules(&kernel.NFTables{})
 	for _, f := range o.SupportedFamilies() {
 		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f, o.IPTablesVariant)}, o.Backend, rules)
 		if err == nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // deleteStaleFlows deletes the UDP flows that lead to endpoints which serve no more, and tells how many.
-func deleteStaleFlows(f service.Family, flows *serviceproxy.UDPFlows) (deleted int, _ error) {
+func deleteStaleFlows(f service.Family, flows *iptables.UDPFlows) (deleted int, _ error) {
 	c, err := conntrack.Dial(nil)
 	if err != nil {
 		return 0, err

@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"packetwalk.dev/internal/base/program"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -40,7 +40,7 @@ func newPrograms(f service.Family, variant string) *programs {
 	return &programs{restore: tool + "restore", save: tool + "save", nested: namespace != first, pids: map[int]bool{}}
 }
 
-// Restore implements serviceproxy.Tables. It waits up to five seconds for the xtables lock, as kube-proxy does.
+// Restore implements iptablesproxy.Tables. It waits up to five seconds for the xtables lock, as kube-proxy does.
 func (p *programs) Restore(ctx context.Context, input []byte) error {
 	_, err := p.run(ctx, input, p.restore, "-w", "5", "--noflush", "--counters")
 	if err == nil {
@@ -49,7 +49,7 @@ func (p *programs) Restore(ctx context.Context, input []byte) error {
 	return fmt.Errorf("%w%s", err, failedLine(err.Error(), input))
 }
 
-// Save implements serviceproxy.Tables.
+// Save implements iptablesproxy.Tables.
 func (p *programs) Save(ctx context.Context, table string) ([]byte, error) {
 	return p.run(ctx, nil, p.save, "-t", table)
 }
@@ -57,7 +57,7 @@ func (p *programs) Save(ctx context.Context, table string) ([]byte, error) {
 // mostNames: iptables of the nft variant keeps the chains that one run names in a sorted list, through which it goes for each rule.
 const mostNames = 1500
 
-// Most implements serviceproxy.Applier. With the legacy variant each run reads and writes the whole table.
+// Most implements iptablesproxy.Applier. With the legacy variant each run reads and writes the whole table.
 func (p *programs) Most(ctx context.Context) int {
 	version, err := p.run(ctx, nil, p.restore, "--version")
 	if err != nil || bytes.Contains(version, []byte("legacy")) {
@@ -110,7 +110,7 @@ func failedLine(message string, input []byte) string {
 
 // editNAT changes table nat as edit says, in one transaction, and tells how many rules it wrote. edit gets nil where there is no such
 // table.
-func editNAT(ctx context.Context, applier serviceproxy.Tables, edit func(*iptables.Table) iptables.Edit) (int, error) {
+func editNAT(ctx context.Context, applier iptablesproxy.Tables, edit func(*iptables.Table) iptables.Edit) (int, error) {
 	dump, err := applier.Save(ctx, iptables.NAT)
 	if err != nil {
 		return 0, err

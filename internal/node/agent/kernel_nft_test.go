@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // TestServicesByNFTables: connections through a table of maps land as through iptables' rules; and both leave nothing to the other.
@@ -23,7 +23,7 @@ func TestServicesByNFTables(t *testing.T) {
 
 func servicesByNFTables(t *testing.T, family service.Family) {
 	t.Parallel()
-	w := newWorldOf(t, family, serviceproxy.RulesCurrent, BackendNFTables)
+	w := newWorldOf(t, family, iptables.RulesCurrent, BackendNFTables)
 	w.state.ServiceCIDRs = []*networkingv1.ServiceCIDR{{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{w.at("10.0.0.0/16")}}}}
 	w.services()
 	agent := w.agent()
@@ -56,12 +56,12 @@ func servicesByNFTables(t *testing.T, family service.Family) {
 	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
 		t.Errorf("after the agent's end: %s", got)
 	}
-	w.nft("add table ip %s", servicemaps.TableName) // as of an agent that served both families
-	w.nft("add table ip6 %s", servicemaps.TableName)
+	w.nft("add table ip %s", nftables.TableName) // as of an agent that served both families
+	w.nft("add table ip6 %s", nftables.TableName)
 	if out, err := w.role("node", "cleanup", w.path).CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
-	if tables := w.nft("list tables"); strings.Contains(tables, servicemaps.TableName) {
+	if tables := w.nft("list tables"); strings.Contains(tables, nftables.TableName) {
 		t.Errorf("after a clean-up there are\n%s", tables)
 	}
 }
@@ -81,7 +81,7 @@ func (w *world) affinity(port corev1.ServicePort) {
 		w.save()
 		w.eventually("the endpoints", func() bool {
 			var got []string
-			for element := range strings.SplitSeq(w.nft("list map %s %s cluster-endpoints", w.tool("ip"), servicemaps.TableName), ",") {
+			for element := range strings.SplitSeq(w.nft("list map %s %s cluster-endpoints", w.tool("ip"), nftables.TableName), ",") {
 				if key, endpoint, _ := strings.Cut(element, " : "); strings.Contains(key, w.at("10.0.0.5")+" . ") {
 					ip, _, _ := strings.Cut(endpoint, " . ")
 					got = append(got, ip)
@@ -136,7 +136,7 @@ func (w *world) affinity(port corev1.ServicePort) {
 // repairTable: what others delete and change of the table comes back.
 func (w *world) repairTable() {
 	w.Helper()
-	table := w.tool("ip") + " " + servicemaps.TableName
+	table := w.tool("ip") + " " + nftables.TableName
 	before := w.nft("list table " + table)
 	for _, damage := range []string{
 		"flush chain " + table + " nat-prerouting",
@@ -197,7 +197,7 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 		agent = w.agent()
 		w.eventually("nothing of the other backend", func() bool {
 			tables := w.nft("list tables")
-			table := strings.Contains(tables, servicemaps.TableName)
+			table := strings.Contains(tables, nftables.TableName)
 			has := func(tool string) bool {
 				return strings.Contains(w.sh("ip netns exec %s %s-save", w.node, tool), ":KUBE-SERVICES ")
 			}

@@ -9,15 +9,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 func TestServicesOnTheRealKernel(t *testing.T) {
-	for _, rules := range serviceproxy.Ages() {
+	for _, rules := range iptables.Ages() {
 		t.Run(rules, func(t *testing.T) { services(t, service.IPv4, rules) })
 	}
-	t.Run("IPv6", func(t *testing.T) { services(t, service.IPv6, serviceproxy.RulesCurrent) })
+	t.Run("IPv6", func(t *testing.T) { services(t, service.IPv6, iptables.RulesCurrent) })
 }
 
 func services(t *testing.T, family service.Family, rules string) {

@@ -22,9 +22,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -109,7 +109,7 @@ func TestWhatTheNodeSays(t *testing.T) {
 // TestFirstSyncIsQueued: before there are rules, metrics tell of which families there will be some.
 func TestFirstSyncIsQueued(t *testing.T) {
 	m := newMetrics(BackendNFTables)
-	o := Options{ServiceProxy: true, Backend: BackendNFTables, Rules: serviceproxy.RulesCurrent,
+	o := Options{ServiceProxy: true, Backend: BackendNFTables, Rules: iptables.RulesCurrent,
 		Families: []service.Family{service.IPv4, service.IPv6}}
 	if _, err := newAgent(o, m, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestServes(t *testing.T) {
 	configuration := &proxyconfig.Configuration{Mode: proxyconfig.ModeNFTables}
 	configuration.APIVersion, configuration.Kind = proxyconfig.APIVersion, proxyconfig.Kind
 	a := &agent{Options: Options{ServiceProxy: true, Backend: BackendNFTables, MetricsAddress: address, HealthzAddress: taken.Addr().String(),
-		Configz: configuration}, metrics: newMetrics(BackendNFTables), health: serviceproxy.NewHealth(time.Minute, time.Now)}
+		Configz: configuration}, metrics: newMetrics(BackendNFTables), health: iptables.NewHealth(time.Minute, time.Now)}
 	a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var beside sync.WaitGroup

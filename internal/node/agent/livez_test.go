@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // TestLivez: an agent that waits for another service proxy is alive and ready, though that one has its ports and knows neither /livez nor
@@ -27,7 +27,7 @@ func TestLivez(t *testing.T) {
 		t.Error("nobody is alive")
 	}
 	for _, o.ServiceProxy = range []bool{false, true} {
-		a := &agent{Options: o, metrics: newMetrics(o.Backend), health: serviceproxy.NewHealth(2*o.SyncPeriod, time.Now)}
+		a := &agent{Options: o, metrics: newMetrics(o.Backend), health: iptables.NewHealth(2*o.SyncPeriod, time.Now)}
 		a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/ipmasq"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -33,7 +33,7 @@ const (
 // masqTarget is table nat of one family.
 type masqTarget struct {
 	family  service.Family
-	applier serviceproxy.Tables
+	applier iptablesproxy.Tables
 	ahead   []iptables.Rule // of POSTROUTING, that stand before the jump
 }
 

@@ -5,9 +5,9 @@ import (
 	"strconv"
 	"time"
 
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // metrics are those of kube-proxy by the same names, types and labels (k8s.io/kubernetes pkg/proxy/metrics/metrics.go, 1.35), so that
@@ -79,9 +79,9 @@ func newMetrics(backend string) *metrics {
 	m.conntrackDeleted = m.add("counter", "kubeproxy_conntrack_reconciler_deleted_entries_total", "Stale flows deleted.", family)
 	if backend == BackendIPTables {
 		m.addRead("counter", "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-			"Packets dropped because conntrack takes them for invalid.", packetsOf(serviceproxy.CounterInvalid))
+			"Packets dropped because conntrack takes them for invalid.", packetsOf(iptables.CounterInvalid))
 		m.addRead("counter", "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-			"Packets to node ports on loopback addresses.", packetsOf(serviceproxy.CounterLocalhost))
+			"Packets to node ports on loopback addresses.", packetsOf(iptables.CounterLocalhost))
 	}
 	m.addProcess()
 	m.repairs = m.add("counter", "packetwalk_proxy_repaired_chains_total", "Chains put back after something else changed them.", family)
@@ -126,7 +126,7 @@ func (m *metrics) answered(path string, code int) {
 }
 
 // synced notes one sync of a family.
-func (m *metrics) synced(f service.Family, r serviceproxy.Result, took time.Duration, err error) {
+func (m *metrics) synced(f service.Family, r iptables.Result, took time.Duration, err error) {
 	family := f.String()
 	m.sync.of(family).observe(took)
 	if r.Full {
@@ -142,7 +142,7 @@ func (m *metrics) synced(f service.Family, r serviceproxy.Result, took time.Dura
 		m.restoreFailures.of(family).add(1)
 		return
 	}
-	if _, tables := r.Total[servicemaps.TableName]; tables && r.CleanupErr != nil {
+	if _, tables := r.Total[nftables.TableName]; tables && r.CleanupErr != nil {
 		m.cleanupFailures.of(family).add(1)
 	}
 	for _, table := range []string{"filter", "nat"} {

@@ -9,14 +9,14 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/node/proxy/iptables"
 )
 
 // ensureCounters creates the accounting objects that rules of today count with. A kernel without them is no fault: the rules then do
 // without.
 func ensureCounters() error {
 	zero := make([]byte, 8)
-	for _, name := range serviceproxy.CounterNames() {
+	for _, name := range iptables.CounterNames() {
 		_, err := accounting(acctNew, netlink.Acknowledge|netlink.Create, name,
 			netlink.Attribute{Type: acctPackets, Data: zero}, netlink.Attribute{Type: acctBytes, Data: zero})
 		if err != nil && !errors.Is(err, unix.EBUSY) { // EBUSY: it is there

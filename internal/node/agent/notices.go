@@ -10,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/proxy/nftables"
 )
 
 // notice is what the kernel tells about one transaction of its packet filter's rules.
@@ -95,7 +95,7 @@ func ofServices(attributes *netlink.AttributeDecoder, rule bool) bool {
 	for attributes.Next() {
 		switch attributes.Type() {
 		case unix.NFTA_RULE_TABLE:
-			if attributes.String() == servicemaps.TableName {
+			if attributes.String() == nftables.TableName {
 				return true
 			}
 		case unix.NFTA_RULE_CHAIN:

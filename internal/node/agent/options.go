@@ -11,9 +11,9 @@ import (
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -32,7 +32,7 @@ type Options struct {
 	ClusterCIDRs    []netip.Prefix // at most one a family: the range of the pods
 	PodInterface    string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
 	PodsOfNode      bool           // instead of both: the ranges that the node's object has for its pods
-	Rules           string         // serviceproxy.Ages
+	Rules           string         // iptablesproxy.Ages
 	Backend         string         // BackendIPTables or BackendNFTables
 	MasqueradeBit   int
 	MasqueradeAll   bool
@@ -89,7 +89,7 @@ func Defaults() Options {
 	return Options{
 		Families:       []service.Family{service.IPv4},
 		ServiceProxy:   true,
-		Rules:          serviceproxy.RulesCurrent,
+		Rules:          iptablesproxy.RulesCurrent,
 		Backend:        BackendIPTables,
 		MasqueradeBit:  14,
 		LocalhostPorts: true,
@@ -120,11 +120,11 @@ func (o *Options) Validate() error {
 	if o.Backend != BackendIPTables && o.Backend != BackendNFTables {
 		bad("--proxy-backend: no backend %q; there are %s and %s", o.Backend, BackendIPTables, BackendNFTables)
 	}
-	if o.Backend == BackendNFTables && o.Rules != serviceproxy.RulesCurrent {
+	if o.Backend == BackendNFTables && o.Rules != iptablesproxy.RulesCurrent {
 		bad("--proxy-rules: %s; older rule sets are made of iptables only", o.Rules)
 	}
-	if !slices.Contains(serviceproxy.Ages(), o.Rules) {
-		bad("--proxy-rules: no rule set %q; there are %s", o.Rules, strings.Join(serviceproxy.Ages(), ", "))
+	if !slices.Contains(iptablesproxy.Ages(), o.Rules) {
+		bad("--proxy-rules: no rule set %q; there are %s", o.Rules, strings.Join(iptablesproxy.Ages(), ", "))
 	}
 	if o.MasqueradeBit < 0 || o.MasqueradeBit > 31 {
 		bad("--iptables-masquerade-bit: %d; want 0 to 31", o.MasqueradeBit)
@@ -176,7 +176,7 @@ func (o *Options) Validate() error {
 
 func (o *Options) validateMasq(bad func(format string, args ...any)) {
 	form, err := ipmasq.FormOf(o.Rules)
-	if err != nil && slices.Contains(serviceproxy.Ages(), o.Rules) {
+	if err != nil && slices.Contains(iptablesproxy.Ages(), o.Rules) {
 		bad("--ip-masq-agent: %w", err)
 	}
 	if o.MasqForm == "" {
@@ -213,10 +213,10 @@ func (o *Options) nodeRules() noderules.Rules {
 }
 
 // config is what the rules of a family depend on.
-func (o *Options) config(f service.Family) serviceproxy.Config {
-	c := serviceproxy.Config{
+func (o *Options) config(f service.Family) iptablesproxy.Config {
+	c := iptablesproxy.Config{
 		Family: f, Rules: o.Rules, MasqueradeBit: o.MasqueradeBit, MasqueradeAll: o.MasqueradeAll,
-		Detector: serviceproxy.Detector{Interface: o.PodInterface},
+		Detector: iptablesproxy.Detector{Interface: o.PodInterface},
 	}
 	for _, cidr := range o.ClusterCIDRs {
 		if f.Of(cidr.Addr()) {

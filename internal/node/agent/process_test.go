@@ -8,7 +8,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -72,7 +72,7 @@ func TestCountedPackets(t *testing.T) {
 	if err != nil {
 		kerneltest.Missing(t, "accounting objects: %v", err)
 	}
-	sh("ip link set lo up && iptables -A OUTPUT -o lo -m nfacct --nfacct-name " + serviceproxy.CounterInvalid + " -j DROP")
+	sh("ip link set lo up && iptables -A OUTPUT -o lo -m nfacct --nfacct-name " + iptables.CounterInvalid + " -j DROP")
 	sh("ping -c 2 -i 0.1 -W 0.1 127.0.0.1 || true")
 	_ = ns.Do(func() error {
 		if v, _ := shown(t, m, name); v != 2 {

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -36,7 +36,7 @@ func RemoveRules(ctx context.Context, o Options, log func(format string, args ..
 	}
 	o.Backend = BackendNFTables // of which there may be rules of both families, whether iptables is installed or not
 	var errs []error
-	rules := servicemaps.NewRules(&kernel.NFTables{})
+	rules := nftables.NewRules(&kernel.NFTables{})
 	for _, f := range o.SupportedFamilies() {
 		r := remover{family: f, programs: newPrograms(f, o.IPTablesVariant), rules: rules, log: log}
 		errs = append(errs, r.services(ctx, o, proxies), r.masquerading(ctx, agents))
@@ -48,7 +48,7 @@ func RemoveRules(ctx context.Context, o Options, log func(format string, args ..
 type remover struct {
 	family   service.Family
 	programs *programs
-	rules    *servicemaps.Rules
+	rules    *nftables.Rules
 	log      logf
 }
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/proxy/nftables"
 )
 
 // TestRemoveRules: nothing of packetwalk is left on the node; rules that a program of others keeps stay, as do all other rules, and while a
@@ -25,7 +25,7 @@ func TestRemoveRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	const (
-		table   = "table ip " + servicemaps.TableName
+		table   = "table ip " + nftables.TableName
 		proxy   = "KUBE-SERVICES"
 		masq    = "IP-MASQ-AGENT"
 		kubenet = "kubenet: SNAT for outbound traffic from cluster"
@@ -63,7 +63,7 @@ func TestRemoveRules(t *testing.T) {
 			}
 			run("iptables-nft", "-t", "nat", "-A", "PREROUTING", "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
 			run("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "!", "-d", "10.0.0.0/8", "-m", "comment", "--comment", kubenet, "-j", "MASQUERADE")
-			run("nft", "add", "table", "ip", servicemaps.TableName)
+			run("nft", "add", "table", "ip", nftables.TableName)
 			start := func(cmd *exec.Cmd) *exec.Cmd {
 				t.Helper()
 				cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

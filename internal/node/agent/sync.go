@@ -14,9 +14,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/node/kube"
+	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -158,7 +158,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) erro
 	if result.Full {
 		what := [2]string{iptables.NAT, "nat rules"}
 		if a.Backend == BackendNFTables {
-			what = [2]string{servicemaps.TableName, "elements"}
+			what = [2]string{nftables.TableName, "elements"}
 		}
 		a.log("synced %s: %d service ports, %d %s in %v",
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
@@ -186,7 +186,7 @@ func (a *agent) removeOthers(ctx context.Context, p *proxy) {
 
 // remove removes the rules of syncers, and kube-proxy's with nftables.
 func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer) error {
-	err := servicemaps.RemoveKubeProxys(ctx, a.rules, f)
+	err := nftables.RemoveKubeProxys(ctx, a.rules, f)
 	for _, s := range syncers {
 		failed := s.Remove(ctx)
 		if errors.Is(failed, exec.ErrNotFound) { // not known is whether there are rules of iptables-legacy
@@ -199,8 +199,8 @@ func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer)
 }
 
 // withoutIPTables is an error where there are rules of a service proxy with iptables-nft, and no programs to remove them.
-func withoutIPTables(ctx context.Context, rules *servicemaps.Rules, f service.Family) error {
-	there, err := servicemaps.HasIPTables(ctx, rules, f)
+func withoutIPTables(ctx context.Context, rules *nftables.Rules, f service.Family) error {
+	there, err := nftables.HasIPTables(ctx, rules, f)
 	if there {
 		return errors.New("a service proxy with iptables left rules, which go on translating, and iptables is not installed here: install it")
 	}
@@ -214,7 +214,7 @@ func (a *agent) cleanFlows(p *proxy) {
 	}
 	start := time.Now()
 	var err error
-	if flows := serviceproxy.NewUDPFlows(p.ports.UDP()); !flows.Empty() {
+	if flows := iptablesproxy.NewUDPFlows(p.ports.UDP()); !flows.Empty() {
 		var n int
 		n, err = deleteStaleFlows(p.family, flows)
 		a.metrics.conntrackDeleted.of(p.family.String()).add(float64(n))
@@ -231,7 +231,7 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 	errs := a.checks.Sync(checks)
 	a.faults.note("health check node ports", errors.Join(errs...))
 	for _, err := range errs {
-		var e *serviceproxy.ListenError
+		var e *iptablesproxy.ListenError
 		if !errors.As(err, &e) {
 			continue
 		}

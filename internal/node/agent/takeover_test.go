@@ -21,7 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/node/conflict"
-	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/node/proxy/iptables"
 )
 
 // TestWaitsForItsTurn: as long as kube-proxy is alive the agent changes nothing, and says so; then it takes over, and the rules that were
@@ -34,7 +34,7 @@ func TestWaitsForItsTurn(t *testing.T) {
 
 func waitsForItsTurn(t *testing.T, backend string) {
 	t.Parallel()
-	w := newWorld(t, serviceproxy.RulesCurrent, backend)
+	w := newWorld(t, iptables.RulesCurrent, backend)
 	w.state.Options.NodeMasquerade, w.state.Options.DockerBridge = nil, netip.Prefix{} // which are beside any service proxy's
 	w.state.Options.Pod = "kube-system/pw"
 	w.services()

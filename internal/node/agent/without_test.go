@@ -26,9 +26,9 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/servicemaps"
-	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -52,10 +52,10 @@ type refusing struct {
 	err error
 }
 
-func (refusing) Configure(serviceproxy.Config) {}
+func (refusing) Configure(iptables.Config) {}
 
-func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (serviceproxy.Result, error) {
-	return serviceproxy.Result{}, r.err
+func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (iptables.Result, error) {
+	return iptables.Result{}, r.err
 }
 
 func (refusing) Canary(context.Context) (bool, error) { return false, nil }
@@ -85,7 +85,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.faults.last, a.health = 0, serviceproxy.NewHealth(0, time.Now)
+	a.faults.last, a.health = 0, iptables.NewHealth(0, time.Now)
 	api := oneNode{events: make(chan corev1.Event, 10)}
 	a.source = changing{}
 	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
@@ -207,7 +207,7 @@ type onceMore struct {
 	told  func()
 }
 
-func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (serviceproxy.Result, error) {
+func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (iptables.Result, error) {
 	if *o.syncs++; *o.syncs == 2 {
 		o.told()
 	}
@@ -401,7 +401,7 @@ func TestNoticesOfOtherProcessNamespaces(t *testing.T) {
 	}
 	// What the agent itself writes is its own wherever it runs; not what others of its process do.
 	other := &kernel.NFTables{NetNS: ns.FD()}
-	table := nfnetlink.Table{Family: unix.NFPROTO_IPV4, Name: servicemaps.TableName}
+	table := nfnetlink.Table{Family: unix.NFPROTO_IPV4, Name: nftables.TableName}
 	for _, nft := range []*kernel.NFTables{agent.nft, other, agent.nft} {
 		defer nft.Close()
 		if err := nft.Commit(ctx, []netlink.Message{table.Make(), table.Delete()}, 0); err != nil {

@@ -237,7 +237,7 @@ func TestDumpIsUnderstood(t *testing.T) {
 
 // TestServiceProxyRulesAreUnderstood reads every rule of the service proxy's golden files.
 func TestServiceProxyRulesAreUnderstood(t *testing.T) {
-	files, err := filepath.Glob("../../node/serviceproxy/testdata/*.txtar")
+	files, err := filepath.Glob("../../node/proxy/iptables/testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no golden files", err)
 	}
