@@ -4,6 +4,5 @@
 // The running lab, a live machine and a capture from far away come the same way: an [Origin] of texts, which [NewSource] reads host by
 // host. What is not in a capture is known to be missing: snapshot.Host.Missing says so, and the walk says what it assumes.
 //
-// The package runs no command and touches no machine (kernel/dump does). It must not import kernel, Kubernetes, walk, or anything that
-// decides what there should be.
+// The package runs no command and touches no machine (kernel/dump does).
 package capture

@@ -5,5 +5,5 @@
 // What is made (objects.go): a namespace with a service account that has no rights, and in it a Job a node. Jobs end by their deadline and
 // go by their time to live, also when this process is gone; the namespace is then taken away by a later run, or by [Cluster.Cleanup].
 //
-// The package only reads the cluster's other objects. It must not import lab, pods, azure or node.
+// The package only reads the cluster's other objects.
 package cluster

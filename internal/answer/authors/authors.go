@@ -1,4 +1,4 @@
-// Package authors owns the list of all who write rules, and sign them. It must not import anything that reads states or explains walks.
+// Package authors owns the list of all who write rules, and sign them.
 package authors
 
 import (

@@ -1,5 +1,3 @@
 // Package explain turns a walk into words, JSON and pcapng: the glance, every rule, a schema for programs, a capture for Wireshark. It
 // gives addresses, chains and rules the names of their owners: a Kubernetes object, a node, an agent's configuration line.
-//
-// The package must not import kernel: it explains what was walked, wherever that came from.
 package explain

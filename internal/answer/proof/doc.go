@@ -10,6 +10,4 @@
 //
 // Ports that the walk gives as a span agree with every number in it. Where chains of several tables have the same priority at a hook, which
 // of them the kernel calls first is in no dump: it is taken from the trace, and the packet is walked once more in that order.
-//
-// The package must not import Kubernetes or lab.
 package proof

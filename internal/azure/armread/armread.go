@@ -1,7 +1,5 @@
 // Package armread reads a cluster's resources from Azure Resource Manager, with the login of who asks: GETs only, within a time, few at
 // once. What it may not read, or cannot, it leaves out and says so ([armview.Resources.Unread]).
-//
-// It must not import Kubernetes, kernel or lab.
 package armread
 
 import (

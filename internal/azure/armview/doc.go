@@ -5,5 +5,5 @@
 // What was not read, and what is not modelled, is unknown where a packet comes to it, and never taken to be absent. The rules are those
 // of package vnet's plan, and signed as they are, so that both sorts of walks read alike.
 //
-// The package is pure. It must not import Kubernetes, kernel, lab, and nothing that does input or output.
+// The package is pure.
 package armview

@@ -2,6 +2,5 @@
 // groups and managed cluster, and the commands of "az" (network, vm, container, aks) that show and change them, with the CLI's tables,
 // queries and exit codes.
 //
-// It is pure: a [Lab] and arguments in, text and an exit code out; what changes something calls what the Lab has for it. It must not import
-// kernel.
+// It is pure: a [Lab] and arguments in, text and an exit code out; what changes something calls what the Lab has for it.
 package az

@@ -4,6 +4,4 @@
 // packetwalk-node in the pod's network namespace.
 //
 // Groups outlive the process that runs them: their state is in files, and Open takes over what it finds.
-//
-// It must not import fabric, node or lab: they are behind the interfaces Network and Machines.
 package instances

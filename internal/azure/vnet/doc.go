@@ -2,6 +2,4 @@
 // the load balancer, network security groups, and the pure functions over them: who gets which address ([Network.AllocateNIC],
 // [Network.AllocatePublicIP]), what security groups say of a flow ([Network.Decide]), and what each namespace must have so that packets go
 // the way they go in Azure ([NewPlan]).
-//
-// It must not import Kubernetes or kernel, and does nothing to the machine.
 package vnet

@@ -1,4 +1,4 @@
-// Package atomicfile replaces files so that no reader, and no later process, ever finds a part of one. It imports nothing of ours.
+// Package atomicfile replaces files so that no reader, and no later process, ever finds a part of one.
 package atomicfile
 
 import (

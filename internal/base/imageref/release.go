@@ -1,4 +1,4 @@
-// Package imageref names what a version of packetwalk is published as. It must not import anything of the project.
+// Package imageref names what a version of packetwalk is published as.
 package imageref
 
 import "strings"

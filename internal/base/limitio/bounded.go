@@ -1,4 +1,4 @@
-// Package limitio reads what others made, up to a limit, so that no input fills the memory. It must not import anything of ours.
+// Package limitio reads what others made, up to a limit, so that no input fills the memory.
 package limitio
 
 import (

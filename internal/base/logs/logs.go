@@ -1,4 +1,4 @@
-// Package logs is how lines of a container's log are asked for, by whoever has one. It imports nothing of the project.
+// Package logs is how lines of a container's log are asked for, by whoever has one.
 package logs
 
 import "time"

@@ -1,6 +1,5 @@
 // Package netdefaults gives a network namespace the kernel's own settings. A new namespace copies the machine's values
-// (net.core.devconf_inherit_init_net), which an administrator, a distribution or Docker may have changed. It must not import anything of
-// the project.
+// (net.core.devconf_inherit_init_net), which an administrator, a distribution or Docker may have changed.
 package netdefaults
 
 import (

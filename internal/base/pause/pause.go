@@ -1,4 +1,4 @@
-// Package pause owns waiting that ends with a context. It imports nothing of ours.
+// Package pause owns waiting that ends with a context.
 package pause
 
 import (

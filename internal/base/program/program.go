@@ -1,7 +1,7 @@
 // Package program runs the programs of others (nft, iptables-restore, ip, a CNI plugin) to their end for an answer: the only place of ours
 // that does, so that none can hang its caller, or outlive it. What starts processes for something else does so itself, and is on the list
 // of TestElsewhere: base/supervise and lab (what goes on without us), pods/container and pods/app (containers' processes), cli (the user's
-// shell) and tour (the commands of a page). It imports nothing of ours.
+// shell) and tour (the commands of a page).
 package program
 
 import (

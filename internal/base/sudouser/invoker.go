@@ -1,5 +1,5 @@
 // Package sudouser knows who called us: behind sudo, the user who typed it. What is theirs, such as programs that they would run and files
-// of their home, is run and read as them, never as root. It imports nothing of ours.
+// of their home, is run and read as them, never as root.
 package sudouser
 
 import (

@@ -1,5 +1,5 @@
-// Package termsafe shows text that others made: names, comments, rules and logs out of captures and containers. A terminal must not take any
-// of it for a command, nor a reader one line for two. It must not import anything of ours.
+// Package termsafe shows text that others made: names, comments, rules and logs out of captures and containers. A terminal must not take
+// any of it for a command, nor a reader one line for two.
 package termsafe
 
 import (

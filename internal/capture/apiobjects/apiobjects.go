@@ -1,5 +1,4 @@
-// Package apiobjects owns the reading of the Kubernetes objects that a capture holds (capture.ObjectLists) from an API server. It must not
-// import kernel or what runs a lab.
+// Package apiobjects owns the reading of the Kubernetes objects that a capture holds (capture.ObjectLists) from an API server.
 package apiobjects
 
 import (

@@ -1,5 +1,3 @@
 // Package excerpt owns the reading of text that people copy out of terminals, articles and tickets: what it shows of one host's state
 // becomes a snapshot, and what had to be assumed is said.
-//
-// It must not import kernel, Kubernetes, walk, or anything that decides what there should be.
 package excerpt

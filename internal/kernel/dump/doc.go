@@ -1,4 +1,3 @@
 // Package dump owns the reading of a namespace's state as raw texts, by the table capture.Dumps. It only reads: it has no kernel module
-// loaded and makes no table (modules.go says how). What the texts say is capture's to know. It must not import Kubernetes, walk or anything
-// that decides what there should be.
+// loaded and makes no table (modules.go says how). What the texts say is capture's to know.
 package dump

@@ -2,5 +2,4 @@
 // kube-apiserver, kube-controller-manager and kube-scheduler, all one program (the nested module controlplane/).
 //
 // It decides what runs and how; package supervise keeps it running, and the caller decides in which network namespace.
-// It must not import packages kernel or lab, nor anything that touches the machine's network.
 package controlplane

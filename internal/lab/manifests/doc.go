@@ -1,5 +1,3 @@
 // Package manifests owns the objects that AKS has in a cluster's API: the cluster's DNS, addons, the ip-masq-agent, Calico's resources, the
 // virtual node's connector; and how they get there, as AKS's add-on manager brings them. The objects are pure: text, one document each.
-//
-// It must not import kernel, or what runs a lab: who applies an object, and when, is the lab's.
 package manifests

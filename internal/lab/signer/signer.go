@@ -1,5 +1,5 @@
 // Package signer owns the answers to the certificate signing requests of the virtual node's connector: which are signed, and why the others
-// are not. It must not import kernel, or what runs a lab.
+// are not.
 package signer
 
 import (

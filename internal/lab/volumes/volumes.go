@@ -1,5 +1,5 @@
 // Package volumes makes the volumes that claims of the StorageClass default ask for: directories of the node that the scheduler chose. It
-// owns the directories and the PersistentVolumes that name them. It must not import packages of ours but base.
+// owns the directories and the PersistentVolumes that name them.
 package volumes
 
 import (

@@ -1,5 +1,5 @@
 // Package attribution is how whoever writes rules signs them: a table of its chains and rules, beside the generator, that says what each is
-// there for. Readers ask a Book of such tables, and need to know nobody's chains themselves. It imports nothing of the project.
+// there for. Readers ask a Book of such tables, and need to know nobody's chains themselves.
 package attribution
 
 import (

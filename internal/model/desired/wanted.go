@@ -1,5 +1,5 @@
-// Package desired is what a network namespace should have, and which of its connections are meant, as plain data: for who decides it and who
-// brings it about. It imports nothing of the project.
+// Package desired is what a network namespace should have, and which of its connections are meant, as plain data: for who decides it and
+// who brings it about.
 package desired
 
 import (

@@ -7,6 +7,4 @@
 //
 // A chain is evaluated with an index over the fields that its rules test, so that the cost does not grow with the number of rules; the
 // plain evaluation, rule after rule, stays beside it as the reference of the tests, and for those who want to see every rule.
-//
-// The package must not import anything internal but packet.
 package netfilter

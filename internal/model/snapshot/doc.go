@@ -3,5 +3,4 @@
 // names.
 //
 // It is plain data: package capture reads it from what tools print. What is not known of a host is known to be missing: [Host.Missing].
-// The package may import the values it is made of, and nothing else of ours.
 package snapshot

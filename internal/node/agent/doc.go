@@ -2,7 +2,4 @@
 // applies it to the kernel it runs in, repairs what others delete, and reports health and metrics. Beside the service proxy it keeps, where
 // asked to, the ip-masq-agent's rules. It leaves its rules in place when it stops, so that established and new connections go on while it
 // is restarted.
-//
-// The package must not import lab or anything that lab owns: the same agent runs in the lab's node namespaces and on a node of a real
-// cluster.
 package agent

@@ -8,6 +8,4 @@
 //
 // A kind of network is a [network]; the table kinds in network.go names them. A new kind is one more entry there, and a new source of
 // addresses one more entry in ipamTypes.
-//
-// It must not import client-go, nor anything that costs start-up time: an ADD is a process of its own, and a node starts hundreds of them.
 package cni

@@ -2,6 +2,5 @@
 // process and by the ports of kube-proxy, and another packetwalk-node, by a record of who has which part. Both count within a network
 // namespace, in which rules are; many nodes may share a machine and its processes.
 //
-// It owns the look and the record, and changes nothing: what to do about an incumbent is its caller's. It must not import anything of ours
-// but base, nor Kubernetes.
+// It owns the look and the record, and changes nothing: what to do about an incumbent is its caller's.
 package conflict

@@ -1,8 +1,6 @@
 // Package kube watches the Kubernetes API and hands out snapshots of what the desired-state packages read: Services, EndpointSlices and the
 // agent's own Node ([Watcher]), and ConfigMaps by name ([ConfigMaps]). It speaks protobuf through REST clients that know no kinds but
 // these, and keeps of each object no more than is read, because an agent runs on every node.
-//
-// The package must not import the kernel package: it knows nothing of the machine.
 package kube
 
 import (

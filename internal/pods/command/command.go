@@ -1,6 +1,5 @@
 // Package command runs one of this machine's programs in a network namespace for a client that is not trusted with the machine: in a
 // container of the program runc, as the user nobody with CAP_NET_RAW, with a read-only view of the machine's programs and no other files.
-// It must not import Kubernetes' clients, lab, node or azure.
 package command
 
 import (

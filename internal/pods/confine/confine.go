@@ -2,7 +2,7 @@
 // applications of VMs and internet hosts, and the name servers. The program has new mount, PID, IPC and UTS namespaces, a read-only
 // root with the files of its Spec and nothing else, no capability but CAP_NET_BIND_SERVICE, and gets none by executing others.
 //
-// [Start] starts packetwalk-app with [Args], which becomes the program by [Main]. It imports nothing of the project but base.
+// [Start] starts packetwalk-app with [Args], which becomes the program by [Main].
 package confine
 
 import (

@@ -3,6 +3,4 @@
 // keeps nothing: what it needs after a restart stands in the groups' tags.
 //
 // A pod that asks for what container groups do not have is refused with an event on the pod that says what and why.
-//
-// It must not import what runs container groups, nor internal/lab: it reaches them by Azure's interface only.
 package connector

@@ -1,6 +1,5 @@
 // Package handover gives the network namespace of a pod to who makes its network from outside of the machine that the pod runs on: a CNI
-// plugin on the machine sends it over a Unix socket, and waits for the pod's address. It must not import Kubernetes, or anything of the
-// project but base.
+// plugin on the machine sends it over a Unix socket, and waits for the pod's address.
 package handover
 
 import (

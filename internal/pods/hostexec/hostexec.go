@@ -1,4 +1,4 @@
-// Package hostexec runs commands on the hosts of a lab, as ssh(1) would. It must not import Kubernetes, or lab.
+// Package hostexec runs commands on the hosts of a lab, as ssh(1) would.
 package hostexec
 
 import (

@@ -1,5 +1,5 @@
 // Package kubeletclient asks a kubelet about its pods, their logs, and to run commands in them, by the HTTP interface of kubelets
-// (k8s.io/kubernetes, pkg/kubelet/server). It must not import anything of the project but base.
+// (k8s.io/kubernetes, pkg/kubelet/server).
 package kubeletclient
 
 import (

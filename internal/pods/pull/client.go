@@ -1,6 +1,6 @@
 // Package pull owns the fetching of images from the registries of the internet, for whoever asks for one: with the logins of the user who
 // called us, from public addresses and the registries that the user allows beside them. It is the only way out that images have, and runs
-// in the machine's network namespace, never in a lab's. It must not import anything of the project but base and pods/images.
+// in the machine's network namespace, never in a lab's.
 package pull
 
 import (

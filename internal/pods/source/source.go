@@ -1,6 +1,5 @@
 // Package source finds what containers are made from, in one order: an image of the machine's store, then the image of a built-in
-// application by its name, which is made first if it must be, then what the image's registry has, which is pulled into the store. It must
-// not import Kubernetes.
+// application by its name, which is made first if it must be, then what the image's registry has, which is pulled into the store.
 package source
 
 import (

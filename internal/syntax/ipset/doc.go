@@ -1,5 +1,3 @@
 // Package ipset owns the syntax of "ipset save" (and reads that of "ipset list"): sets and their elements as data, parsed, printed again,
 // and lowered into netfilter's sets.
-//
-// The package must not import Kubernetes or the kernel package.
 package ipset

@@ -6,6 +6,4 @@
 // service, of the time to live. Those of which only the options are known, or the form, stand in the tables of extension.go.
 //
 // What the parser does not know stays verbatim in Rule.Unknown: it prints again as it was read, and nothing pretends to understand it.
-//
-// The package must not import Kubernetes or the kernel package: it neither decides which rules there should be nor runs any program.
 package iptables

@@ -2,6 +2,4 @@
 // data, parsed, printed again to the letter, shown as nft text, and lowered into package netfilter.
 //
 // What the parser does not know stays verbatim and is lowered to an Unknown statement.
-//
-// The package must not import Kubernetes or the kernel package.
 package nftables

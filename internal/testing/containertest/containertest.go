@@ -1,4 +1,4 @@
-// Package containertest is for tests that run containers. Of the project it imports only base/invoker, and only tests import it.
+// Package containertest is for tests that run containers. Of the project it imports only base/sudouser, and only tests import it.
 package containertest
 
 import (

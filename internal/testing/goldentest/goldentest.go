@@ -1,5 +1,5 @@
 // Package goldentest is for tests whose expectations are files: txtar archives that begin with what goes in and go on with what must come
-// out. With the test flag -update what comes out is written into them. It imports nothing of the project, and only tests import it.
+// out. With the test flag -update what comes out is written into them.
 package goldentest
 
 import (

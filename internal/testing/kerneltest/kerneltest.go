@@ -1,4 +1,4 @@
-// Package kerneltest is for tests that need the real kernel. It imports nothing of the project, and only tests import it.
+// Package kerneltest is for tests that need the real kernel.
 package kerneltest
 
 import (

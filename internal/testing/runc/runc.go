@@ -1,5 +1,4 @@
-// Package runc runs commands in privileged containers of the program runc, as "docker run --privileged" does. It imports nothing of the
-// project.
+// Package runc runs commands in privileged containers of the program runc, as "docker run --privileged" does.
 package runc
 
 import (

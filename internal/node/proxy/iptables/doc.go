@@ -2,6 +2,5 @@
 // It plans what a restore has to change (all own chains, or only those that differ), finds what others have deleted in a dump, and serves
 // health check node ports and the proxy's own health.
 //
-// Generation and planning are pure; Syncer drives them through an Applier. The package must not import client-go: it gets service ports
-// from whoever watches the API, and hands out plain values.
+// Generation and planning are pure; Syncer drives them through an Applier.
 package iptables

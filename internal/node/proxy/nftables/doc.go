@@ -5,5 +5,5 @@
 // have a chain and a map of clients of their own, and are found by a verdict map.
 //
 // A state is brought to other service ports by steps, each of which is one service port's change; see [State.Update]. All but the Syncer is
-// pure. It must not import client-go, kernel or model/walk.
+// pure.
 package nftables
