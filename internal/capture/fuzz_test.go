@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/model/conntrack"
@@ -20,6 +19,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/testing/capturetest"
+	"packetwalk.dev/internal/writers"
 )
 
 // shortDumps are small texts for the files that are long in the capture of world A, or not in it.
@@ -42,7 +42,7 @@ var shortDumps = map[string][]string{
 
 func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
 	t.Helper()
-	_, o, _, err := redact.Capture(c.Head, c.Origin(), authors.Book(nil, nil, nil), []byte("a key of the fuzz tests"))
+	_, o, _, err := redact.Capture(c.Head, c.Origin(), writers.Book(&snapshot.Objects{}), []byte("a key of the fuzz tests"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,13 +17,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/writers"
 )
 
 // captureOptions are the flags of capture.
@@ -221,7 +221,7 @@ func takeRedacted(
 	if err != nil {
 		return nil, err
 	}
-	head, origin, originals, err := redact.Capture(file.Head, file.Origin(), authors.Book(nil, nil, nil), redact.NewKey())
+	head, origin, originals, err := redact.Capture(file.Head, file.Origin(), writers.Book(&snapshot.Objects{}), redact.NewKey())
 	if err != nil {
 		return nil, fmt.Errorf("redact: %w", err)
 	}

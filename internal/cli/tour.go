@@ -19,13 +19,14 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/examples"
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/model/attribution"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/tour"
+	"packetwalk.dev/internal/writers"
 )
 
 type tourFlags struct {
@@ -195,7 +196,7 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 	}
 	on := colour.screen(s.Out)
 	view := tour.View{Writer: termsafe.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
-	book := authors.Book(nil, nil, nil)
+	book := writers.Book(&snapshot.Objects{})
 	endpoint := func(chain string) bool {
 		c := book.Chain(attribution.IP, iptables.NAT, chain)
 		return c != nil && c.Role == attribution.Endpoint

@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/writers"
 )
 
 // walkOptions are the flags of walk.
@@ -75,8 +76,8 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	colourFlag(c, &o.colour)
 }
 
-// writers are the forms of output.
-var writers = map[string]func(Streams, *walk.Result, explain.Options) error{
+// formats are the forms of output.
+var formats = map[string]func(Streams, *walk.Result, explain.Options) error{
 	"text": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Text(s.Out, r, o) },
 	"wide": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Wide(s.Out, r, o) },
 	"json": func(s Streams, r *walk.Result, o explain.Options) error {
@@ -90,7 +91,7 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 	switch {
 	case o.from == "" || o.to == "":
 		err = errors.New("walk needs both ends: packetwalk walk --from pod/NAME --to svc/NAME")
-	case writers[o.output] == nil:
+	case formats[o.output] == nil:
 		err = fmt.Errorf("output %q is not known; use text, wide, json or pcapng", o.output)
 	case o.live && o.snapshot != "":
 		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
@@ -191,7 +192,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
-	if err := writers[o.output](s, result, options); err != nil {
+	if err := formats[o.output](s, result, options); err != nil {
 		return err
 	}
 	switch {
@@ -306,7 +307,8 @@ func hostsOf(result *walk.Result) []string {
 
 // owners gives names to what the walk met; hosts are others that it is about.
 func owners(world *world, hosts []string) *explain.Owners {
-	o := explain.NewOwners(world.Objects())
+	objects := world.Objects()
+	o := explain.NewOwners(objects, writers.Book(&objects))
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
 		if h, err := world.Host(name); err == nil {
 			o.AddHost(h)

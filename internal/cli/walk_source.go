@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
@@ -26,6 +25,7 @@ import (
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/writers"
 )
 
 // world is what a walk goes through: a running lab, or what a file holds.
@@ -277,7 +277,7 @@ func openText(path string, text []byte, at string, to endpoint.End) (*world, err
 	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
 	nft := func(text []byte) ([]byte, error) { return kernel.LoadNFT(context.Background(), text) }
-	source, err := excerpt.Read(authors.Book(nil, nil, nil), nft, name, text, netip.AddrPortFrom(to.Address, to.Port))
+	source, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nft, name, text, netip.AddrPortFrom(to.Address, to.Port))
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}

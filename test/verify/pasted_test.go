@@ -15,13 +15,14 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/writers"
 )
 
 var texts = flag.Int("texts", 500, "how many mutated texts")
@@ -417,7 +418,7 @@ func comparePasted(t *testing.T, n int, whole, mutated reader) (accounts []accou
 // TestPasted: what is concluded from a text that people changed as they pasted it may be less certain than what the whole text says, never
 // different.
 func TestPasted(t *testing.T) {
-	book := authors.Book(nil, nil, nil)
+	book := writers.Book(&snapshot.Objects{})
 	read := func(text string, p packet.Packet) (conclusion, error) { return conclude(book, text, p) }
 	accounts, contradiction := comparePasted(t, *texts, read, read)
 	if contradiction != "" {
@@ -430,7 +431,7 @@ func TestPasted(t *testing.T) {
 
 // TestPastedFindsFaults plants faults in the reading of texts: each must be found.
 func TestPastedFindsFaults(t *testing.T) {
-	book := authors.Book(nil, nil, nil)
+	book := writers.Book(&snapshot.Objects{})
 	read := func(text string, p packet.Packet) (conclusion, error) { return conclude(book, text, p) }
 	for name, faulty := range map[string]reader{
 		"lines are lost": func(text string, p packet.Packet) (conclusion, error) {

@@ -115,7 +115,7 @@ func allowed(t *testing.T, h *snapshot.Host, c *netfilter.Chain, from string, po
 		labels := map[string]string{"role": role, "team": "a"}
 		return snapshot.Pod{Namespace: "default", Name: name, IPs: []netip.Addr{ip(address)}, Labels: labels}
 	}
-	owners := NewOwners(snapshot.Objects{Pods: []snapshot.Pod{
+	owners := ownersOf(snapshot.Objects{Pods: []snapshot.Pod{
 		pod("front-a", "10.1.0.5", "front"), pod("front-b", "10.1.0.6", "front"), pod("cache", "10.1.0.7", "cache"),
 		{Namespace: "default", Name: "bare", IPs: []netip.Addr{ip("10.1.0.8")}},
 	}})

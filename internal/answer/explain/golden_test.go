@@ -21,7 +21,7 @@ func TestGolden(t *testing.T) {
 		"from-internet": fromInternet(), "to-vnet": toVNet(), "dropped": dropped(), "unknown": unknown(), "looped": looped(),
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Owners: NewOwners(objects()), Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+			o := Options{Owners: ownersOf(objects()), Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 			a := &txtar.Archive{}
 			for _, form := range []struct {
 				name  string

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -32,6 +33,7 @@ func (o Owner) String() string {
 // Owners knows whose addresses and chains are. The zero value and nil know nobody.
 type Owners struct {
 	objects  snapshot.Objects
+	book     *attribution.Book    // of those who write rules; nil where none is known
 	hosts    map[netip.Addr]Owner // pods, nodes and hosts
 	services map[netip.Addr][]serviceAddress
 	nodes    map[netip.Addr]bool
@@ -50,7 +52,7 @@ func (o *Owners) signatures() *signatures {
 	if o == nil {
 		o = &nobody
 	}
-	o.once.Do(func() { o.signed = sign(o, o.objects) })
+	o.once.Do(func() { o.signed = sign(o) })
 	return o.signed
 }
 
@@ -59,9 +61,9 @@ type serviceAddress struct {
 	service *snapshot.Service
 }
 
-// NewOwners takes the names from Kubernetes objects.
-func NewOwners(objects snapshot.Objects) *Owners {
-	o := &Owners{objects: objects, hosts: map[netip.Addr]Owner{}, services: map[netip.Addr][]serviceAddress{}, nodes: map[netip.Addr]bool{}}
+// NewOwners takes the names from Kubernetes objects, and from a book of writers what rules are there for.
+func NewOwners(objects snapshot.Objects, book *attribution.Book) *Owners {
+	o := &Owners{objects: objects, book: book, hosts: map[netip.Addr]Owner{}, services: map[netip.Addr][]serviceAddress{}, nodes: map[netip.Addr]bool{}}
 	for _, p := range objects.Pods {
 		for _, a := range p.IPs {
 			if !p.HostNetwork {

@@ -16,7 +16,7 @@ import (
 // TestPcapng writes a walk and reads it back, by hand and by tcpdump.
 func TestPcapng(t *testing.T) {
 	var b bytes.Buffer
-	if err := Pcapng(&b, fromInternet(), Options{Owners: NewOwners(objects()), Time: time.Unix(1_700_000_000, 0)}); err != nil {
+	if err := Pcapng(&b, fromInternet(), Options{Owners: ownersOf(objects()), Time: time.Unix(1_700_000_000, 0)}); err != nil {
 		t.Fatal(err)
 	}
 	names, packets := readPcapng(t, b.Bytes())

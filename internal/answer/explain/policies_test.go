@@ -106,7 +106,7 @@ func TestNetworkPolicies(t *testing.T) {
 			}
 			src := &policed{snapshot.Objects{Pods: test.pods, NetworkPolicies: test.policies},
 				map[string]*snapshot.Host{"node/n": node, "pod/default/web": pod}}
-			if got := assumptions(NetworkPolicies(src, along(node, test.way...), NewOwners(src.objects))); got != test.want {
+			if got := assumptions(NetworkPolicies(src, along(node, test.way...), ownersOf(src.objects))); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
 		})
@@ -154,7 +154,7 @@ func TestNetworkPoliciesOfAnAbsentSender(t *testing.T) {
 	r := along(node, "node/n")
 	r.Request.Forwarded, r.Request.Packet = true, packet.Packet{Tuple: packet.Tuple{Source: address}}
 	const want = "pod/default/web: NetworkPolicy default/deny-out is not enforced: node n has no rules of a network policy engine"
-	if got := assumptions(NetworkPolicies(src, r, NewOwners(src.objects))); got != want {
+	if got := assumptions(NetworkPolicies(src, r, ownersOf(src.objects))); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -163,7 +163,7 @@ func TestNetworkPoliciesOfAnAbsentSender(t *testing.T) {
 func TestPolicyNamedAsAChain(t *testing.T) {
 	var b bytes.Buffer
 	what := "NetworkPolicy default/cali-tw-x is not enforced: node n has no rules of a network policy engine"
-	err := Text(&b, toVNet(), Options{Owners: NewOwners(objects()),
+	err := Text(&b, toVNet(), Options{Owners: ownersOf(objects()),
 		Read: []walk.Assumption{{Host: "pod/default/web", What: what, Component: "NetworkPolicy"}}})
 	if err != nil || !strings.Contains(strings.Join(strings.Fields(b.String()), " "), what) {
 		t.Errorf("%v\n%s", err, b.String())

@@ -7,14 +7,10 @@ import (
 	"strings"
 	"sync"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/explain/foreign"
 	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/snapshot"
-	"packetwalk.dev/internal/node/ipmasq"
-	"packetwalk.dev/internal/node/service"
 )
 
 // signatures are what the writers of rules say of them, with what the objects of a cluster add.
@@ -24,30 +20,11 @@ type signatures struct {
 	said map[*netfilter.Chain]attribution.Fields // what all rules of a chain that is one thing's say
 }
 
-func sign(o *Owners, objects snapshot.Objects) *signatures {
-	var ports []service.Port
-	for _, s := range objects.Services {
-		for _, p := range s.Ports {
-			port := service.Port{
-				Name:     service.Name{Namespace: s.Namespace, Service: s.Name, Port: p.Name},
-				Protocol: service.Protocol(strings.ToUpper(p.Protocol.String())),
-				Port:     p.Port, NodePort: p.NodePort, ExternalIPs: slices.Concat(s.ClusterIPs, s.External),
-			}
-			for _, e := range p.Endpoints {
-				port.Endpoints = append(port.Endpoints, service.Endpoint{Addr: e})
-			}
-			ports = append(ports, port)
-		}
+func sign(o *Owners) *signatures {
+	s := &signatures{Book: &attribution.Book{}, said: map[*netfilter.Chain]attribution.Fields{}}
+	if o.book != nil {
+		s.Writers = o.book.Writers
 	}
-	var configs []ipmasq.ConfigMap
-	for _, c := range objects.ConfigMaps {
-		configs = append(configs, ipmasq.ConfigMap{Name: c.Namespace + "/" + c.Name, Data: c.Data})
-	}
-	var pools []foreign.Pool
-	for _, p := range objects.Pools {
-		pools = append(pools, foreign.Pool{Name: p.Name, CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
-	}
-	s := &signatures{Book: authors.Book(ports, configs, pools), said: map[*netfilter.Chain]attribution.Fields{}}
 	s.Name = func(endpoint string) string {
 		end, _ := netip.ParseAddrPort(endpoint)
 		owner, _ := o.Address(end.Addr(), 0, 0)

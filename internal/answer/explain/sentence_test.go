@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/writers"
 )
 
 // sentences are the last lines of a walk through a text with rules, from a machine that is not known.
@@ -25,7 +25,7 @@ func sentences(t *testing.T, text, from, to string, pin ...int) string {
 // sentencesWith knows of Kubernetes objects, too.
 func sentencesWith(t *testing.T, objects snapshot.Objects, text, from, to string, pin ...int) string {
 	t.Helper()
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(text))
+	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func sentencesWith(t *testing.T, objects snapshot.Objects, text, from, to string
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := Text(&b, r, Options{Owners: NewOwners(objects), Text: true}); err != nil {
+	if err := Text(&b, r, Options{Owners: ownersOf(objects), Text: true}); err != nil {
 		t.Fatal(err)
 	}
 	_, last, _ := strings.Cut(b.String(), "\nassumed:\n")
@@ -208,7 +208,7 @@ func TestKeptOnSeveral(t *testing.T) {
 
 // TestDependsOnBefore: what hangs on earlier packets is said so once, with the test that asks.
 func TestDependsOnBefore(t *testing.T) {
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(`*nat
+	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(`*nat
 :PREROUTING ACCEPT [0:0]
 -A PREROUTING -p tcp -m recent --rcheck --seconds 10800 --name X --rsource -j DNAT --to-destination 10.13.76.5:80
 COMMIT
@@ -223,7 +223,7 @@ COMMIT
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := Text(&b, r, Options{Owners: NewOwners(snapshot.Objects{})}); err != nil {
+	if err := Text(&b, r, Options{Owners: ownersOf(snapshot.Objects{})}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "[depends on what came before: recent --rcheck --seconds 10800 --name X "; !strings.Contains(b.String(), want) {
@@ -247,7 +247,7 @@ func TestUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []bool{false, true} {
-		a := (&Options{Owners: NewOwners(snapshot.Objects{}), Text: text}).explanations(r)[0].summary()
+		a := (&Options{Owners: ownersOf(snapshot.Objects{}), Text: text}).explanations(r)[0].summary()
 		want := "as far as the state was read, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it\n- " +
 			"not read on node n: nftables rules, listening sockets"
 		if text {

@@ -37,7 +37,7 @@ type written struct {
 
 // TestEveryRuleIsSigned: each rule that a generator makes has a reason of its own writer, and each reason a rule.
 func TestEveryRuleIsSigned(t *testing.T) {
-	nobody := NewOwners(snapshot.Objects{})
+	nobody := ownersOf(snapshot.Objects{})
 	book := nobody.signatures()
 	used := map[*attribution.Line]bool{}
 	for _, w := range append(goldens(t), generated(t)...) {
@@ -406,7 +406,7 @@ and a test holds them to the rules that they write.
 |---|---|---|---|---|
 `)
 	from := goldens(t)
-	for _, w := range NewOwners(snapshot.Objects{}).signatures().Writers {
+	for _, w := range ownersOf(snapshot.Objects{}).signatures().Writers {
 		for _, c := range w.Chains {
 			where := "`" + strings.TrimSpace(map[attribution.Family]string{attribution.Bridge: "bridge "}[c.Family]+c.Table+" "+c.Name) + "`"
 			writer := fmt.Sprintf("%s ([%s](../../%s))", w.Name, filepath.Base(w.File), w.File)

@@ -63,7 +63,7 @@ func TestSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		var text strings.Builder
-		if err := Text(&text, r, Options{Owners: NewOwners(objects())}); err != nil {
+		if err := Text(&text, r, Options{Owners: ownersOf(objects())}); err != nil {
 			t.Fatal(err)
 		}
 		for _, line := range want {

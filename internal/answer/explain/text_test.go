@@ -52,7 +52,7 @@ func TestThreeEndpoints(t *testing.T) {
 
 // TestWidth: on a terminal no line is longer than it, but for words that are; all words are there.
 func TestWidth(t *testing.T) {
-	o := Options{Owners: NewOwners(objects())}
+	o := Options{Owners: ownersOf(objects())}
 	var whole bytes.Buffer
 	if err := Text(&whole, toVNet(), o); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/writers"
 )
 
 // objects are world A: the service of the first article, two pods, one node.
@@ -362,3 +363,6 @@ func looped() *walk.Result {
 		}},
 	}
 }
+
+// ownersOf are the owners of objects, with all writers of rules.
+func ownersOf(objects snapshot.Objects) *Owners { return NewOwners(objects, writers.Book(&objects)) }

@@ -15,16 +15,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/testing/goldentest"
+	"packetwalk.dev/internal/writers"
 )
 
 // TestRead reads texts: each file has the text, and what the host then is.
 func TestRead(t *testing.T) {
 	goldentest.Run(t, "testdata/snapshots/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		s, err := Read(authors.Book(nil, nil, nil), nil, "aks-0", in[0].Data)
+		s, err := Read(writers.Book(&snapshot.Objects{}), nil, "aks-0", in[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func describe(h *snapshot.Host) string {
 }
 
 func TestOneHost(t *testing.T) {
-	s, err := Read(authors.Book(nil, nil, nil), nil, "x", []byte("-A FORWARD -j DROP"))
+	s, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("-A FORWARD -j DROP"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,17 +91,17 @@ func TestOneHost(t *testing.T) {
 	if _, err := s.Host("node/y"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("another host: %v", err)
 	}
-	if _, err := Read(authors.Book(nil, nil, nil), nil, "x", []byte("no rules here")); !errors.Is(err, errNothingFound) {
+	if _, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("no rules here")); !errors.Is(err, errNothingFound) {
 		t.Errorf("prose: %v", err)
 	}
-	if _, err := Read(authors.Book(nil, nil, nil), nil, "x", []byte("table ip t {\n}\n")); err == nil || !strings.Contains(err.Error(), "line 1: nft list ruleset: ") {
+	if _, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("table ip t {\n}\n")); err == nil || !strings.Contains(err.Error(), "line 1: nft list ruleset: ") {
 		t.Errorf("nft's own syntax that nobody reads: %v", err)
 	}
 }
 
 // TestRoutes looks routes up that were read from text.
 func TestRoutes(t *testing.T) {
-	s, err := Read(authors.Book(nil, nil, nil), nil, "x", []byte(`$ ip route
+	s, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte(`$ ip route
 default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.4 metric 100
 10.0.0.0/24 dev eth0 proto kernel scope link src 10.0.0.4
 10.2.0.0/16
@@ -154,7 +154,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Add([]byte("-A INPUT -j X\ndefault via 1.1.1.1 dev e\n1: lo: <UP> mtu 1\n inet 1.1.1.1/8 x\nName: a\nType: hash:net\nMembers:\n1.1.1.1\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		s, err := Read(authors.Book(nil, nil, nil), nil, "x", text)
+		s, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", text)
 		if err != nil {
 			return
 		}

@@ -13,12 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"packetwalk.dev/internal/answer/authors"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/goldentest"
+	"packetwalk.dev/internal/writers"
 )
 
-var everywhere = newKnown(authors.Book(nil, nil, nil))
+var everywhere = newKnown(writers.Book(&snapshot.Objects{}))
 
 // TestFragments reads texts out of articles about AKS, and some made up: each file has the text, the tables, what was assumed, and the
 // blocks of other programs.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/writers"
 )
 
 // TestOlder: what older programs print is read as ip's output that says the same.
@@ -68,7 +68,7 @@ func TestVirtualServices(t *testing.T) {
 			"service udp [fd00::a]:53, service for the mark 0x5",
 		heading + "TCP  dns.example:domain rr\n": "not read",
 	} {
-		src, err := Read(authors.Book(nil, nil, nil), nil, "n", []byte(text+"$ ip route\ndefault via 10.0.0.1 dev eth0\n"))
+		src, err := Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(text+"$ ip route\ndefault via 10.0.0.1 dev eth0\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

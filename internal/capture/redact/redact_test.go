@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
@@ -21,9 +20,10 @@ import (
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/capturetest"
+	"packetwalk.dev/internal/writers"
 )
 
-var book = authors.Book(nil, nil, nil)
+var book = writers.Book(&snapshot.Objects{})
 
 var testKey = []byte("a key that the tests have, so that they can compare")
 

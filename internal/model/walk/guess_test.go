@@ -6,14 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/writers"
 )
 
 // ofText walks a packet through what a text shows, and gives the outcomes in words.
 func ofText(t *testing.T, text, from, to string, oneWay bool) string {
 	t.Helper()
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(text), netip.MustParseAddrPort(to))
+	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(text), netip.MustParseAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestOwnAddressUnknown(t *testing.T) {
 		{nat + address, "", "8.8.8.8:53", "left tcp 192.0.2.1:40000 > 8.8.8.8:53; back delivered tcp 8.8.8.8:53 > 192.0.2.1:40000"},
 		{nat + address, "", "192.0.2.1:53", "delivered tcp 192.0.2.1:40000 > 192.0.2.1:53; back delivered tcp 192.0.2.1:53 > 192.0.2.1:40000"},
 	} {
-		src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(c.text))
+		src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(c.text))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,10 +9,10 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/writers"
 )
 
 // seed makes a snapshot of a listing out of an article about AKS.
@@ -22,7 +22,7 @@ func seed(t *testing.T, name, more string) snapshot.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "aks-0", append(a.Files[0].Data, more...))
+	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "aks-0", append(a.Files[0].Data, more...))
 	if err != nil {
 		t.Fatal(err)
 	}

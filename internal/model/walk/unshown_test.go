@@ -4,8 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture/excerpt"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/writers"
 )
 
 // TestUnshown: an outcome says which parts of the state, and which chains, the request met that are not shown whole.
@@ -30,7 +31,7 @@ func TestUnshown(t *testing.T) {
 		{"all that the packet meets", whole + nft + ip + "$ sysctl net.ipv4.ip_forward\nnet.ipv4.ip_forward = 1\n", "other ends of wires"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			src, err := excerpt.Read(authors.Book(nil, nil, nil), nil, "n", []byte(c.text))
+			src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(c.text))
 			if err != nil {
 				t.Fatal(err)
 			}
