@@ -22,10 +22,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"packetwalk.dev/internal/addons/connector"
 	"packetwalk.dev/internal/addons/dns"
 	"packetwalk.dev/internal/addons/httprouting"
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/pods/connector"
 )
 
 // version is set when the program is built: -ldflags "-X main.version=…".

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/azure/az"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/hostexec"
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/azure/aksimport"
+	"packetwalk.dev/internal/lab/aksimport"
 	"packetwalk.dev/internal/pods/app"
 )
 

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"packetwalk.dev/internal/azure/instances"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/instances"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
 )

@@ -1,11 +1,11 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/addons/connector"
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
-	"packetwalk.dev/internal/pods/connector"
 
 	"context"
 	"crypto/rand"
@@ -26,12 +26,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/azure/az"
-	"packetwalk.dev/internal/azure/instances"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/instances"
 	"packetwalk.dev/internal/lab/plan"
 )
 

@@ -25,7 +25,7 @@ import (
 
 	"packetwalk.dev/internal/azure/armread"
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/azure/az"
+	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
 )

@@ -29,9 +29,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"packetwalk.dev/internal/addons/connector"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/connector"
 )
 
 // A signingRequest is the connector's, before a test changes it.
