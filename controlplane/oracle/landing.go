@@ -10,18 +10,18 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/testing/flows"
 )
 
 // wired makes a namespace that is the node which walks are of, and one for everybody else, who never answers.
-func wired(ctx context.Context, dir, name string, v Settings) (node, others *kernel.Namespace, err error) {
-	if others, err = kernel.CreateNamespace(filepath.Join(dir, name+"-others")); err != nil {
+func wired(ctx context.Context, dir, name string, v Settings) (node, others *netns.Namespace, err error) {
+	if others, err = netns.Create(filepath.Join(dir, name+"-others")); err != nil {
 		return nil, nil, err
 	}
-	if node, err = kernel.CreateNamespace(filepath.Join(dir, name)); err != nil {
+	if node, err = netns.Create(filepath.Join(dir, name)); err != nil {
 		return nil, others, err
 	}
 	a, pods := addressesOf(v), podLink(v)
@@ -116,7 +116,7 @@ func (m *tableModes) land(ctx context.Context, packets []probe, nodes []*node) (
 }
 
 // addSources gives the others the addresses that they send from.
-func addSources(ctx context.Context, ns *kernel.Namespace, sent []probe) error {
+func addSources(ctx context.Context, ns *netns.Namespace, sent []probe) error {
 	var lines []string
 	for i := range sent {
 		if sent[i].arrives != "" {
@@ -152,7 +152,7 @@ func (n *node) ways(p *probe) (outcomes, error) {
 }
 
 // went sends a packet as the first one of many flows, and counts where they went.
-func went(node, others *kernel.Namespace, p *probe) (map[string]int, error) {
+func went(node, others *netns.Namespace, p *probe) (map[string]int, error) {
 	from := others
 	if p.arrives == "" {
 		from = node

@@ -17,14 +17,15 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	"k8s.io/kubernetes/pkg/proxy/nftables"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	nftablesproxy "packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
 
 // newUpstreamMaps starts kube-proxy's nftables proxier in a namespace.
-func newUpstreamMaps(ns *kernel.Namespace, v Settings) (*upstream, error) {
+func newUpstreamMaps(ns *netns.Namespace, v Settings) (*upstream, error) {
 	u := &upstream{ns: ns}
 	ctx := klog.NewContext(context.Background(), klog.New(failedSyncs{&u.failure}))
 	family := corev1.IPv4Protocol
@@ -72,13 +73,13 @@ func (f failedSyncs) WithName(string) klog.LogSink { return f }
 // oursMaps is our service proxy with nftables in a namespace.
 type oursMaps struct {
 	config iptables.Config
-	kernel *kernel.NFTables
+	kernel *ruleset.NFTables
 	syncer *nftablesproxy.Syncer
 	ports  *service.Ports
 	now    World // as told
 }
 
-func newOursMaps(ns *kernel.Namespace, v Settings) (*oursMaps, error) {
+func newOursMaps(ns *netns.Namespace, v Settings) (*oursMaps, error) {
 	c, err := configOf(ns, v)
 	if err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func newOursMaps(ns *kernel.Namespace, v Settings) (*oursMaps, error) {
 			c.ServiceCIDRs = append(c.ServiceCIDRs, p)
 		}
 	}
-	k := &kernel.NFTables{NetNS: ns.FD()}
+	k := &ruleset.NFTables{NetNS: ns.FD()}
 	return &oursMaps{config: c, kernel: k, syncer: nftablesproxy.NewSyncer(c, nftablesproxy.NewRules(k)), ports: service.NewPorts()}, nil
 }
 
@@ -152,7 +153,7 @@ func (o *oursMaps) compare(ctx context.Context) error {
 }
 
 // fresh writes the same into another namespace, which has no table.
-func (o *oursMaps) fresh(ctx context.Context, ns *kernel.Namespace) error {
-	s := nftablesproxy.NewSyncer(o.config, nftablesproxy.NewRules(&kernel.NFTables{NetNS: ns.FD()}))
+func (o *oursMaps) fresh(ctx context.Context, ns *netns.Namespace) error {
+	s := nftablesproxy.NewSyncer(o.config, nftablesproxy.NewRules(&ruleset.NFTables{NetNS: ns.FD()}))
 	return errors.Join(s.Remove(ctx), o.write(ctx, s, nil))
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/netfilter"
 )
 
@@ -30,8 +30,8 @@ const packetsOfStep = 60
 // tableModes are the nftables modes of both proxies, each in a namespace; in a third ours writes everything anew.
 type tableModes struct {
 	settings   Settings
-	namespaces [3]*kernel.Namespace
-	others     []*kernel.Namespace // everybody else, around the first two, where real flows are sent
+	namespaces [3]*netns.Namespace
+	others     []*netns.Namespace // everybody else, around the first two, where real flows are sent
 	upstream   *upstream
 	ours       *oursMaps
 	tally      *Tally
@@ -46,7 +46,7 @@ func newTableModes(ctx context.Context, dir string, v Settings, tally *Tally) (m
 	}()
 	for i, name := range []string{"upstream-maps", "ours-maps", "fresh-maps"} {
 		if i < 2 && v.Landing {
-			var others *kernel.Namespace
+			var others *netns.Namespace
 			m.namespaces[i], others, err = wired(ctx, dir, name, v)
 			m.others = append(m.others, others)
 		} else {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // TestNFTablesMode: the rules of kube-proxy's nftables mode that walks are tested to explain are those that it writes. UPDATE=1 writes them
@@ -47,7 +47,7 @@ func TestNFTablesMode(t *testing.T) {
 func nftDump(t *testing.T, c Case) []byte {
 	t.Helper()
 	v := c.Settings
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "nft"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "nft"))
 	if err != nil {
 		t.Fatal(err)
 	}

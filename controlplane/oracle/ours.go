@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -28,7 +28,7 @@ type ours struct {
 
 // programs runs iptables' programs in a namespace.
 type programs struct {
-	ns     *kernel.Namespace
+	ns     *netns.Namespace
 	prefix string
 }
 
@@ -56,7 +56,7 @@ func (p programs) run(ctx context.Context, input []byte, name string, args ...st
 	return out.Bytes(), nil
 }
 
-func newPrograms(ns *kernel.Namespace, v Settings) programs {
+func newPrograms(ns *netns.Namespace, v Settings) programs {
 	if v.IPv6 {
 		return programs{ns, "ip6tables"}
 	}
@@ -64,7 +64,7 @@ func newPrograms(ns *kernel.Namespace, v Settings) programs {
 }
 
 // newOurs starts our proxy. counters tells whether the accounting objects are there, as our agent finds out before it starts.
-func newOurs(ns *kernel.Namespace, v Settings, counters bool) (*ours, error) {
+func newOurs(ns *netns.Namespace, v Settings, counters bool) (*ours, error) {
 	c, err := configOf(ns, v)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func newOurs(ns *kernel.Namespace, v Settings, counters bool) (*ours, error) {
 }
 
 // configOf is our configuration that stands for the settings.
-func configOf(ns *kernel.Namespace, v Settings) (iptables.Config, error) {
+func configOf(ns *netns.Namespace, v Settings) (iptables.Config, error) {
 	c := iptables.Config{
 		Family: service.IPv4, Rules: iptables.RulesCurrent, Detector: iptables.Detector{Interface: v.PodInterface},
 		MasqueradeBit: v.MasqueradeBit, MasqueradeAll: v.MasqueradeAll, NodeIP: netip.MustParseAddr(v.NodeIP), TCPLiberal: v.TCPLiberal,
@@ -109,7 +109,7 @@ func nodePortRanges(v Settings) (wanted []netip.Prefix, loopback bool) {
 	return wanted, slices.ContainsFunc(wanted, netip.MustParsePrefix("127.0.0.0/8").Overlaps)
 }
 
-func addressesIn(ns *kernel.Namespace, wanted []netip.Prefix) ([]netip.Addr, error) {
+func addressesIn(ns *netns.Namespace, wanted []netip.Prefix) ([]netip.Addr, error) {
 	found := []netip.Addr{}
 	err := ns.Do(func() error {
 		addresses, err := net.InterfaceAddrs()

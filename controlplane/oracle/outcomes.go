@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -114,7 +114,7 @@ func remembers(rule string) bool {
 }
 
 // listed reads the tables of nft in a namespace.
-func listed(ctx context.Context, ns *kernel.Namespace) ([]byte, error) {
+func listed(ctx context.Context, ns *netns.Namespace) ([]byte, error) {
 	return program.Command{Path: "nft", Args: []string{"-j", "list", "ruleset"}, In: ns.Do}.Output(ctx)
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/kubernetes/pkg/proxy/util/nfacct"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -62,7 +62,7 @@ func Run(ctx context.Context, dir string, c Case, tally *Tally) (d *Disagreement
 // pair is the iptables mode of both proxies, each with its namespace.
 type pair struct {
 	settings   Settings
-	namespaces [2]*kernel.Namespace
+	namespaces [2]*netns.Namespace
 	upstream   *upstream
 	ours       *ours
 	dumps      [][]byte // of upstream's rules, as they were saved last
@@ -88,8 +88,8 @@ func newPair(dir string, v Settings) (p *pair, err error) {
 }
 
 // newNamespace makes one with the node's addresses.
-func newNamespace(dir, name string, v Settings) (*kernel.Namespace, error) {
-	ns, err := kernel.CreateNamespace(filepath.Join(dir, name))
+func newNamespace(dir, name string, v Settings) (*netns.Namespace, error) {
+	ns, err := netns.Create(filepath.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func newNamespace(dir, name string, v Settings) (*kernel.Namespace, error) {
 }
 
 // counters makes the accounting objects of today's rules, as our agent does before it starts, and tells whether the kernel has any.
-func counters(ns *kernel.Namespace) bool {
+func counters(ns *netns.Namespace) bool {
 	return ns.Do(func() error {
 		accounting, err := nfacct.New()
 		if err != nil {

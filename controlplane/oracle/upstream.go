@@ -20,12 +20,12 @@ import (
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // upstream is a proxier of kube-proxy in a namespace. Everything that touches the kernel runs on a thread of that namespace.
 type upstream struct {
-	ns      *kernel.Namespace
+	ns      *netns.Namespace
 	proxier proxy.Provider
 	now     World // as told
 	started bool
@@ -75,7 +75,7 @@ func (s sysctls) SetSysctl(name string, v int) error {
 	return nil
 }
 
-func newUpstream(ns *kernel.Namespace, v Settings) (*upstream, error) {
+func newUpstream(ns *netns.Namespace, v Settings) (*upstream, error) {
 	u := &upstream{ns: ns}
 	family, protocol := corev1.IPv4Protocol, utiliptables.ProtocolIPv4
 	if v.IPv6 {

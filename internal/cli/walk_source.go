@@ -21,7 +21,8 @@ import (
 	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -121,7 +122,7 @@ func openLab(ctx context.Context, name string) (*world, error) {
 // namespaces gives the places of a lab's hosts; what was opened is closed by close.
 func (w *world) namespaces(d lab.Dir) proof.Places {
 	var mu sync.Mutex
-	opened := map[string]*kernel.Namespace{}
+	opened := map[string]*netns.Namespace{}
 	w.close = func() error {
 		for _, ns := range opened {
 			_ = ns.Close()
@@ -138,7 +139,7 @@ func (w *world) namespaces(d lab.Dir) proof.Places {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
 		}
-		ns, err := kernel.OpenNamespace(at.NetNS)
+		ns, err := netns.Open(at.NetNS)
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +277,7 @@ func openText(path string, text []byte, at string, to endpoint.End) (*world, err
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
-	nft := func(text []byte) ([]byte, error) { return kernel.LoadNFT(context.Background(), text) }
+	nft := func(text []byte) ([]byte, error) { return ruleset.LoadNFT(context.Background(), text) }
 	source, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nft, name, text, netip.AddrPortFrom(to.Address, to.Port))
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}

@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
@@ -30,7 +30,7 @@ type access struct {
 
 	plane  controlplane.Config
 	ca     *controlplane.Authority
-	ns     *kernel.Namespace
+	ns     *netns.Namespace
 	server atomic.Pointer[string] // the API server's address on this machine
 }
 
@@ -69,7 +69,7 @@ func (a *access) Start(ctx context.Context) error {
 
 // listen listens for users of the API server, and writes their kubeconfig.
 func (a *access) listen(context.Context) (net.Listener, error) {
-	if err := kernel.LoopbackUp(); err != nil {
+	if err := netns.LoopbackUp(); err != nil {
 		return nil, err
 	}
 	l, err := listenForwarder(a.dir)

@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/node/proxy/nftables"
@@ -234,7 +235,7 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 	case is.Implementation == cluster.ProxyPacketwalk:
 		return nil
 	case was.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables:
-		return n.ns.ApplyNFT(ctx, ownTables)
+		return ruleset.ApplyNFT(ctx, n.ns, ownTables)
 	case is.Implementation == cluster.ProxyNone:
 		if err := l.writeNoModules(); err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -28,7 +28,7 @@ func TestAppLimits(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(d.Host("vm"), 0o755), os.MkdirAll(d.logs(), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}

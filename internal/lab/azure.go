@@ -12,7 +12,7 @@ import (
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
@@ -78,8 +78,8 @@ func (a *azure) network() vnet.Network {
 }
 
 // attachHost makes an internet host's namespace and wires it to the internet.
-func (a *azure) attachHost(name string) (*kernel.Namespace, error) {
-	ns, _, err := kernel.EnsureNamespace(a.dir.NetNS(name))
+func (a *azure) attachHost(name string) (*netns.Namespace, error) {
+	ns, _, err := netns.Ensure(a.dir.NetNS(name))
 	if err != nil {
 		return nil, err
 	}

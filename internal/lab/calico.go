@@ -13,6 +13,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/manifests"
@@ -96,7 +97,7 @@ func (l *nodes) startFelix(ctx context.Context, n *node) error {
 	if err := endOthers(ctx, n.ns, p); err != nil {
 		return err
 	}
-	if err := n.ns.RestoreIPTables(ctx, iptablesHint, true); err != nil {
+	if err := ruleset.RestoreIPTables(ctx, n.ns, iptablesHint, true); err != nil {
 		return err
 	}
 	felix, err := l.run(n.ns, p)

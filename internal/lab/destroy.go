@@ -14,7 +14,7 @@ import (
 
 	"packetwalk.dev/internal/base/mounts"
 	"packetwalk.dev/internal/base/removetree"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Destroy ends every process of the lab and takes away its namespaces, mounts and files. It asks nothing of the lab process, so
@@ -34,20 +34,20 @@ func Destroy(ctx context.Context, d Dir) error {
 
 func destroy(ctx context.Context, d Dir) error {
 	// The lab process first: it would start again what dies.
-	if err := kernel.Kill(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
+	if err := netns.Kill(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
 		return fmt.Errorf("end the lab process: %w", err)
 	}
-	spaces, err := kernel.OpenMounted(d.path("netns"))
+	spaces, err := netns.OpenMounted(d.path("netns"))
 	if err != nil {
 		return err
 	}
-	defer kernel.CloseAll(spaces)
-	unmounted, err := kernel.OpenNamespacesOf(slices.Concat(slices.Collect(maps.Values(d.processes()))...)...) // a mount may have been lost
+	defer netns.CloseAll(spaces)
+	unmounted, err := netns.OpenOf(slices.Concat(slices.Collect(maps.Values(d.processes()))...)...) // a mount may have been lost
 	if err != nil {
 		return err
 	}
-	defer kernel.CloseAll(unmounted)
-	if err := kernel.KillIn(ctx, slices.Concat(spaces, unmounted)...); err != nil {
+	defer netns.CloseAll(unmounted)
+	if err := netns.KillIn(ctx, slices.Concat(spaces, unmounted)...); err != nil {
 		return fmt.Errorf("end the lab's processes: %w", err)
 	}
 	for _, ns := range spaces {

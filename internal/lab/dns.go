@@ -16,7 +16,7 @@ import (
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/confine"
@@ -150,7 +150,7 @@ func LookUp(ctx context.Context, d Dir, name string) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	ns, err := kernel.OpenNamespace(at.NetNS)
+	ns, err := netns.Open(at.NetNS)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/hostexec"
 )
 
@@ -112,7 +112,7 @@ const (
 
 // findGroup finds a container group's namespace in a directory.
 func (d Dir) findGroup(host, dir, name string) (Place, error) {
-	spaces, err := kernel.MountedNamespaces(dir)
+	spaces, err := netns.Mounted(dir)
 	if err != nil {
 		return Place{}, err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/cgroup"
@@ -23,7 +23,7 @@ import (
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.
 type host struct {
 	Host
-	ns *kernel.Namespace
+	ns *netns.Namespace
 	// args, mounts and files are the application's, beside its image's.
 	args   []string
 	mounts []confine.Mount
@@ -70,7 +70,7 @@ func (l *hosts) Start(ctx context.Context) error {
 			if slices.ContainsFunc(want, h.sameMachine) {
 				continue
 			}
-			ns, err := kernel.OpenNamespace(l.dir.NetNS(h.Name))
+			ns, err := netns.Open(l.dir.NetNS(h.Name))
 			if err != nil {
 				continue // it is gone already
 			}
@@ -153,7 +153,7 @@ func (l *hosts) add(all []Host) error {
 
 // make makes a host's namespace, wires it and writes its files.
 func (l *hosts) make(m *host) (err error) {
-	if m.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(m.Name)); err != nil {
+	if m.ns, _, err = netns.Ensure(l.dir.NetNS(m.Name)); err != nil {
 		return err
 	}
 	if m.Kind == kindInternet {
@@ -162,7 +162,7 @@ func (l *hosts) make(m *host) (err error) {
 		err = l.azure.AttachNIC(plan.NICOf(m.Name), m.ns)
 	}
 	if err == nil && m.IPForwarding {
-		err = m.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+		err = m.ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 	}
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if err := m.remove(); err != nil {
 		return err
 	}
-	if err := kernel.KillIn(ctx, m.ns); err != nil {
+	if err := netns.KillIn(ctx, m.ns); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", m.Name, err)
 	}
 	detach := l.azure.DetachHost

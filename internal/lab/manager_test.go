@@ -21,7 +21,7 @@ import (
 
 	"packetwalk.dev/internal/azure/armread"
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/model/packet"
@@ -92,7 +92,7 @@ func armnetworkRefused(t *testing.T, subscription, group string, options *arm.Cl
 // inLab are the options of a client on the lab's VM.
 func inLab(t *testing.T, d lab.Dir) *arm.ClientOptions {
 	t.Helper()
-	ns, err := kernel.OpenNamespace(d.NetNS("testvm"))
+	ns, err := netns.Open(d.NetNS("testvm"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/plan"
 )
 
@@ -16,34 +16,34 @@ import (
 
 // A namespaceHolder is a part that holds network namespaces open.
 type namespaceHolder interface {
-	namespaces() []*kernel.Namespace
+	namespaces() []*netns.Namespace
 }
 
-func (a *azure) namespaces() []*kernel.Namespace {
-	return []*kernel.Namespace{a.Namespace(), a.Internet()}
+func (a *azure) namespaces() []*netns.Namespace {
+	return []*netns.Namespace{a.Namespace(), a.Internet()}
 }
 
-func (a *access) namespaces() []*kernel.Namespace { return []*kernel.Namespace{a.ns} }
+func (a *access) namespaces() []*netns.Namespace { return []*netns.Namespace{a.ns} }
 
-func (l *hosts) namespaces() []*kernel.Namespace {
+func (l *hosts) namespaces() []*netns.Namespace {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []*kernel.Namespace
+	var all []*netns.Namespace
 	for _, h := range l.all {
 		all = append(all, h.ns)
 	}
 	return all
 }
 
-func (n *nodes) namespaces() []*kernel.Namespace {
-	var all []*kernel.Namespace
+func (n *nodes) namespaces() []*netns.Namespace {
+	var all []*netns.Namespace
 	for _, one := range n.list() {
 		all = append(all, one.ns)
 	}
 	return all
 }
 
-func (l *groups) namespaces() []*kernel.Namespace {
+func (l *groups) namespaces() []*netns.Namespace {
 	if l.Groups == nil {
 		return nil
 	}
@@ -51,20 +51,20 @@ func (l *groups) namespaces() []*kernel.Namespace {
 }
 
 // hostOf is the name of the host whose namespace it is.
-func hostOf(ns *kernel.Namespace) string { return filepath.Base(ns.Path()) }
+func hostOf(ns *netns.Namespace) string { return filepath.Base(ns.Path()) }
 
 // unmounted are the namespaces of a lab that is ready whose mounts were lost; none while hosts come and go.
-func (l *lab) unmounted() []*kernel.Namespace {
+func (l *lab) unmounted() []*netns.Namespace {
 	if !l.isReady.Load() || l.busy.Load() {
 		return nil
 	}
-	var lost []*kernel.Namespace
+	var lost []*netns.Namespace
 	for _, p := range l.parts {
 		if h, ok := p.part.(namespaceHolder); ok {
 			lost = append(lost, h.namespaces()...)
 		}
 	}
-	return slices.DeleteFunc(lost, func(ns *kernel.Namespace) bool { return ns == nil || ns.IsMounted() }) // nil: the fabric is about to stop
+	return slices.DeleteFunc(lost, func(ns *netns.Namespace) bool { return ns == nil || ns.IsMounted() }) // nil: the fabric is about to stop
 }
 
 // mountNamespaces mounts namespaces again whose mounts were lost, and gives the names of their hosts.
@@ -83,7 +83,7 @@ func (l *lab) mountNamespaces() ([]string, error) {
 
 // bindNamespaces mounts those namespaces again whose mounts were lost while no lab process ran, and that processes of their hosts live in.
 func (d Dir) bindNamespaces() error {
-	mounted, err := kernel.MountedNamespaces(d.path("netns"))
+	mounted, err := netns.Mounted(d.path("netns"))
 	if err != nil {
 		return err
 	}
@@ -92,10 +92,10 @@ func (d Dir) bindNamespaces() error {
 			continue
 		}
 		for _, pid := range pids {
-			if _, foreign := kernel.ForeignNamespace(pid); !foreign {
+			if _, foreign := netns.Foreign(pid); !foreign {
 				continue // it has ended
 			}
-			if err := kernel.BindNamespaceOf(pid, path); err != nil {
+			if err := netns.BindOf(pid, path); err != nil {
 				return err
 			}
 			break

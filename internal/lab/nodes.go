@@ -15,7 +15,7 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
@@ -25,7 +25,7 @@ import (
 // A node is a Kubernetes node: a network namespace, an agent in it, and the machine that runs its pods.
 type node struct {
 	cluster.Node
-	ns      *kernel.Namespace
+	ns      *netns.Namespace
 	agent   *supervise.Supervisor
 	proxy   *supervise.Supervisor // upstream's kube-proxy; nil without
 	felix   *supervise.Supervisor // Calico's agent; nil without
@@ -100,7 +100,7 @@ func (m machines) Start(context.Context) error {
 func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
 	n := &node{Node: spec}
 	var err error
-	if n.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(spec.Name)); err != nil {
+	if n.ns, _, err = netns.Ensure(l.dir.NetNS(spec.Name)); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -110,7 +110,7 @@ func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
 		return n, err
 	}
 	// As on AKS's nodes from the start (AgentBaker, 99-force-bridge-forward.conf): one without a pod forwards for node ports, too.
-	if err := n.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
+	if err := n.ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
 		return n, err
 	}
 	return n, l.writeNodeFiles(n)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // maxConsecutiveExits is after how many ends in a row a process is crash-looping, so that the lab cannot start. A process may end once or
@@ -17,7 +17,7 @@ const maxConsecutiveExits = 3
 
 // run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
-func (c *core) run(ns *kernel.Namespace, p supervise.Process) (*supervise.Supervisor, error) {
+func (c *core) run(ns *netns.Namespace, p supervise.Process) (*supervise.Supervisor, error) {
 	return c.runWith(p, ns.Start)
 }
 
@@ -43,10 +43,10 @@ func (c *core) judge(p supervise.Process) func(supervise.State) {
 
 // endOthers ends what runs in a namespace as the program of a process and is not that process: one with other arguments, or one whose pid
 // the lab process that started it did not live to write down. It would keep the process from its ports.
-func endOthers(ctx context.Context, ns *kernel.Namespace, p supervise.Process) error {
+func endOthers(ctx context.Context, ns *netns.Namespace, p supervise.Process) error {
 	wanted := append([]string{p.Path}, p.Args...)
-	err := kernel.Kill(ctx, func() ([]int, error) {
-		pids, err := kernel.Processes(ns.Inode())
+	err := netns.Kill(ctx, func() ([]int, error) {
+		pids, err := netns.Processes(ns.Inode())
 		return slices.DeleteFunc(pids, func(pid int) bool {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // proc_pid_cmdline(5): each argument ended by a null byte
 			args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")

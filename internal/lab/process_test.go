@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -34,7 +34,7 @@ func TestCrashLoop(t *testing.T) {
 // TestEndOthers: of a program's processes only the one that was written down stays, and that only if it is as it is to be.
 func TestEndOthers(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns, err := kernel.OpenNamespace("/proc/self/ns/net")
+	ns, err := netns.Open("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/hostns"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
@@ -150,11 +150,11 @@ func (l *nodes) attend(ctx context.Context, n *node) {
 
 // endMachine ends what a lab process that was killed had started of a machine before it wrote down its first process: that, and all that
 // are in the machine's control groups.
-func endMachine(ctx context.Context, ns *kernel.Namespace, cgroup string, first supervise.Process) error {
+func endMachine(ctx context.Context, ns *netns.Namespace, cgroup string, first supervise.Process) error {
 	if err := endOthers(ctx, ns, first); err != nil {
 		return err
 	}
-	if err := kernel.Kill(ctx, func() ([]int, error) { return realnode.Processes(cgroup) }); err != nil {
+	if err := netns.Kill(ctx, func() ([]int, error) { return realnode.Processes(cgroup) }); err != nil {
 		return fmt.Errorf("end what was started before of %s: %w", first.Name, err)
 	}
 	return nil
@@ -269,7 +269,7 @@ func (d Dir) realPods() (map[string]hostns.Pod, error) {
 }
 
 func (d Dir) podsOf(node string) (map[string]hostns.Pod, error) {
-	ns, err := kernel.OpenNamespace(d.NetNS(node))
+	ns, err := netns.Open(d.NetNS(node))
 	if err != nil {
 		return nil, err
 	}

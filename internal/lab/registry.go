@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/internal/pods/registry"
@@ -30,7 +30,7 @@ func registries(dir string) (string, error) {
 
 // serveRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else
 // there has the token; that it is the lab's containerd knows by the certificate.
-func (l *library) serveRegistry(ctx context.Context, ca *controlplane.Authority, ns *kernel.Namespace, dir string) error {
+func (l *library) serveRegistry(ctx context.Context, ca *controlplane.Authority, ns *netns.Namespace, dir string) error {
 	token, err := registryToken(dir)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
 )
@@ -274,12 +274,12 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 		}
 	}
 	pods := filepath.Join(l.dir.PodNetNSDir(), n.Name)
-	spaces, err := kernel.OpenMounted(pods)
+	spaces, err := netns.OpenMounted(pods)
 	if err != nil {
 		return err
 	}
-	defer kernel.CloseAll(spaces)
-	if err := kernel.KillIn(ctx, append(spaces, n.ns)...); err != nil {
+	defer netns.CloseAll(spaces)
+	if err := netns.KillIn(ctx, append(spaces, n.ns)...); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", n.Name, err)
 	}
 	n.end()

@@ -16,7 +16,7 @@ import (
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -107,7 +107,7 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Node: c.cluster().Nodes()[1], ns: &kernel.Namespace{}}
+	n := &node{Node: c.cluster().Nodes()[1], ns: &netns.Namespace{}}
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}})
 	if withPod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kept"}, Spec: corev1.PodSpec{NodeName: n.Name}}
@@ -117,7 +117,7 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	}
 	all := &nodes{core: c, azure: &azure{core: c, Fabric: f}, api: &api{client: client}, all: []*node{n}}
 	t.Cleanup(func() { // one that joins again gets a namespace
-		if err := kernel.RemoveNamespace(c.dir.NetNS(n.Name)); err != nil {
+		if err := netns.Remove(c.dir.NetNS(n.Name)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/plan"
 )
 
@@ -49,7 +49,7 @@ func (d Dir) namespaces() (map[string]string, error) {
 		}
 		paths[full] = d.NetNS(name)
 	}
-	pods, err := kernel.MountedNamespaces(d.PodNetNSDir())
+	pods, err := netns.Mounted(d.PodNetNSDir())
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (d Dir) namespaces() (map[string]string, error) {
 		paths["pod/"+name] = pod.NetNS
 	}
 	for kind, dir := range groupKinds {
-		groups, err := kernel.MountedNamespaces(dir(d))
+		groups, err := netns.Mounted(dir(d))
 		if err != nil {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 )
 
@@ -168,7 +168,7 @@ func (d Dir) made() (source []byte, there bool, err error) {
 	if err == nil {
 		return source, true, nil
 	}
-	spaces, lost := kernel.MountedNamespaces(d.path("netns"))
+	spaces, lost := netns.Mounted(d.path("netns"))
 	if !errors.Is(err, os.ErrNotExist) || lost != nil || len(spaces) > 0 || d.Process() != 0 {
 		return nil, true, d.damaged(err)
 	}

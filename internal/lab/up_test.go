@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -88,7 +88,7 @@ func TestUpEndsWithASilentLabProcess(t *testing.T) {
 
 // dataPath gives a lab a namespace with a process; the returned function fails the test unless both are there still.
 func dataPath(t *testing.T, d Dir) func() {
-	ns, _, err := kernel.EnsureNamespace(d.NetNS("fabric"))
+	ns, _, err := netns.Ensure(d.NetNS("fabric"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,16 +99,16 @@ func dataPath(t *testing.T, d Dir) func() {
 	t.Cleanup(func() {
 		_ = sleeper.Process.Kill()
 		_ = sleeper.Wait()
-		if err := errors.Join(ns.Close(), kernel.RemoveNamespace(d.NetNS("fabric"))); err != nil {
+		if err := errors.Join(ns.Close(), netns.Remove(d.NetNS("fabric"))); err != nil {
 			t.Error(err)
 		}
 	})
 	return func() {
 		t.Helper()
-		if spaces, err := kernel.MountedNamespaces(d.path("netns")); err != nil || len(spaces) != 1 {
+		if spaces, err := netns.Mounted(d.path("netns")); err != nil || len(spaces) != 1 {
 			t.Errorf("namespaces %v, %v", spaces, err)
 		}
-		if pids, err := kernel.Processes(ns.Inode()); err != nil || !slices.Contains(pids, sleeper.Process.Pid) {
+		if pids, err := netns.Processes(ns.Inode()); err != nil || !slices.Contains(pids, sleeper.Process.Pid) {
 			t.Errorf("processes in the namespace: %v, %v", pids, err)
 		}
 	}

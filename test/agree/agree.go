@@ -18,8 +18,8 @@ import (
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -42,7 +42,7 @@ type View struct {
 
 	ctx        context.Context
 	dumper     dump.Dumper
-	spaces     map[string]*kernel.Namespace
+	spaces     map[string]*netns.Namespace
 	lists      map[string][]byte // of Kubernetes objects
 	kubeconfig string
 
@@ -61,14 +61,14 @@ func Look(t *testing.T, w *world.World) *View {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &View{ctx: t.Context(), spaces: map[string]*kernel.Namespace{}, dumps: map[string]*capture.Raw{}}
+	v := &View{ctx: t.Context(), spaces: map[string]*netns.Namespace{}, dumps: map[string]*capture.Raw{}}
 	v.dumper.Hosts = map[string]string{}
 	for name := range o.Hosts {
 		place, err := d.FindHost(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ns, err := kernel.OpenNamespace(place.NetNS)
+		ns, err := netns.Open(place.NetNS)
 		if err != nil {
 			t.Fatal(err)
 		}

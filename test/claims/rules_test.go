@@ -16,7 +16,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -24,10 +25,10 @@ import (
 )
 
 // kernelTables lets the service proxy write to a namespace of the test's own, by iptables-restore.
-type kernelTables struct{ ns *kernel.Namespace }
+type kernelTables struct{ ns *netns.Namespace }
 
 func (k kernelTables) Restore(ctx context.Context, input []byte) error {
-	return k.ns.RestoreIPTables(ctx, string(input), true)
+	return ruleset.RestoreIPTables(ctx, k.ns, string(input), true)
 }
 
 func (k kernelTables) Most(context.Context) int { return 0 }
@@ -57,7 +58,7 @@ func generated(t *testing.T, scenario string) (saved string, archive *txtar.Arch
 			services = append(services, decode(t, doc, &corev1.Service{}))
 		}
 	}
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "node"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "node"))
 	if err != nil {
 		t.Fatal(err)
 	}

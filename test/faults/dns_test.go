@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -17,7 +17,7 @@ import (
 // TestReplaceDNS asks the cluster's DNS without a pause while its pod is replaced: each question is answered.
 func TestReplaceDNS(t *testing.T) {
 	w := fresh(t, "lab-dns")
-	ns, err := kernel.OpenNamespace(lab.DirOf(w.Name).NetNS(node))
+	ns, err := netns.Open(lab.DirOf(w.Name).NetNS(node))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestReplaceDNS(t *testing.T) {
 }
 
 // lookUpFrom asks a server once for the address of a name, by a socket that is asked nothing else.
-func lookUpFrom(ctx context.Context, ns *kernel.Namespace, server, name string) error {
+func lookUpFrom(ctx context.Context, ns *netns.Namespace, server, name string) error {
 	query := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: 1, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}},

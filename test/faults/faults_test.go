@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -203,12 +203,12 @@ func TestKillParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ns, err := kernel.OpenNamespace(at.NetNS)
+		ns, err := netns.Open(at.NetNS)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer ns.Close()
-		pids, err := kernel.Processes(ns.Inode())
+		pids, err := netns.Processes(ns.Inode())
 		if err != nil || len(pids) == 0 {
 			t.Fatal(pids, err)
 		}

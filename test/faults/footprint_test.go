@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -45,7 +45,7 @@ func expectSame(t *testing.T, before, after map[string]string) {
 // A footprint is where a lab is on the machine. Its namespaces stay open: the kernel gives the number of one that is gone to the next,
 // which may be another test's.
 type footprint struct {
-	spaces []*kernel.Namespace
+	spaces []*netns.Namespace
 	listen string
 	lab    int
 }
@@ -53,7 +53,7 @@ type footprint struct {
 func footprintOf(t *testing.T, w *world.World) footprint {
 	t.Helper()
 	dir := string(lab.DirOf(w.Name))
-	spaces, err := kernel.OpenMounted(filepath.Join(dir, "netns"))
+	spaces, err := netns.OpenMounted(filepath.Join(dir, "netns"))
 	if err != nil {
 		t.Error(err)
 	}
@@ -77,12 +77,12 @@ func (f footprint) expectGone(t *testing.T, w *world.World) {
 	if bytes.Contains(mounts, []byte(dir+"/")) {
 		t.Errorf("mounts are left:\n%s", mounts)
 	}
-	defer kernel.CloseAll(f.spaces)
+	defer netns.CloseAll(f.spaces)
 	var inodes []uint64
 	for _, ns := range f.spaces {
 		inodes = append(inodes, ns.Inode())
 	}
-	if pids, err := kernel.Processes(inodes...); err != nil || len(pids) > 0 {
+	if pids, err := netns.Processes(inodes...); err != nil || len(pids) > 0 {
 		t.Errorf("processes are left: %v", err)
 		for _, pid := range pids {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

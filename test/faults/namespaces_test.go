@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -28,13 +28,13 @@ func TestLostNamespaces(t *testing.T) {
 		was := map[string]uint64{}
 		for _, host := range hosts {
 			path := lab.DirOf(w.Name).NetNS(host)
-			ns, err := kernel.OpenNamespace(path)
+			ns, err := netns.Open(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			was[host] = ns.Inode()
 			ns.Close()
-			if err := kernel.RemoveNamespace(path); err != nil {
+			if err := netns.Remove(path); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -44,7 +44,7 @@ func TestLostNamespaces(t *testing.T) {
 		w.Run(t, "up", "--name", w.Name)
 		well(t, w)
 		for _, host := range lasting {
-			ns, err := kernel.OpenNamespace(lab.DirOf(w.Name).NetNS(host))
+			ns, err := netns.Open(lab.DirOf(w.Name).NetNS(host))
 			if err != nil {
 				t.Error(err)
 				continue

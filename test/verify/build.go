@@ -21,15 +21,15 @@ import (
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
 // built is a world that runs in the kernel.
 type built struct {
 	dir     string
-	spaces  map[string]*kernel.Namespace
+	spaces  map[string]*netns.Namespace
 	dumper  dump.Dumper
 	sockets []interface{ Close() error }
 	wg      sync.WaitGroup
@@ -58,12 +58,12 @@ func (e *worldError) Unwrap() error { return e.err }
 
 // build makes the world in namespaces that are mounted in a new directory below dir.
 func build(ctx context.Context, dir string, w *World) (b *built, err error) {
-	b = &built{spaces: map[string]*kernel.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}, sent: map[string]bool{}}
+	b = &built{spaces: map[string]*netns.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}, sent: map[string]bool{}}
 	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
 		return nil, err
 	}
 	for i, h := range w.Hosts {
-		ns, err := kernel.CreateNamespace(filepath.Join(b.dir, fmt.Sprint(i)))
+		ns, err := netns.Create(filepath.Join(b.dir, fmt.Sprint(i)))
 		if err != nil {
 			return nil, errors.Join(err, b.close())
 		}
@@ -110,7 +110,7 @@ func (b *built) fill(ctx context.Context, w *World) error {
 
 // hastyNeighbours makes questions for link-layer addresses end soon: a packet that comes while one is open waits for the next attempt.
 // Answers are not asked for again: a busy machine may give them too late.
-func hastyNeighbours(ns *kernel.Namespace) error {
+func hastyNeighbours(ns *netns.Namespace) error {
 	h, err := ns.Handle()
 	if err != nil {
 		return err
@@ -119,19 +119,19 @@ func hastyNeighbours(ns *kernel.Namespace) error {
 	if err != nil {
 		return err
 	}
-	var all []kernel.Sysctl
+	var all []netns.Sysctl
 	for _, l := range links {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			entry := "net/" + family + "/neigh/" + l.Attrs().Name
-			all = append(all, kernel.Sysctl{Key: entry + "/retrans_time_ms", Value: "20"}, kernel.Sysctl{Key: entry + "/proxy_delay", Value: "0"},
-				kernel.Sysctl{Key: entry + "/delay_first_probe_time", Value: "300"})
+			all = append(all, netns.Sysctl{Key: entry + "/retrans_time_ms", Value: "20"}, netns.Sysctl{Key: entry + "/proxy_delay", Value: "0"},
+				netns.Sysctl{Key: entry + "/delay_first_probe_time", Value: "300"})
 		}
 	}
 	return ns.SetSysctls(all...)
 }
 
 // quiet keeps a namespace from sending packets and waiting for answers of its own accord.
-var quiet = []kernel.Sysctl{
+var quiet = []netns.Sysctl{
 	{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}, {Key: "net/ipv6/conf/all/accept_dad", Value: "0"},
 	{Key: "net/ipv6/conf/default/router_solicitations", Value: "0"}, {Key: "net/ipv6/conf/default/accept_ra", Value: "0"},
 	{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"},
@@ -156,10 +156,10 @@ func (b *built) wire(i int, line string) error {
 	if err != nil {
 		return &worldError{"wire", err}
 	}
-	end := func(n int) kernel.LinkEnd {
-		return kernel.LinkEnd{Namespace: b.spaces[e[2*n]], Name: e[2*n+1], MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i+1, n+1)}
+	end := func(n int) netns.LinkEnd {
+		return netns.LinkEnd{Namespace: b.spaces[e[2*n]], Name: e[2*n+1], MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i+1, n+1)}
 	}
-	if err := kernel.EnsureVeth(end(0), end(1), 1500); err != nil {
+	if err := netns.EnsureVeth(end(0), end(1), 1500); err != nil {
 		return &worldError{"wire", err}
 	}
 	return nil
@@ -193,11 +193,11 @@ func (b *built) apply(ctx context.Context, h *Host) error {
 	return nil
 }
 
-func sysctls(lines []string) []kernel.Sysctl {
-	var all []kernel.Sysctl
+func sysctls(lines []string) []netns.Sysctl {
+	var all []netns.Sysctl
 	for _, l := range lines {
 		key, value, _ := strings.Cut(l, " ")
-		all = append(all, kernel.Sysctl{Key: key, Value: value})
+		all = append(all, netns.Sysctl{Key: key, Value: value})
 	}
 	return all
 }
@@ -210,7 +210,7 @@ var restorers = map[string][]string{
 	"nft": {"nft", "-f", "-"}, "ebtables": {"ebtables-nft-restore"},
 }
 
-func restore(ns *kernel.Namespace, file, text string) error {
+func restore(ns *netns.Namespace, file, text string) error {
 	args := restorers[file]
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin = strings.NewReader(text)
@@ -230,7 +230,7 @@ func restore(ns *kernel.Namespace, file, text string) error {
 }
 
 // listen opens sockets that answer: TCP by accepting, UDP by sending back the complement of what came.
-func (b *built) listen(ctx context.Context, ns *kernel.Namespace, lines []string) error {
+func (b *built) listen(ctx context.Context, ns *netns.Namespace, lines []string) error {
 	for _, l := range lines {
 		network, address, _ := strings.Cut(l, " ")
 		if network == "udp" {
@@ -329,7 +329,7 @@ func (b *built) settled(ctx context.Context) error {
 }
 
 // unsettled tells what a namespace does not have yet; "" for nothing.
-func unsettled(ns *kernel.Namespace) (string, error) {
+func unsettled(ns *netns.Namespace) (string, error) {
 	h, err := ns.Handle()
 	if err != nil {
 		return "", err

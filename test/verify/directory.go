@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // runsDirectory holds a directory for every run, and in it the mounts of its namespaces.
@@ -66,9 +66,9 @@ func removeDead() {
 }
 
 func removeAll(dir string) error {
-	mounts, err := kernel.MountedNamespaces(dir)
+	mounts, err := netns.Mounted(dir)
 	for path := range mounts {
-		err = errors.Join(err, kernel.RemoveNamespace(path))
+		err = errors.Join(err, netns.Remove(path))
 	}
 	return errors.Join(err, os.RemoveAll(dir))
 }

@@ -15,7 +15,7 @@ import (
 	netlinkroute "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -58,13 +58,13 @@ func (b *built) asking() (bool, error) {
 }
 
 // flows sends the first packets of many flows from one host, and returns the connections that another one makes meanwhile.
-func (b *built) flows(ctx context.Context, from string, p *packet.Packet, at string) ([]kernel.Flow, error) {
+func (b *built) flows(ctx context.Context, from string, p *packet.Packet, at string) ([]netns.Flow, error) {
 	events, done, err := newFlows(b.spaces[at])
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	var seen []kernel.Flow
+	var seen []netns.Flow
 	collect := func(still time.Duration) error {
 		for {
 			select {
@@ -108,7 +108,7 @@ func (b *built) flows(ctx context.Context, from string, p *packet.Packet, at str
 }
 
 // newFlows reads the connections that a namespace makes until done is called; the channel is closed early where there are too many.
-func newFlows(ns *kernel.Namespace) (events <-chan kernel.Flow, done func(), err error) {
+func newFlows(ns *netns.Namespace) (events <-chan netns.Flow, done func(), err error) {
 	file, err := os.Open(ns.Path())
 	if err != nil {
 		return nil, nil, err
@@ -121,7 +121,7 @@ func newFlows(ns *kernel.Namespace) (events <-chan kernel.Flow, done func(), err
 	if err := c.SetReadBuffer(16 << 20); err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	raw, out := make(chan conntrack.Event, 4*oddsFlows), make(chan kernel.Flow, 4*oddsFlows)
+	raw, out := make(chan conntrack.Event, 4*oddsFlows), make(chan netns.Flow, 4*oddsFlows)
 	errs, err := c.Listen(raw, 1, []netfilter.NetlinkGroup{netfilter.GroupCTNew})
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
@@ -132,7 +132,7 @@ func newFlows(ns *kernel.Namespace) (events <-chan kernel.Flow, done func(), err
 		for {
 			select {
 			case e := <-raw:
-				out <- kernel.FlowOf(*e.Flow)
+				out <- netns.FlowOf(*e.Flow)
 			case <-errs: //nolint:errcheck // the channel's end says so
 				return
 			case <-stop:
@@ -145,7 +145,7 @@ func newFlows(ns *kernel.Namespace) (events <-chan kernel.Flow, done func(), err
 
 // sendFlows sends the first packets of flows that differ in their source ports: datagrams, or SYNs of connections that are given up at
 // once.
-func sendFlows(ns *kernel.Namespace, p *packet.Packet, port, count int) error {
+func sendFlows(ns *netns.Namespace, p *packet.Packet, port, count int) error {
 	kind, family := unix.SOCK_DGRAM, unix.AF_INET
 	if p.Protocol == packet.TCP {
 		kind = unix.SOCK_STREAM

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -212,7 +212,7 @@ func (o *Odds) test(ctx context.Context, b *built) (p float64, text string, err 
 }
 
 // ofExperiment tells whether a connection is one of the experiment's.
-func (o *Odds) ofExperiment(f *kernel.Flow) bool {
+func (o *Odds) ofExperiment(f *netns.Flow) bool {
 	return slices.ContainsFunc(o.originals, func(t packet.Tuple) bool {
 		to := netip.AddrPortFrom(t.Destination, t.DestinationPort.Number)
 		return uint8(t.Protocol) == f.Protocol && t.Source == f.Source.Addr() && to == f.Destination

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
@@ -123,7 +123,7 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, ctx.Err()
-	case errors.Is(err, kernel.ErrUnsendable):
+	case errors.Is(err, probe.ErrUnsendable):
 		return Unsendable, nil, nil
 	case err != nil:
 		return Disagreed, &Failure{Kind: NoAnswer, Text: err.Error()}, nil

@@ -7,7 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -38,7 +39,7 @@ func (g *generator) serviceProxy(s *site) {
 
 // writeServices writes the tables of a node that has services: a line each with a name, a protocol and an address with its port, then what
 // service.Port has beside.
-func writeServices(ctx context.Context, ns *kernel.Namespace, lines []string) error {
+func writeServices(ctx context.Context, ns *netns.Namespace, lines []string) error {
 	all := map[service.Family]map[service.Key][]service.Port{service.IPv4: {}, service.IPv6: {}}
 	for _, line := range lines {
 		p, err := parseService(line)
@@ -61,7 +62,7 @@ func writeServices(ctx context.Context, ns *kernel.Namespace, lines []string) er
 			of.Put(key, list)
 		}
 		config := iptables.Config{Family: family, MasqueradeBit: 14, MasqueradeAll: len(lines)%2 == 0}
-		if _, err := nftables.NewSyncer(config, nftables.NewRules(&kernel.NFTables{NetNS: ns.FD()})).Sync(ctx, of, nil); err != nil {
+		if _, err := nftables.NewSyncer(config, nftables.NewRules(&ruleset.NFTables{NetNS: ns.FD()})).Sync(ctx, of, nil); err != nil {
 			return err
 		}
 	}

@@ -15,8 +15,9 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 )
 
 // benchCapture measures captures: of a node with many services in the kernel, and of a cluster that is simulated.
@@ -31,9 +32,11 @@ func benchCapture(n int) error {
 func captureOfServices(n int) error {
 	ctx := context.Background()
 	services := proxies.services
-	for what, apply := range map[string]func(ns *kernel.Namespace) error{
-		"iptables": func(ns *kernel.Namespace) error { return ns.RestoreIPTables(ctx, kubeProxyRules(services), false) },
-		"nftables": func(ns *kernel.Namespace) error { return ns.ApplyNFT(ctx, kubeProxyTable(services)) },
+	for what, apply := range map[string]func(ns *netns.Namespace) error{
+		"iptables": func(ns *netns.Namespace) error {
+			return ruleset.RestoreIPTables(ctx, ns, kubeProxyRules(services), false)
+		},
+		"nftables": func(ns *netns.Namespace) error { return ruleset.ApplyNFT(ctx, ns, kubeProxyTable(services)) },
 	} {
 		if err := captureOf(ctx, fmt.Sprintf("node with %d services, %s", services, what), n, apply); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -42,13 +45,13 @@ func captureOfServices(n int) error {
 	return nil
 }
 
-func captureOf(ctx context.Context, what string, n int, apply func(*kernel.Namespace) error) (err error) {
+func captureOf(ctx context.Context, what string, n int, apply func(*netns.Namespace) error) (err error) {
 	dir, err := os.MkdirTemp("", "bench-capture-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	ns, err := kernel.CreateNamespace(filepath.Join(dir, "ns"))
+	ns, err := netns.Create(filepath.Join(dir, "ns"))
 	if err != nil {
 		return err
 	}

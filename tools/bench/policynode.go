@@ -18,10 +18,10 @@ import (
 
 	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // manyNodes are the lab's API and the nodes of its pool "many".
@@ -110,7 +110,7 @@ func (l *lab) restFelix() {
 
 // metrics are felix's, from inside a node.
 func (l *lab) metrics(node string) (string, error) {
-	ns, err := kernel.OpenNamespace(filepath.Join("/run/packetwalk", l.name, "netns", node))
+	ns, err := netns.Open(filepath.Join("/run/packetwalk", l.name, "netns", node))
 	if err != nil {
 		return "", err
 	}
@@ -128,7 +128,7 @@ func (l *lab) metrics(node string) (string, error) {
 // chainMade waits for a namespace, and in it for the transaction that makes a chain.
 func chainMade(ctx context.Context, path, chain string, made chan<- time.Time) error {
 	for {
-		ns, err := netns.GetFromPath(path)
+		ns, err := vnetns.GetFromPath(path)
 		if err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("%s: %w", path, ctx.Err())
@@ -165,7 +165,7 @@ func chainMade(ctx context.Context, path, chain string, made chan<- time.Time) e
 
 // chains counts the chains of the node's kernel whose names begin so.
 func (n *changedNode) chains(prefix string) (count int, err error) {
-	ns, err := netns.GetFromPath(n.path)
+	ns, err := vnetns.GetFromPath(n.path)
 	if err != nil {
 		return 0, err
 	}

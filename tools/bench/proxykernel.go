@@ -13,7 +13,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // kernelWatch hears of what is written to a namespace's nf_tables, by nft or by iptables-nft, and notes when an address first comes in it:
@@ -25,7 +25,7 @@ type kernelWatch struct {
 	want map[uint32]chan time.Time
 }
 
-func watchKernel(ns *kernel.Namespace) (*kernelWatch, error) {
+func watchKernel(ns *netns.Namespace) (*kernelWatch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1), NetNS: ns.FD()})
 	if err != nil {
 		return nil, err

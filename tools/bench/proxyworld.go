@@ -21,7 +21,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/node/kube"
 )
@@ -46,8 +46,8 @@ const (
 type proxyWorld struct {
 	dir     string
 	config  controlplane.Config
-	api     *kernel.Namespace
-	node    *kernel.Namespace
+	api     *netns.Namespace
+	node    *netns.Namespace
 	running []*supervise.Supervisor
 	client  *kubernetes.Clientset
 	server  net.Listener
@@ -62,7 +62,7 @@ func newProxyWorld(ctx context.Context) (w *proxyWorld, err error) {
 	if w.dir, err = os.MkdirTemp("", "bench-proxy"); err != nil {
 		return w, err
 	}
-	if w.api, err = kernel.CreateNamespace(filepath.Join(w.dir, "api")); err != nil {
+	if w.api, err = netns.Create(filepath.Join(w.dir, "api")); err != nil {
 		return w, err
 	}
 	for _, args := range [][]string{
@@ -86,7 +86,7 @@ func newProxyWorld(ctx context.Context) (w *proxyWorld, err error) {
 	return w, err
 }
 
-func ip(ctx context.Context, in *kernel.Namespace, args ...string) error {
+func ip(ctx context.Context, in *netns.Namespace, args ...string) error {
 	_, err := program.Command{Path: "ip", Args: args, In: in.Do}.Output(ctx)
 	return err
 }
@@ -160,11 +160,11 @@ func (w *proxyWorld) close() {
 
 // makeNode makes the node's namespace, with a way to the API server and, through it, to everything.
 func (w *proxyWorld) makeNode(ctx context.Context) (err error) {
-	if w.node, err = kernel.CreateNamespace(filepath.Join(w.dir, "node")); err != nil {
+	if w.node, err = netns.Create(filepath.Join(w.dir, "node")); err != nil {
 		return err
 	}
-	err = kernel.EnsureVeth(kernel.LinkEnd{Namespace: w.node, Name: "eth0", MAC: "00:0d:3a:00:00:06"},
-		kernel.LinkEnd{Namespace: w.api, Name: "node", MAC: "00:0d:3a:00:00:05"}, 1500)
+	err = netns.EnsureVeth(netns.LinkEnd{Namespace: w.node, Name: "eth0", MAC: "00:0d:3a:00:00:06"},
+		netns.LinkEnd{Namespace: w.api, Name: "node", MAC: "00:0d:3a:00:00:05"}, 1500)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,9 @@ import (
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -27,16 +28,16 @@ import (
 // world is a few namespaces, by the names of their hosts.
 type world struct {
 	t     testing.TB
-	hosts map[string]*kernel.Namespace
+	hosts map[string]*netns.Namespace
 }
 
 func newWorld(t testing.TB, hosts ...string) *world {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	w := &world{t: t, hosts: map[string]*kernel.Namespace{}}
+	w := &world{t: t, hosts: map[string]*netns.Namespace{}}
 	dir := t.TempDir()
 	for i, h := range hosts {
-		ns, err := kernel.CreateNamespace(fmt.Sprintf("%s/%d", dir, i))
+		ns, err := netns.Create(fmt.Sprintf("%s/%d", dir, i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,11 +50,11 @@ func newWorld(t testing.TB, hosts ...string) *world {
 // wire joins two hosts: "a eth0" and "b eth1".
 func (w *world) wire(a, b string) {
 	w.t.Helper()
-	end := func(s string) kernel.LinkEnd {
+	end := func(s string) netns.LinkEnd {
 		host, link, _ := strings.Cut(s, " ")
-		return kernel.LinkEnd{Namespace: w.hosts[host], Name: link}
+		return netns.LinkEnd{Namespace: w.hosts[host], Name: link}
 	}
-	if err := kernel.EnsureVeth(end(a), end(b), 1500); err != nil {
+	if err := netns.EnsureVeth(end(a), end(b), 1500); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -170,19 +171,19 @@ func TestLiveRouted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		p      packet.Packet
-		answer kernel.Answer
+		answer probe.Answer
 		source string
 	}{
-		{"service", to(packet.TCP, "10.0.0.10:80"), kernel.Connected, "10.2.0.1:"},
-		{"direct", to(packet.TCP, "10.2.0.2:8080"), kernel.Connected, "10.1.0.2:"},
-		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), kernel.Refused, "10.1.0.2:"},
-		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), kernel.Refused, ""},
-		{"reset", to(packet.TCP, "10.2.0.2:98"), kernel.Refused, ""},
-		{"dropped", to(packet.TCP, "10.2.0.2:97"), kernel.TimedOut, ""},
-		{"udp refused", to(packet.UDP, "10.2.0.2:5"), kernel.Refused, "10.1.0.2:"},
-		{"echo", to(packet.ICMP, "10.2.0.2:0"), kernel.Answered, "10.1.0.2"},
-		{"router", to(packet.TCP, "10.1.0.1:22"), kernel.Refused, "10.1.0.2:"},
-		{"no route", to(packet.TCP, "10.3.0.1:22"), kernel.Unreachable, ""},
+		{"service", to(packet.TCP, "10.0.0.10:80"), probe.Connected, "10.2.0.1:"},
+		{"direct", to(packet.TCP, "10.2.0.2:8080"), probe.Connected, "10.1.0.2:"},
+		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), probe.Refused, "10.1.0.2:"},
+		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), probe.Refused, ""},
+		{"reset", to(packet.TCP, "10.2.0.2:98"), probe.Refused, ""},
+		{"dropped", to(packet.TCP, "10.2.0.2:97"), probe.TimedOut, ""},
+		{"udp refused", to(packet.UDP, "10.2.0.2:5"), probe.Refused, "10.1.0.2:"},
+		{"echo", to(packet.ICMP, "10.2.0.2:0"), probe.Answered, "10.1.0.2"},
+		{"router", to(packet.TCP, "10.1.0.1:22"), probe.Refused, "10.1.0.2:"},
+		{"no route", to(packet.TCP, "10.3.0.1:22"), probe.Unreachable, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w.t = t
@@ -220,7 +221,7 @@ func TestLiveEcho(t *testing.T) {
 	for _, address := range []string{"10.2.0.2:7", "10.0.0.10:7", "127.0.0.1:7"} {
 		t.Run(address, func(t *testing.T) {
 			w.t = t
-			if r := w.agree("vm/client", to(packet.UDP, address)); r.Answer.Answer != kernel.Answered || r.Unanswered {
+			if r := w.agree("vm/client", to(packet.UDP, address)); r.Answer.Answer != probe.Answered || r.Unanswered {
 				t.Errorf("%s: %s", r, r.Answer.Answer)
 			}
 		})

@@ -9,33 +9,35 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/packet"
 )
 
 // Local is the place of a host whose namespace is on this machine.
-func Local(ns *kernel.Namespace) Place { return local{ns} }
+func Local(ns *netns.Namespace) Place { return local{ns} }
 
-type local struct{ ns *kernel.Namespace }
+type local struct{ ns *netns.Namespace }
 
 func (l local) Prepare(_ context.Context, s Sending) (Sender, error) {
-	var probe *kernel.Probe
+	var p *probe.Probe
 	var err error
 	if s.Link != "" {
-		probe, err = kernel.PrepareFrame(l.ns, s.Link, s.Packet)
+		p, err = probe.PrepareFrame(l.ns, s.Link, s.Packet)
 	} else {
-		probe, err = kernel.PrepareProbe(l.ns, s.Packet)
+		p, err = probe.Prepare(l.ns, s.Packet)
 	}
 	if err != nil {
 		return nil, err
 	}
-	probe.Payload = s.Payload
-	return probe, nil
+	p.Payload = s.Payload
+	return p, nil
 }
 
 func (l local) RuleText(ctx context.Context, r RuleRef) (string, error) {
 	if r.Handle == 0 && r.Number > 0 {
-		handles, err := l.ns.RuleHandles(r.Family, r.Table, r.Chain)
+		handles, err := ruleset.RuleHandles(l.ns, r.Family, r.Table, r.Chain)
 		if err != nil || len(handles) < r.Number {
 			return "", err
 		}
@@ -44,17 +46,17 @@ func (l local) RuleText(ctx context.Context, r RuleRef) (string, error) {
 	if r.Handle == 0 {
 		return "", nil // a policy
 	}
-	return l.ns.RuleText(ctx, r.Family, r.Table, r.Chain, r.Handle)
+	return ruleset.RuleText(ctx, l.ns, r.Family, r.Table, r.Chain, r.Handle)
 }
 
 func (l local) Watch(ctx context.Context, what Watching, activity chan<- struct{}) (Watcher, error) {
 	w := &localWatcher{ns: l.ns, what: what, activity: activity}
 	var err error
-	if w.capture, err = kernel.OpenCapture(l.ns, what.Captured); err != nil {
+	if w.capture, err = probe.OpenCapture(l.ns, what.Captured); err != nil {
 		return nil, err
 	}
 	if len(what.Traced) > 0 {
-		if w.trace, err = kernel.OpenTrace(l.ns, what.Traced, what.About); err != nil {
+		if w.trace, err = probe.OpenTrace(l.ns, what.Traced, what.About); err != nil {
 			return nil, errors.Join(err, w.capture.Close())
 		}
 	}
@@ -68,10 +70,10 @@ func (l local) Watch(ctx context.Context, what Watching, activity chan<- struct{
 
 // localWatcher reads what one namespace shows.
 type localWatcher struct {
-	ns       *kernel.Namespace
+	ns       *netns.Namespace
 	what     Watching
-	trace    *kernel.Trace // nil where nothing is traced
-	capture  *kernel.Capture
+	trace    *probe.Trace // nil where nothing is traced
+	capture  *probe.Capture
 	activity chan<- struct{}
 	stop     context.CancelFunc
 	reading  sync.WaitGroup
@@ -113,7 +115,7 @@ func (w *localWatcher) readTrace(ctx context.Context) {
 		e, err := w.trace.Read(ctx)
 		if !w.note(ctx, err, func() {
 			w.seen.Trace = append(w.seen.Trace, e)
-			if e.Kind == kernel.TraceEntered {
+			if e.Kind == probe.TraceEntered {
 				w.packets++
 			}
 		}) {
@@ -173,7 +175,7 @@ func (w *localWatcher) Now(context.Context) (Host, error) {
 	}
 	absent := map[ChainID]bool{}
 	for _, id := range w.what.Chains {
-		has, err := w.ns.HasChain(id.Family, id.Table, id.Chain)
+		has, err := ruleset.HasChain(w.ns, id.Family, id.Table, id.Chain)
 		if err != nil {
 			return Host{}, err
 		}
@@ -210,15 +212,15 @@ func (w *localWatcher) listFlows() error {
 	return nil
 }
 
-func (w *localWatcher) handles(events []kernel.TraceEvent) (map[ChainID][]uint64, error) {
+func (w *localWatcher) handles(events []probe.TraceEvent) (map[ChainID][]uint64, error) {
 	handles := map[ChainID][]uint64{}
 	for _, e := range events {
 		id := ChainID{e.Family, e.Table, e.Chain}
-		if _, ok := handles[id]; ok || e.Kind != kernel.TraceRule {
+		if _, ok := handles[id]; ok || e.Kind != probe.TraceRule {
 			continue
 		}
 		var err error
-		if handles[id], err = w.ns.RuleHandles(e.Family, e.Table, e.Chain); err != nil {
+		if handles[id], err = ruleset.RuleHandles(w.ns, e.Family, e.Table, e.Chain); err != nil {
 			return nil, err
 		}
 	}
@@ -226,11 +228,11 @@ func (w *localWatcher) handles(events []kernel.TraceEvent) (map[ChainID][]uint64
 }
 
 // flows are the connections that matter: those that one of the tuples may have begun or answered.
-func (w Watching) flows(all []kernel.Flow) []kernel.Flow {
+func (w Watching) flows(all []netns.Flow) []netns.Flow {
 	if len(w.Flows) == 0 {
 		return all
 	}
-	return slices.DeleteFunc(all, func(f kernel.Flow) bool {
+	return slices.DeleteFunc(all, func(f netns.Flow) bool {
 		return !slices.ContainsFunc(w.Flows, func(t packet.Tuple) bool {
 			return matters(t, f.Protocol, f.Source, f.Destination) || matters(t, f.Protocol, f.ReplySource, f.ReplyDestination)
 		})

@@ -3,7 +3,7 @@ package proof
 import (
 	"context"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -34,15 +34,15 @@ type Sender interface {
 	// Tuple is what is known of the packet beforehand: its local port always.
 	Tuple() packet.Tuple
 	// Send is kernel.Probe's.
-	Send(ctx, patience context.Context) (kernel.ProbeResult, error)
+	Send(ctx, patience context.Context) (probe.Result, error)
 	Close() error
 }
 
 // Watching is what is to be seen in a namespace.
 type Watching struct {
-	Captured []kernel.PacketFilter // which packets are captured, all without any (kernel.OpenCapture)
+	Captured []probe.PacketFilter // which packets are captured, all without any (kernel.OpenCapture)
 	// Traced packets, and errors about those of About, are traced (kernel.OpenTrace): none without any.
-	Traced []kernel.PacketFilter
+	Traced []probe.PacketFilter
 	About  []packet.Tuple
 	// Flows are the connections that matter, by the packets that begin or answer them; all without any.
 	Flows []packet.Tuple

@@ -13,8 +13,8 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -108,7 +108,7 @@ func networkOf(t *testing.T, n vnet.Network) snapshot.Source {
 		t.Fatal(err)
 	}
 	paths := map[string]string{"fabric": dir + "/fabric", "internet": dir + "/internet"}
-	var made []*kernel.Namespace
+	var made []*netns.Namespace
 	t.Cleanup(func() {
 		if err := f.Remove(); err != nil {
 			t.Error(err)
@@ -119,12 +119,12 @@ func networkOf(t *testing.T, n vnet.Network) snapshot.Source {
 			}
 		}
 	})
-	attach := func(name, file string, attach func(string, *kernel.Namespace) error, what string) {
+	attach := func(name, file string, attach func(string, *netns.Namespace) error, what string) {
 		if err := os.MkdirAll(dir+"/hosts", 0o700); err != nil {
 			t.Fatal(err)
 		}
 		paths[name] = dir + "/hosts/" + file
-		ns, err := kernel.CreateNamespace(paths[name])
+		ns, err := netns.Create(paths[name])
 		if err != nil {
 			t.Fatal(err)
 		}

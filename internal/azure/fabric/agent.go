@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // A VM's agent asks the wire server for its goal state every 6 s (WALinuxAgent, azurelinuxagent/common/conf.py,
@@ -20,11 +20,11 @@ const (
 )
 
 // startAgent has a machine's agent ask from its namespace, until ctx ends or its NIC goes. Held: mu.
-func (f *Fabric) startAgent(nic string, machine *kernel.Namespace) error {
+func (f *Fabric) startAgent(nic string, machine *netns.Namespace) error {
 	if f.agents[nic] != nil {
 		return nil
 	}
-	ns, err := kernel.OpenNamespace(machine.Path()) // the caller may close its own
+	ns, err := netns.Open(machine.Path()) // the caller may close its own
 	if err != nil {
 		return fmt.Errorf("agent of %s: %w", nic, err)
 	}
@@ -46,7 +46,7 @@ func (f *Fabric) stopAgent(nic string) {
 }
 
 // askGoalState asks until ctx ends. What the answer says changes nothing, and no answer is no fault: a security group may forbid it.
-func askGoalState(ctx context.Context, ns *kernel.Namespace) {
+func askGoalState(ctx context.Context, ns *netns.Namespace) {
 	client := &http.Client{Timeout: goalStateLimit, Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true}}
 	// Machines that start together do not ask together.
 	for wait := rand.N(goalStatePeriod); ; wait = goalStatePeriod {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 func TestLoadBalancer(t *testing.T) {
@@ -275,7 +275,7 @@ func TestUDPAndAffinity(t *testing.T) {
 	}
 	rule(vnet.DistributionSourceIP)
 	// A port that comes again would find its flow of before, which stays where it is.
-	if _, err := w.fabric.Namespace().DeleteFlows(kernel.FlowFilter{Protocol: unix.IPPROTO_UDP}); err != nil {
+	if _, err := w.fabric.Namespace().DeleteFlows(netns.FlowFilter{Protocol: unix.IPPROTO_UDP}); err != nil {
 		t.Fatal(err)
 	}
 	if seen := answers(40); len(seen) != 1 {

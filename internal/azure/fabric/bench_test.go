@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // BenchmarkUpdate is one Service added or deleted in a network of 20 nodes with 31 addresses each.
@@ -62,13 +62,13 @@ func BenchmarkThroughput(b *testing.B) {
 }
 
 // plain is two namespaces joined by a third one that forwards and does nothing else.
-type plain struct{ left, right *kernel.Namespace }
+type plain struct{ left, right *netns.Namespace }
 
 func newPlain(b *testing.B) plain {
 	b.Helper()
 	dir := b.TempDir()
-	make := func(name string) *kernel.Namespace {
-		ns, err := kernel.CreateNamespace(dir + "/" + name)
+	make := func(name string) *netns.Namespace {
+		ns, err := netns.Create(dir + "/" + name)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -76,22 +76,22 @@ func newPlain(b *testing.B) plain {
 		return ns
 	}
 	left, middle, right := make("left"), make("middle"), make("right")
-	for i, ns := range []*kernel.Namespace{left, right} {
+	for i, ns := range []*netns.Namespace{left, right} {
 		near := fmt.Sprintf("eth%d", i)
-		if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: middle, Name: near}, kernel.LinkEnd{Namespace: ns, Name: "eth0"},
+		if err := netns.EnsureVeth(netns.LinkEnd{Namespace: middle, Name: near}, netns.LinkEnd{Namespace: ns, Name: "eth0"},
 			vnet.MTU); err != nil {
 			b.Fatal(err)
 		}
 		subnet := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i + 1), last}) }
 		for _, a := range []struct {
-			ns *kernel.Namespace
-			s  kernel.State
+			ns *netns.Namespace
+			s  netns.State
 		}{
-			{middle, kernel.State{Sysctls: []kernel.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}},
-				Addresses: []kernel.Address{{Link: near, Prefix: netip.PrefixFrom(subnet(1), 24)}}}},
-			{ns, kernel.State{
-				Addresses: []kernel.Address{{Link: "eth0", Prefix: netip.PrefixFrom(subnet(2), 24)}},
-				Routes:    []kernel.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: subnet(1), Link: "eth0"}},
+			{middle, netns.State{Sysctls: []netns.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}},
+				Addresses: []netns.Address{{Link: near, Prefix: netip.PrefixFrom(subnet(1), 24)}}}},
+			{ns, netns.State{
+				Addresses: []netns.Address{{Link: "eth0", Prefix: netip.PrefixFrom(subnet(2), 24)}},
+				Routes:    []netns.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: subnet(1), Link: "eth0"}},
 			}},
 		} {
 			if err := a.ns.Apply(a.s); err != nil {
@@ -102,7 +102,7 @@ func newPlain(b *testing.B) plain {
 	return plain{left, right}
 }
 
-func serve(b *testing.B, ns *kernel.Namespace) {
+func serve(b *testing.B, ns *netns.Namespace) {
 	b.Helper()
 	cmd := exec.Command("iperf3", "-s")
 	if err := ns.Start(cmd); err != nil {
@@ -113,7 +113,7 @@ func serve(b *testing.B, ns *kernel.Namespace) {
 }
 
 // iperf returns Gbit/s.
-func iperf(b *testing.B, from *kernel.Namespace, to string) float64 {
+func iperf(b *testing.B, from *netns.Namespace, to string) float64 {
 	b.Helper()
 	var out strings.Builder
 	cmd := exec.Command("iperf3", "-J", "-t", "2", "-c", to)

@@ -14,7 +14,8 @@ import (
 	"sync/atomic"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 )
 
 // The names of the fabric's namespaces in Config.Dir.
@@ -54,8 +55,8 @@ type Fabric struct {
 	faults  map[string]error // what goes on failing, by what is tried
 
 	mu       sync.Mutex // of all below, and of the kernel's state
-	fabric   *kernel.Namespace
-	internet *kernel.Namespace
+	fabric   *netns.Namespace
+	internet *netns.Namespace
 	network  vnet.Network
 	health   vnet.Health
 	changes  []healthChange // not yet applied
@@ -69,7 +70,7 @@ type applied struct {
 	network          vnet.Network
 	health           vnet.Health
 	nft              string
-	fabric, internet kernel.State
+	fabric, internet netns.State
 }
 
 // healthChange is one back end that went up or down under a probe.
@@ -136,30 +137,30 @@ func (f *Fabric) start(ctx context.Context) error {
 
 // openNamespaces opens or makes them; fresh says that the fabric's was made.
 func (f *Fabric) openNamespaces() (fresh bool, err error) {
-	if f.fabric, fresh, err = kernel.EnsureNamespace(filepath.Join(f.cfg.Dir, FabricNamespace)); err != nil {
+	if f.fabric, fresh, err = netns.Ensure(filepath.Join(f.cfg.Dir, FabricNamespace)); err != nil {
 		return false, err
 	}
-	f.internet, _, err = kernel.EnsureNamespace(filepath.Join(f.cfg.Dir, InternetNamespace))
+	f.internet, _, err = netns.Ensure(filepath.Join(f.cfg.Dir, InternetNamespace))
 	return fresh, err
 }
 
 // prepare joins the two namespaces and gives the fabric the rules that are the same for every network.
 func (f *Fabric) prepare() error {
-	for _, ns := range []*kernel.Namespace{f.fabric, f.internet} {
+	for _, ns := range []*netns.Namespace{f.fabric, f.internet} {
 		if err := spreadReceive(ns); err != nil {
 			return err
 		}
 	}
 	plan := vnet.NewPlan(f.network, f.health)
 	w := plan.Uplink
-	if err := kernel.EnsureVeth(end(f.fabric, w.Inside), end(f.internet, w.Outside), vnet.MTU); err != nil {
+	if err := netns.EnsureVeth(end(f.fabric, w.Inside), end(f.internet, w.Outside), vnet.MTU); err != nil {
 		return err
 	}
-	return f.fabric.RestoreIPTables(f.life, plan.IPTables, false)
+	return ruleset.RestoreIPTables(f.life, f.fabric, plan.IPTables, false)
 }
 
-func end(ns *kernel.Namespace, e vnet.End) kernel.LinkEnd {
-	return kernel.LinkEnd{Namespace: ns, Name: e.Link, MAC: e.MAC, Alias: e.Alias}
+func end(ns *netns.Namespace, e vnet.End) netns.LinkEnd {
+	return netns.LinkEnd{Namespace: ns, Name: e.Link, MAC: e.MAC, Alias: e.Alias}
 }
 
 // Close ends probing and answering. The namespaces and their traffic stay.
@@ -171,7 +172,7 @@ func (f *Fabric) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
-	for _, ns := range []**kernel.Namespace{&f.fabric, &f.internet} {
+	for _, ns := range []**netns.Namespace{&f.fabric, &f.internet} {
 		if *ns != nil {
 			errs = append(errs, (*ns).Close())
 			*ns = nil
@@ -184,20 +185,20 @@ func (f *Fabric) Close() error {
 func (f *Fabric) Remove() error {
 	err := f.Close()
 	return errors.Join(err,
-		kernel.RemoveNamespace(filepath.Join(f.cfg.Dir, FabricNamespace)),
-		kernel.RemoveNamespace(filepath.Join(f.cfg.Dir, InternetNamespace)),
+		netns.Remove(filepath.Join(f.cfg.Dir, FabricNamespace)),
+		netns.Remove(filepath.Join(f.cfg.Dir, InternetNamespace)),
 		f.forget())
 }
 
 // Namespace is the fabric's namespace, nil before Start.
-func (f *Fabric) Namespace() *kernel.Namespace {
+func (f *Fabric) Namespace() *netns.Namespace {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fabric
 }
 
 // Internet is the namespace of the internet's router, nil before Start.
-func (f *Fabric) Internet() *kernel.Namespace {
+func (f *Fabric) Internet() *netns.Namespace {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.internet
@@ -206,8 +207,8 @@ func (f *Fabric) Internet() *kernel.Namespace {
 // AttachNIC wires the NIC (by its name in the network) to a machine's namespace: eth0 with the NIC's MAC, its primary address
 // with the subnet's prefix length, the default route by the subnet's gateway. A NIC that is already wired to that namespace is
 // left as it is, whatever the machine did with it since. A customer's machine has an agent, which asks 168.63.129.16 for its goal state.
-func (f *Fabric) AttachNIC(nic string, machine *kernel.Namespace) error {
-	if err := f.attach("NIC", nic, machine, func(p vnet.Plan) ([]vnet.Wire, *kernel.Namespace) { return p.NICs, f.fabric }); err != nil {
+func (f *Fabric) AttachNIC(nic string, machine *netns.Namespace) error {
+	if err := f.attach("NIC", nic, machine, func(p vnet.Plan) ([]vnet.Wire, *netns.Namespace) { return p.NICs, f.fabric }); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -222,11 +223,11 @@ func (f *Fabric) AttachNIC(nic string, machine *kernel.Namespace) error {
 
 // AttachHost wires an internet host (by its name in the network's Hosts) to a namespace: eth0 with its address as a /32 and a
 // default route. The control plane is such a host.
-func (f *Fabric) AttachHost(host string, ns *kernel.Namespace) error {
-	return f.attach("host", host, ns, func(p vnet.Plan) ([]vnet.Wire, *kernel.Namespace) { return p.Hosts, f.internet })
+func (f *Fabric) AttachHost(host string, ns *netns.Namespace) error {
+	return f.attach("host", host, ns, func(p vnet.Plan) ([]vnet.Wire, *netns.Namespace) { return p.Hosts, f.internet })
 }
 
-func (f *Fabric) attach(kind, name string, far *kernel.Namespace, side func(vnet.Plan) ([]vnet.Wire, *kernel.Namespace)) error {
+func (f *Fabric) attach(kind, name string, far *netns.Namespace, side func(vnet.Plan) ([]vnet.Wire, *netns.Namespace)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fail := func(err error) error { return fmt.Errorf("attach %s %s: %w", kind, name, err) }
@@ -241,7 +242,7 @@ func (f *Fabric) attach(kind, name string, far *kernel.Namespace, side func(vnet
 		if err := wire(w, near, far); err != nil {
 			return fail(err)
 		}
-		f.applied.fabric, f.applied.internet = kernel.State{}, kernel.State{}
+		f.applied.fabric, f.applied.internet = netns.State{}, netns.State{}
 		if err := f.apply(); err != nil {
 			return fail(err)
 		}
@@ -251,11 +252,11 @@ func (f *Fabric) attach(kind, name string, far *kernel.Namespace, side func(vnet
 }
 
 // wire makes the pair, and sets the far end up unless somebody has.
-func wire(w vnet.Wire, near, far *kernel.Namespace) error {
+func wire(w vnet.Wire, near, far *netns.Namespace) error {
 	if err := spreadReceive(far); err != nil {
 		return err
 	}
-	if err := kernel.EnsureVeth(end(near, w.Inside), end(far, w.Outside), vnet.MTU); err != nil {
+	if err := netns.EnsureVeth(end(near, w.Inside), end(far, w.Outside), vnet.MTU); err != nil {
 		return err
 	}
 	bare, err := far.Bare(w.Outside.Link)
@@ -375,7 +376,7 @@ func (f *Fabric) apply() error {
 		return err
 	}
 	if plan.NFT != f.applied.nft {
-		if err := f.fabric.ApplyNFT(f.life, plan.NFT); err != nil {
+		if err := ruleset.ApplyNFT(f.life, f.fabric, plan.NFT); err != nil {
 			return err
 		}
 		f.applied.nft = plan.NFT
@@ -389,7 +390,7 @@ func (f *Fabric) apply() error {
 }
 
 // bring applies the part of the state that the links there are allow, unless all of it was applied before.
-func bring(ns *kernel.Namespace, want kernel.State, last *kernel.State) error {
+func bring(ns *netns.Namespace, want netns.State, last *netns.State) error {
 	if reflect.DeepEqual(want, *last) {
 		return nil
 	}

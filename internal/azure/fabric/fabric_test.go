@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 func TestVirtualNetwork(t *testing.T) {
@@ -75,7 +75,7 @@ func TestPeering(t *testing.T) {
 		_, err := n.AllocateNIC("server-b", "other", "s", 1)
 		return err
 	})
-	w.attach("server-b", func(ns *kernel.Namespace) error { return w.fabric.AttachNIC("server-b-nic", ns) })
+	w.attach("server-b", func(ns *netns.Namespace) error { return w.fabric.AttachNIC("server-b-nic", ns) })
 	w.listen("server-b", "0.0.0.0:80")
 	peer := func(vnets ...int) {
 		w.update(func(n *vnet.Network) error {
@@ -148,7 +148,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	// A machine that was made anew is wired anew.
 	ns.Remove()
-	w.attach("node1", func(ns *kernel.Namespace) error { return w.fabric.AttachNIC("node1-nic", ns) })
+	w.attach("node1", func(ns *netns.Namespace) error { return w.fabric.AttachNIC("node1-nic", ns) })
 	w.listen("node1", "0.0.0.0:22")
 	w.mustAsk("node0", w.address("node1")+":22")
 }

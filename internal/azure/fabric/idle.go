@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
 )
 
 // How often flows are looked at whose ends are to get a reset: when the idle time of one is over, and often enough to know each before (the
@@ -18,7 +19,7 @@ const (
 )
 
 // idleFlows are the flows that were there at the last look, and when the idle time of each is over if no packet comes.
-type idleFlows map[kernel.Flow]time.Time
+type idleFlows map[netns.Flow]time.Time
 
 // endIdle sends both ends of a flow whose idle time is over a reset, where a rule of a load balancer wants that, until ctx ends. The kernel
 // only forgets the flow: nobody knows its sequence numbers any more but its ends. So each is asked by an empty segment, answers, and the
@@ -53,14 +54,14 @@ func (i idleFlows) nextLook() time.Duration {
 }
 
 // lookAtIdle gives the flows there are, and those that there were and whose idle time is over.
-func (f *Fabric) lookAtIdle(seen idleFlows) (now idleFlows, over []kernel.Flow, err error) {
+func (f *Fabric) lookAtIdle(seen idleFlows) (now idleFlows, over []netns.Flow, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	resets := vnet.NewResets(f.network)
 	if f.fabric == nil || !resets.Any() {
 		return nil, nil, nil
 	}
-	flows, err := f.fabric.Flows(kernel.FlowFilter{Protocol: unix.IPPROTO_TCP})
+	flows, err := f.fabric.Flows(netns.FlowFilter{Protocol: unix.IPPROTO_TCP})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,11 +84,11 @@ func (f *Fabric) lookAtIdle(seen idleFlows) (now idleFlows, over []kernel.Flow, 
 }
 
 // askEnds asks the ends of flows that the kernel has forgotten, each in the name of the other one as it knows it.
-func (f *Fabric) askEnds(flows []kernel.Flow) error {
-	var all []kernel.Segment
+func (f *Fabric) askEnds(flows []netns.Flow) error {
+	var all []probe.Segment
 	for _, flow := range flows {
-		all = append(all, kernel.Segment{Source: flow.Destination, Destination: flow.Source},
-			kernel.Segment{Source: flow.ReplyDestination, Destination: flow.ReplySource, Mark: flow.Mark})
+		all = append(all, probe.Segment{Source: flow.Destination, Destination: flow.Source},
+			probe.Segment{Source: flow.ReplyDestination, Destination: flow.ReplySource, Mark: flow.Mark})
 	}
-	return f.Namespace().SendACKs(all...)
+	return probe.SendACKs(f.Namespace(), all...)
 }

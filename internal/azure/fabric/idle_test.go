@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // TestIdle: what belongs to a flow that the fabric has forgotten, because it was idle for too long, is dropped by a Basic load balancer,
@@ -33,7 +33,7 @@ func TestIdle(t *testing.T) {
 		if _, err := c.ask(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.fabric.Namespace().DeleteFlows(kernel.FlowFilter{Protocol: unix.IPPROTO_TCP, DestinationPort: 80}); err != nil {
+		if _, err := w.fabric.Namespace().DeleteFlows(netns.FlowFilter{Protocol: unix.IPPROTO_TCP, DestinationPort: 80}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = c.ask()
@@ -126,8 +126,8 @@ func testIdleReset(t *testing.T, reset bool) {
 func (w *world) awaitFlows(count int) {
 	w.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		flows, err := w.fabric.Namespace().Flows(kernel.FlowFilter{Protocol: unix.IPPROTO_TCP})
-		flows = slices.DeleteFunc(flows, func(f kernel.Flow) bool { return f.TCPState != 3 || f.Source.Addr() == vnet.ProbeSource })
+		flows, err := w.fabric.Namespace().Flows(netns.FlowFilter{Protocol: unix.IPPROTO_TCP})
+		flows = slices.DeleteFunc(flows, func(f netns.Flow) bool { return f.TCPState != 3 || f.Source.Addr() == vnet.ProbeSource })
 		if err != nil || len(flows) <= count {
 			return
 		}
@@ -213,7 +213,7 @@ func TestIdleTimes(t *testing.T) {
 				t.Fatal(err)
 			}
 			from := netip.MustParseAddrPort(f.LocalAddr().String()).Port()
-			i := slices.IndexFunc(all, func(k kernel.Flow) bool { return k.Source.Port() == from && k.Destination == f.to })
+			i := slices.IndexFunc(all, func(k netns.Flow) bool { return k.Source.Port() == from && k.Destination == f.to })
 			if i < 0 {
 				t.Fatalf("no flow to %s from port %d: %v", f.to, from, all)
 			}

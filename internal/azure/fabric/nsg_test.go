@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/syntax/nftables"
@@ -99,7 +100,7 @@ func (nobody) Choose(netfilter.Choice) int                                      
 
 // TestSecurityGroupsAsRules: what the plan's rules, as the kernel has them, say of random flows is what Network.Decide says, rule by rule.
 func TestSecurityGroupsAsRules(t *testing.T) {
-	ns, err := kernel.CreateNamespace(t.TempDir() + "/nsg")
+	ns, err := netns.Create(t.TempDir() + "/nsg")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,7 @@ func TestSecurityGroupsAsRules(t *testing.T) {
 		if err := n.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		if err := ns.ApplyNFT(t.Context(), vnet.NewPlan(n, vnet.Health{}).NFT); err != nil {
+		if err := ruleset.ApplyNFT(t.Context(), ns, vnet.NewPlan(n, vnet.Health{}).NFT); err != nil {
 			t.Fatal(err)
 		}
 		chains := securityChains(t, ns)
@@ -158,7 +159,7 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 }
 
 // securityChains are the base chains that ask the groups.
-func securityChains(t *testing.T, ns *kernel.Namespace) map[string]*netfilter.Chain {
+func securityChains(t *testing.T, ns *netns.Namespace) map[string]*netfilter.Chain {
 	t.Helper()
 	rules, err := nftables.Parse([]byte(run(t, ns, "nft", "-j", "list", "ruleset")))
 	if err != nil {

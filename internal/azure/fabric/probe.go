@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Prober tries one back end once: nil means that it answered as a healthy one.
@@ -238,7 +238,7 @@ func (f *Fabric) followHealth(ctx context.Context) {
 
 // hostProber probes as Azure's host does: from 168.63.129.16, Tcp by a connection that is accepted, Http by a GET that is
 // answered with 200 and nothing else.
-func hostProber(ns *kernel.Namespace) Prober {
+func hostProber(ns *netns.Namespace) Prober {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return ns.DialFrom(ctx, network, vnet.ProbeSource, addr)
 	}

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 )
 
 // PortUses says how far the outbound ports of each machine are used.
@@ -25,7 +26,7 @@ func (f *Fabric) PortUses() ([]vnet.PortUse, error) {
 }
 
 // translated lists the flows of the fabric that left with another source.
-func translated(ns *kernel.Namespace) ([]vnet.TranslatedFlow, error) {
+func translated(ns *netns.Namespace) ([]vnet.TranslatedFlow, error) {
 	flows, err := ns.Flows()
 	var all []vnet.TranslatedFlow
 	for _, f := range flows {
@@ -99,19 +100,19 @@ func (l *spareLooker) look(now time.Time) (changed bool, err error) {
 		return false, nil
 	}
 	l.spares = spares
-	if err := l.f.fabric.ApplyNFT(l.f.life, vnet.SpareScript(spares)); err != nil {
+	if err := ruleset.ApplyNFT(l.f.life, l.f.fabric, vnet.SpareScript(spares)); err != nil {
 		return false, err
 	}
 	return changed, l.f.fabric.KeepEnded(towards(spares)...)
 }
 
 // towards are the flows whose destinations are nearly used up.
-func towards(spares []vnet.Spare) []kernel.FlowFilter {
-	var all []kernel.FlowFilter
+func towards(spares []vnet.Spare) []netns.FlowFilter {
+	var all []netns.FlowFilter
 	for _, s := range spares {
 		private, destination := netip.PrefixFrom(s.Private, s.Private.BitLen()),
 			netip.PrefixFrom(s.Destination.Addr(), s.Destination.Addr().BitLen())
-		all = append(all, kernel.FlowFilter{Protocol: s.Protocol, Source: private, Destination: destination,
+		all = append(all, netns.FlowFilter{Protocol: s.Protocol, Source: private, Destination: destination,
 			DestinationPort: s.Destination.Port()})
 	}
 	return all

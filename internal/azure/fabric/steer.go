@@ -7,19 +7,19 @@ import (
 	"os"
 	"strings"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // spreadReceive makes the links that come into a namespace from now on spread what they receive over the processors, each flow
 // to one of them, as the receive queues of Azure's NICs do (receive packet steering, Documentation/networking/scaling.rst). A
 // veth left alone works on the sender's processor through all hops to the receiver, and on two when sender and receiver take
 // turns, which reorders the flow. Kernels before 6.3 have no such default for namespaces; there all stays with the sender.
-func spreadReceive(ns *kernel.Namespace) error {
+func spreadReceive(ns *netns.Namespace) error {
 	mask, err := allowedCPUs()
 	if err != nil {
 		return err
 	}
-	err = ns.SetSysctls(kernel.Sysctl{Key: "net/core/rps_default_mask", Value: mask})
+	err = ns.SetSysctls(netns.Sysctl{Key: "net/core/rps_default_mask", Value: mask})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -34,7 +34,7 @@ type world struct {
 	dir    string
 	fabric *fabric.Fabric
 	cfg    fabric.Config
-	ns     map[string]*kernel.Namespace
+	ns     map[string]*netns.Namespace
 	health chan healthChange
 }
 
@@ -111,7 +111,7 @@ func addService(n *vnet.Network) error {
 func newWorld(t testing.TB, nodes, addresses int) *world {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	w := &world{t: t, dir: t.TempDir(), ns: map[string]*kernel.Namespace{}, health: make(chan healthChange, 100)}
+	w := &world{t: t, dir: t.TempDir(), ns: map[string]*netns.Namespace{}, health: make(chan healthChange, 100)}
 	w.cfg = fabric.Config{
 		Dir: w.dir, Network: network(t, nodes, addresses), StateFile: w.dir + "/fabric.json",
 		Timing: fabric.Timing{Interval: 50 * time.Millisecond, Eager: 10 * time.Millisecond}, Log: slog.New(healthLog(w.health)),
@@ -124,15 +124,15 @@ func newWorld(t testing.TB, nodes, addresses int) *world {
 		for _, ns := range w.ns {
 			ns.Remove()
 		}
-		if left, err := kernel.MountedNamespaces(w.dir); err != nil || len(left) > 0 {
+		if left, err := netns.Mounted(w.dir); err != nil || len(left) > 0 {
 			t.Errorf("left: %v %v", left, err)
 		}
 	})
 	for _, nic := range w.cfg.Network.NICs {
-		w.attach(nic.Machine, func(ns *kernel.Namespace) error { return w.fabric.AttachNIC(nic.Name, ns) })
+		w.attach(nic.Machine, func(ns *netns.Namespace) error { return w.fabric.AttachNIC(nic.Name, ns) })
 	}
 	for _, h := range w.cfg.Network.Hosts {
-		w.attach(h.Name, func(ns *kernel.Namespace) error { return w.fabric.AttachHost(h.Name, ns) })
+		w.attach(h.Name, func(ns *netns.Namespace) error { return w.fabric.AttachHost(h.Name, ns) })
 	}
 	return w
 }
@@ -148,9 +148,9 @@ func (w *world) start() {
 	}
 }
 
-func (w *world) attach(name string, attach func(*kernel.Namespace) error) {
+func (w *world) attach(name string, attach func(*netns.Namespace) error) {
 	w.t.Helper()
-	ns, err := kernel.CreateNamespace(w.dir + "/hosts/" + name)
+	ns, err := netns.Create(w.dir + "/hosts/" + name)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func (w *world) awaitUp(nics ...string) {
 	w.awaitAll(true, nics...)
 }
 
-func run(t testing.TB, ns *kernel.Namespace, args ...string) string {
+func run(t testing.TB, ns *netns.Namespace, args ...string) string {
 	t.Helper()
 	var out strings.Builder
 	cmd := exec.Command(args[0], args[1:]...)

@@ -4,12 +4,13 @@ import (
 	"io/fs"
 
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
 // kinds are the errors that stay what they are when they cross.
-var kinds = map[string]error{"unsendable": kernel.ErrUnsendable, "not there": fs.ErrNotExist}
+var kinds = map[string]error{"unsendable": probe.ErrUnsendable, "not there": fs.ErrNotExist}
 
 // preparing asks for a sender.
 type preparing struct {
@@ -40,9 +41,9 @@ type asking struct {
 
 // state is proof.Host.
 type state struct {
-	Trace   []kernel.TraceEvent
-	Packets []kernel.Captured
-	Flows   []kernel.Flow
+	Trace   []probe.TraceEvent
+	Packets []probe.Captured
+	Flows   []netns.Flow
 	Handles []chainHandles
 	Absent  []chainAbsent
 }
@@ -60,8 +61,8 @@ type chainAbsent struct {
 // result is kernel.ProbeResult, whose error has become text.
 type result struct {
 	Tuple  packet.Tuple
-	Answer kernel.Answer
-	ICMP   *kernel.ICMPError
+	Answer probe.Answer
+	ICMP   *probe.ICMPError
 	Err    *failure
 }
 

@@ -18,8 +18,9 @@ import (
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster/remote"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -29,15 +30,15 @@ import (
 // world is two hosts on one machine: node/n, and pod/default/a behind a veth, whose packets it translates.
 type world struct {
 	t     *testing.T
-	hosts map[string]*kernel.Namespace
+	hosts map[string]*netns.Namespace
 }
 
 func newWorld(t *testing.T) *world {
 	kerneltest.NeedRoot(t)
-	w := &world{t, map[string]*kernel.Namespace{}}
+	w := &world{t, map[string]*netns.Namespace{}}
 	dir := t.TempDir()
 	for i, name := range []string{"node/n", "pod/default/a"} {
-		ns, err := kernel.CreateNamespace(fmt.Sprintf("%s/%d", dir, i))
+		ns, err := netns.Create(fmt.Sprintf("%s/%d", dir, i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,8 +46,8 @@ func newWorld(t *testing.T) *world {
 		w.hosts[name] = ns
 	}
 	node, pod := w.hosts["node/n"], w.hosts["pod/default/a"]
-	ends := [2]kernel.LinkEnd{{Namespace: node, Name: "veth0"}, {Namespace: pod, Name: "eth0"}}
-	if err := kernel.EnsureVeth(ends[0], ends[1], 1500); err != nil {
+	ends := [2]netns.LinkEnd{{Namespace: node, Name: "veth0"}, {Namespace: pod, Name: "eth0"}}
+	if err := netns.EnsureVeth(ends[0], ends[1], 1500); err != nil {
 		t.Fatal(err)
 	}
 	w.sh("node/n", `ip addr add 10.1.0.1/24 dev veth0; ip link set veth0 up; sysctl -qw net.ipv4.ip_forward=1; ip addr add 203.0.113.9/32 dev lo
@@ -155,7 +156,7 @@ func TestBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	what := proof.Watching{Traced: kernel.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
+	what := proof.Watching{Traced: probe.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
 	watcher, err := node.Place("node/n").Watch(t.Context(), what, make(chan struct{}, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +200,7 @@ func (w *world) traces() (n int) {
 			w.t.Fatal(err)
 		}
 		for _, table := range strings.Fields(out.String()) {
-			if kernel.IsTraceTable(table) {
+			if probe.IsTraceTable(table) {
 				n++
 			}
 		}
@@ -263,7 +264,7 @@ func TestHosts(t *testing.T) {
 	}
 	p := to(packet.TCP, "203.0.113.9", 80).Packet
 	p.Protocol = packet.SCTP
-	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: p}); !errors.Is(err, kernel.ErrUnsendable) {
+	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: p}); !errors.Is(err, probe.ErrUnsendable) {
 		t.Errorf("what cannot be sent: %v", err)
 	}
 }

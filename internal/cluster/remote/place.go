@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -43,10 +43,10 @@ type sender struct {
 
 func (s *sender) Tuple() packet.Tuple { return s.prepared.Tuple }
 
-func (s *sender) Send(ctx, patience context.Context) (kernel.ProbeResult, error) {
+func (s *sender) Send(ctx, patience context.Context) (probe.Result, error) {
 	a, err := s.node.begin(opSend, s.Handle)
 	if err != nil {
-		return kernel.ProbeResult{}, err
+		return probe.Result{}, err
 	}
 	defer a.close()
 	got, err := a.answer(patience)
@@ -58,13 +58,13 @@ func (s *sender) Send(ctx, patience context.Context) (kernel.ProbeResult, error)
 	}
 	if err != nil {
 		a.endUnless(err)
-		return kernel.ProbeResult{}, err
+		return probe.Result{}, err
 	}
 	var r result
 	if err := json.Unmarshal(got.Body, &r); err != nil {
-		return kernel.ProbeResult{}, fmt.Errorf("answer to %s: %w", opSend, err)
+		return probe.Result{}, fmt.Errorf("answer to %s: %w", opSend, err)
 	}
-	out := kernel.ProbeResult{Tuple: r.Tuple, Answer: r.Answer, ICMP: r.ICMP}
+	out := probe.Result{Tuple: r.Tuple, Answer: r.Answer, ICMP: r.ICMP}
 	if r.Err != nil {
 		out.Err = r.Err
 	}

@@ -15,8 +15,8 @@ import (
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/hostns"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Machine is what a conversation is about: the hosts of one machine.
@@ -310,7 +310,7 @@ func (s *server) place(host string) (proof.Place, func(), error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("host %q: %w", host, fs.ErrNotExist)
 	}
-	ns, err := kernel.OpenNamespace(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,7 +19,8 @@ import (
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -74,7 +75,7 @@ func fill(t *testing.T, v reflect.Value, number *uint64, within ...reflect.Type)
 func TestCrossing(t *testing.T) {
 	for _, value := range []any{
 		new(preparing), new(prepared), new(watching), new(watched), new(asking), new(state), new(result), new(rule), new(greeting), new(question),
-		new(answer), new(packet.Packet), new(packet.Tuple), new(kernel.TraceEvent), new(kernel.Captured), new(kernel.Flow),
+		new(answer), new(packet.Packet), new(packet.Tuple), new(probe.TraceEvent), new(probe.Captured), new(netns.Flow),
 	} {
 		for _, whole := range []bool{false, true} {
 			v := reflect.ValueOf(value).Elem()
@@ -109,7 +110,7 @@ func fillOrRaw(t *testing.T, v reflect.Value, number *uint64) {
 
 // TestErrorsCross: text and kind of an error are the same on the other side.
 func TestErrorsCross(t *testing.T) {
-	for _, err := range []error{kernel.ErrUnsendable, &os.PathError{Op: "open", Path: "/x", Err: fs.ErrNotExist}, syscall.ECONNREFUSED} {
+	for _, err := range []error{probe.ErrUnsendable, &os.PathError{Op: "open", Path: "/x", Err: fs.ErrNotExist}, syscall.ECONNREFUSED} {
 		data, _ := json.Marshal(failed(err))
 		var got *failure
 		if err := json.Unmarshal(data, &got); err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Where tc's filters are (include/uapi/linux/pkt_sched.h: TC_H_CLSACT with TC_H_MIN_INGRESS and TC_H_MIN_EGRESS), where those of tcx are
@@ -28,7 +28,7 @@ const (
 )
 
 // attached lists what is at links beside rules and can decide about packets: filters of tc, and programs of tcx.
-func attached(ns *kernel.Namespace) ([]capture.Attached, error) {
+func attached(ns *netns.Namespace) ([]capture.Attached, error) {
 	conn, links, err := linksOf(ns)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -55,13 +55,13 @@ func (d *Dumper) init() {
 
 // All takes the state of the namespace of the host called name. What cannot be taken is told in its Output; only the end of ctx is an
 // error.
-func (d *Dumper) All(ctx context.Context, name string, ns *kernel.Namespace) (*capture.Raw, error) {
+func (d *Dumper) All(ctx context.Context, name string, ns *netns.Namespace) (*capture.Raw, error) {
 	return d.Parts(ctx, name, ns)
 }
 
 // Parts is All for some parts of a host's state only: for who has dumped it before and knows what can have changed since. Without
 // parts it dumps all.
-func (d *Dumper) Parts(ctx context.Context, name string, ns *kernel.Namespace, parts ...snapshot.Part) (*capture.Raw, error) {
+func (d *Dumper) Parts(ctx context.Context, name string, ns *netns.Namespace, parts ...snapshot.Part) (*capture.Raw, error) {
 	d.init()
 	modules := d.modules()
 	raw := &capture.Raw{Name: name, Taken: time.Now(), Kernel: d.release, NetNS: ns.Inode(), Outputs: map[string]capture.Output{}}
@@ -85,7 +85,7 @@ func (d *Dumper) Parts(ctx context.Context, name string, ns *kernel.Namespace, p
 	return raw, nil
 }
 
-func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
 	var out capture.Output
@@ -137,7 +137,7 @@ func encode[T any](list []T, err error) ([]byte, error) {
 }
 
 // command runs the first of the row's commands whose program is there and starts, and whose part of the kernel is there.
-func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
 	if why := skip(ns, row); why != "" {
 		return capture.Output{Skipped: why}
 	}
@@ -171,7 +171,7 @@ func notLoaded(module string) string {
 }
 
 // skip is why there is nothing to dump, "" where there may be.
-func skip(ns *kernel.Namespace, row capture.Dump) (why string) {
+func skip(ns *netns.Namespace, row capture.Dump) (why string) {
 	if row.Only == "" {
 		return ""
 	}
@@ -303,7 +303,7 @@ func find(root, name string) string {
 }
 
 // sysctls reads the settings of capture.SysctlFiles; those that the kernel does not have are left out.
-func sysctls(ns *kernel.Namespace) ([]byte, error) {
+func sysctls(ns *netns.Namespace) ([]byte, error) {
 	var all bytes.Buffer
 	// /proc/sys/net shows the settings of the namespace of the thread that looks.
 	err := ns.Do(func() error {

@@ -10,9 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/netnstest"
+
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -22,8 +26,8 @@ import (
 // TestDump takes the state of two joined namespaces and reads it back.
 func TestDump(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	a, b := namespace(t, filepath.Join(t.TempDir(), "ns")), namespace(t, filepath.Join(t.TempDir(), "ns"))
-	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "to.b"}, kernel.LinkEnd{Namespace: b, Name: "to-a"}, 1500); err != nil {
+	a, b := netnstest.Create(t, filepath.Join(t.TempDir(), "ns")), netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
+	if err := netns.EnsureVeth(netns.LinkEnd{Namespace: a, Name: "to.b"}, netns.LinkEnd{Namespace: b, Name: "to-a"}, 1500); err != nil {
 		t.Fatal(err)
 	}
 	for _, script := range []string{
@@ -105,7 +109,7 @@ func TestDump(t *testing.T) {
 // TestDumpChangesNothing: looking makes no tables, neither of nf_tables nor legacy ones.
 func TestDumpChangesNothing(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	d := &dump.Dumper{}
 	for range 2 {
 		raw, err := d.All(t.Context(), "node/a", ns)
@@ -125,7 +129,7 @@ func TestDumpChangesNothing(t *testing.T) {
 // in a privileged pod.
 func TestDumpOfLegacyTables(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	for _, program := range []string{"iptables-legacy", "iptables-nft", "ip6tables-legacy"} {
 		run(t, ns, program, "-A", "FORWARD", "-j", "DROP")
 	}
@@ -152,7 +156,7 @@ func TestDumpOfLegacyTables(t *testing.T) {
 // TestDumpWithoutTools: what is not there is told, and the rest is there.
 func TestDumpWithoutTools(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	dir := t.TempDir()
 	ip, err := exec.LookPath("ip")
 	if err != nil {
@@ -184,7 +188,7 @@ func TestDumpWithoutTools(t *testing.T) {
 // the same but for the rules' handles.
 func TestDumpOfManyChains(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	run(t, ns, "sh", "-ec", `nft add table inet first '{ chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }'
 		iptables-nft -t nat -N KUBE-X && iptables-nft -t nat -A KUBE-X -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.1.1.1:80
 		iptables-nft -t nat -A PREROUTING -m comment --comment "to X" -j KUBE-X && ip6tables-nft -A FORWARD -j DROP
@@ -224,7 +228,7 @@ func TestDumpOfManyChains(t *testing.T) {
 
 func TestDumpEndsWithItsContext(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := (&dump.Dumper{}).All(ctx, "node/a", ns); err == nil {
@@ -234,7 +238,7 @@ func TestDumpEndsWithItsContext(t *testing.T) {
 
 func BenchmarkDump(b *testing.B) {
 	kerneltest.NeedRoot(b)
-	ns := namespace(b, filepath.Join(b.TempDir(), "ns"))
+	ns := netnstest.Create(b, filepath.Join(b.TempDir(), "ns"))
 	d := &dump.Dumper{}
 	for b.Loop() {
 		if _, err := d.All(b.Context(), "node/a", ns); err != nil {
@@ -246,12 +250,12 @@ func BenchmarkDump(b *testing.B) {
 // TestDumpDuringTrace: a dump that is taken while somebody traces waits until nft can print the rules again.
 func TestDumpDuringTrace(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
-	if err := ns.ApplyNFT(t.Context(), "table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
+	if err := ruleset.ApplyNFT(t.Context(), ns, "table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
 		t.Fatal(err)
 	}
 	tuples := []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}}
-	trace, err := kernel.OpenTrace(ns, kernel.Filters(tuples...), tuples)
+	trace, err := probe.OpenTrace(ns, probe.Filters(tuples...), tuples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,17 +271,7 @@ func TestDumpDuringTrace(t *testing.T) {
 	}
 }
 
-func namespace(t testing.TB, path string) *kernel.Namespace {
-	t.Helper()
-	ns, err := kernel.CreateNamespace(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Remove() })
-	return ns
-}
-
-func run(t *testing.T, ns *kernel.Namespace, args ...string) {
+func run(t *testing.T, ns *netns.Namespace, args ...string) {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
@@ -289,7 +283,7 @@ func run(t *testing.T, ns *kernel.Namespace, args ...string) {
 // TestAttached: filters of tc at a link are read, each at its side.
 func TestAttached(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	cmd := exec.Command("sh", "-ec", `ip link add in type veth peer name out
 		for d in in out; do tc qdisc add dev $d clsact; done
 		tc filter add dev in ingress protocol ip u32 match u32 0 0; tc filter add dev out egress protocol ip u32 match u32 0 0`)

@@ -12,7 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // flowsFile is what conntrack -L -o extended prints, for kernels that have it (CONFIG_NF_CONNTRACK_PROCFS).
@@ -22,7 +22,7 @@ const flowsFile = "/proc/thread-self/net/nf_conntrack"
 const maxFlows = 256 << 20
 
 // flows lists connections by the row's program, or where nothing answers that, or there is none, by the kernel's file.
-func (d *Dumper) flows(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+func (d *Dumper) flows(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
 	if _, err := ns.CountFlows(); errors.Is(err, fs.ErrNotExist) {
 		return capture.Output{Skipped: "the kernel does not have nf_conntrack (its module is not loaded)"}
 	}
@@ -57,7 +57,7 @@ func ofFamily(text []byte, family string) []byte {
 // noBridgeRules is why ebtables' legacy tables are not asked for, "" where they are. To ask makes a table in a namespace that has none
 // (net/bridge/netfilter/ebtables.c: find_table_lock, since Linux 5.15), so that is done only where there is a bridge that rules could be
 // for, and somewhere on the machine are rules: then a table's module is in use (do_replace_finish).
-func noBridgeRules(ns *kernel.Namespace, modules string) string {
+func noBridgeRules(ns *netns.Namespace, modules string) string {
 	h, err := ns.Handle()
 	if err != nil {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -36,7 +36,7 @@ const (
 var xfrmDirections = []string{"in", "out", "fwd"}
 
 // ipsec lists the policies of IPsec of a namespace that may keep a packet from going on as it is (NETLINK_XFRM; net/xfrm/xfrm_user.c).
-func ipsec(ns *kernel.Namespace) (all []snapshot.IPsecPolicy, err error) {
+func ipsec(ns *netns.Namespace) (all []snapshot.IPsecPolicy, err error) {
 	conn, err := netlink.Dial(unix.NETLINK_XFRM, &netlink.Config{NetNS: ns.FD()})
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil // a kernel without IPsec

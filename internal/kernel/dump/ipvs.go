@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/limitio"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -22,7 +22,7 @@ const ipvsSource = "/proc/thread-self/net/ip_vs"
 const maxIPVSFile = 256 << 20
 
 // ipvs lists the services of IPVS in a namespace: none without the module.
-func ipvs(ns *kernel.Namespace) ([]snapshot.VirtualService, error) {
+func ipvs(ns *netns.Namespace) ([]snapshot.VirtualService, error) {
 	var text []byte
 	if err := ns.Do(func() (err error) {
 		text, err = limitio.ReadFile(ipvsSource, maxIPVSFile)

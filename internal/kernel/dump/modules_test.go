@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -175,7 +176,7 @@ func TestDumpLoadsNothing(t *testing.T) {
 }
 
 // listen makes a socket of every kind in the namespace.
-func listen(t *testing.T, ns *kernel.Namespace) {
+func listen(t *testing.T, ns *netns.Namespace) {
 	t.Helper()
 	set := func(level, name int) func(string, string, syscall.RawConn) error {
 		return func(_, _ string, c syscall.RawConn) (err error) {
@@ -214,9 +215,9 @@ func listen(t *testing.T, ns *kernel.Namespace) {
 	}
 }
 
-func ofTest(t *testing.T) *kernel.Namespace {
+func ofTest(t *testing.T) *netns.Namespace {
 	t.Helper()
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func TestFlowsByFile(t *testing.T) {
 		t.Skip("the kernel has no such file")
 	}
 	ns := ofTest(t)
-	if err := ns.ApplyNFT(t.Context(), "table ip t { chain c { type filter hook output priority 0; ct state new accept; }; }"); err != nil {
+	if err := ruleset.ApplyNFT(t.Context(), ns, "table ip t { chain c { type filter hook output priority 0; ct state new accept; }; }"); err != nil {
 		t.Fatal(err)
 	}
 	c, err := ns.Dial(t.Context(), "udp", "127.0.0.1:9")
@@ -263,7 +264,7 @@ func TestFlowsByFile(t *testing.T) {
 func TestBrokenPrograms(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := ofTest(t)
-	if err := ns.ApplyNFT(t.Context(), "table ip own { chain c { }; }"); err != nil {
+	if err := ruleset.ApplyNFT(t.Context(), ns, "table ip own { chain c { }; }"); err != nil {
 		t.Fatal(err)
 	}
 	root := t.TempDir()

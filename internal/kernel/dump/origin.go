@@ -6,7 +6,7 @@ import (
 	"io/fs"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Origin gives hosts as what their tools print, each when it is asked for: paths has for each the path where its namespace is mounted, or
@@ -15,7 +15,7 @@ func Origin(ctx context.Context, paths map[string]string, root string) capture.O
 	dumper := &Dumper{Root: root, Hosts: paths}
 	o := capture.Origin{Hosts: map[string]capture.NetNS{}, Tools: func() map[string]string { return dumper.Versions(ctx) }}
 	for name, path := range paths {
-		if ns, err := kernel.OpenNamespace(path); err == nil {
+		if ns, err := netns.Open(path); err == nil {
 			o.Hosts[name] = capture.NetNS{Inode: ns.Inode()}
 			ns.Close()
 		}
@@ -25,7 +25,7 @@ func Origin(ctx context.Context, paths map[string]string, root string) capture.O
 		if !ok {
 			return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
 		}
-		ns, err := kernel.OpenNamespace(path)
+		ns, err := netns.Open(path)
 		if err != nil {
 			return nil, fmt.Errorf("host %q: %w", name, err)
 		}

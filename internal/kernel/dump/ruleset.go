@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/syntax/nftables"
 )
 
@@ -17,11 +18,11 @@ var manyChains = 5000
 
 // ruleset prints nft's rule set in JSON. Where that takes seconds, the rules of iptables' tables are left out, which iptables-save prints,
 // asking for them chain by chain: what is missed of them are their handles.
-func (d *Dumper) ruleset(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+func (d *Dumper) ruleset(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
 	if missing, err := m.without("nf_tables"); missing != "" || err != nil {
 		return d.command(ctx, ns, row, m)
 	}
-	if n, err := ns.CountChains(); err == nil && n > manyChains {
+	if n, err := ruleset.CountChains(ns); err == nil && n > manyChains {
 		if out, ok := d.withoutIPTables(ctx, ns); ok {
 			return out
 		}
@@ -42,7 +43,7 @@ type nftTable struct {
 }
 
 // withoutIPTables is the rule set without the rules of iptables' tables; false where there are no such tables, or it cannot be had so.
-func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out capture.Output, ok bool) {
+func (d *Dumper) withoutIPTables(ctx context.Context, ns *netns.Namespace) (out capture.Output, ok bool) {
 	var commands []string
 	list := func(args ...string) (l nftList, ok bool) {
 		for _, tool := range d.tools(append([]string{"nft", "-j", "-a", "list"}, args...)) {
@@ -67,7 +68,7 @@ func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out
 			all.Objects = slices.Concat(all.Objects, []nftObject{t.object()}, of[t])
 			continue
 		}
-		if !kernel.IsIdentifier(t.Name) || !kernel.IsIdentifier(t.Family) {
+		if !ruleset.IsIdentifier(t.Name) || !ruleset.IsIdentifier(t.Family) {
 			return out, false
 		}
 		whole, ok := list("table", t.Family, t.Name)

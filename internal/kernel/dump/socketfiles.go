@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/limitio"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -31,7 +31,7 @@ const maxSocketFile = 256 << 20
 
 // listenersByFile lists the sockets of one protocol and family that take packets, where the kernel's socket diagnosis is not there. The
 // files do not tell whether a socket of IPv6 takes IPv4, too, and whether it is transparent: that is asked of the socket itself.
-func (d *Dumper) listenersByFile(ns *kernel.Namespace, protocol packet.Protocol, state uint8, ipv6 bool) ([]snapshot.Listener, error) {
+func (d *Dumper) listenersByFile(ns *netns.Namespace, protocol packet.Protocol, state uint8, ipv6 bool) ([]snapshot.Listener, error) {
 	file := "/proc/thread-self/net/" + strings.ToLower(protocol.String())
 	if ipv6 {
 		file += "6"

@@ -12,7 +12,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -30,7 +30,7 @@ const (
 
 // listeners lists the namespace's TCP sockets that listen and its UDP sockets that are not connected. A socket of IPv6 that takes IPv4,
 // too, stands there twice.
-func (d *Dumper) listeners(ns *kernel.Namespace, m *modules) ([]snapshot.Listener, error) {
+func (d *Dumper) listeners(ns *netns.Namespace, m *modules) ([]snapshot.Listener, error) {
 	var all []snapshot.Listener
 	for _, q := range []struct {
 		protocol packet.Protocol
@@ -62,7 +62,7 @@ func (d *Dumper) listeners(ns *kernel.Namespace, m *modules) ([]snapshot.Listene
 	return all, nil
 }
 
-func (d *Dumper) listenersByDiagnosis(ns *kernel.Namespace, protocol packet.Protocol, state uint8, ipv6 bool) ([]snapshot.Listener, error) {
+func (d *Dumper) listenersByDiagnosis(ns *netns.Namespace, protocol packet.Protocol, state uint8, ipv6 bool) ([]snapshot.Listener, error) {
 	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: ns.FD()})
 	if err != nil {
 		return nil, fmt.Errorf("open socket diagnosis: %w", err)

@@ -10,12 +10,13 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // linksOf lists the namespace's links, and gives the socket for more questions about them, which the caller closes.
-func linksOf(ns *kernel.Namespace) (*netlink.Conn, []wireLink, error) {
+func linksOf(ns *netns.Namespace) (*netlink.Conn, []wireLink, error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: ns.FD()})
 	if err != nil {
 		return nil, nil, fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err)
@@ -34,7 +35,7 @@ func linksOf(ns *kernel.Namespace) (*netlink.Conn, []wireLink, error) {
 // wires lists the namespace's veths and what is at their other ends: the kernel numbers the namespaces that a namespace has links to
 // (IFLA_LINK_NETNSID), tells the number of a namespace that one holds open (RTM_GETNSID), and answers questions about links over there by
 // that number (IFLA_TARGET_NETNSID).
-func (d *Dumper) wires(ns *kernel.Namespace) ([]capture.Wire, error) {
+func (d *Dumper) wires(ns *netns.Namespace) ([]capture.Wire, error) {
 	conn, links, err := linksOf(ns)
 	if err != nil {
 		return nil, err

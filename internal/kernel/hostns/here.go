@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // hostRoot is the machine's own root directory as seen from a container that shares its process ids.
@@ -69,7 +69,7 @@ func (m machine) namespaces() (map[string]string, error) {
 	}
 	paths := map[string]string{"node/" + name: filepath.Join(m.proc, self, "ns/net")}
 	seen := map[uint64]bool{own: true}
-	mounted, err := kernel.MountedNamespaces(m.root + "/run/netns")
+	mounted, err := netns.Mounted(m.root + "/run/netns")
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -109,7 +109,7 @@ func TestOwnNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "other"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "other"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestOwnNamespace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := kernel.OpenNamespace(paths["node/n"])
+		found, err := netns.Open(paths["node/n"])
 		if err != nil {
 			t.Fatal(err)
 		}

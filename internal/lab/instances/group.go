@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/kubeletclient"
 )
 
@@ -42,8 +42,8 @@ type group struct {
 	events   []aci.Event
 	views    []aci.ContainerView // of each container, in their order
 	is       *corev1.Pod         // as the kubelet has it; nil before it is known
-	space    *kernel.Namespace   // the pod's; nil before there is one
-	host     *kernel.Namespace
+	space    *netns.Namespace    // the pod's; nil before there is one
+	host     *netns.Namespace
 	machine  *supervise.Supervisor
 	kubelet  *kubeletclient.Client
 	proxy    *supervise.Supervisor
@@ -223,12 +223,12 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 
 // endProcesses kills what is left in the group's namespaces: what somebody else began there.
 func (g *group) endProcesses(ctx context.Context) error {
-	var opened []*kernel.Namespace
-	defer func() { kernel.CloseAll(opened) }()
+	var opened []*netns.Namespace
+	defer func() { netns.CloseAll(opened) }()
 	for _, path := range []string{filepath.Join(g.cfg.NetNSDir, g.name), filepath.Join(g.cfg.HostsDir, g.name)} {
-		if ns, err := kernel.OpenNamespace(path); err == nil {
+		if ns, err := netns.Open(path); err == nil {
 			opened = append(opened, ns)
 		}
 	}
-	return kernel.KillIn(ctx, opened...)
+	return netns.KillIn(ctx, opened...)
 }

@@ -21,7 +21,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/kubeletclient"
 )
 
@@ -31,7 +31,7 @@ type Network interface {
 	Update(func(*vnet.Network) error) error
 	Snapshot() (vnet.Network, vnet.Health)
 	// AttachNIC wires a NIC to a machine's namespace.
-	AttachNIC(nic string, machine *kernel.Namespace) error
+	AttachNIC(nic string, machine *netns.Namespace) error
 }
 
 // Machines make what groups run on.
@@ -139,13 +139,13 @@ func (s *Groups) find(name string) (*group, error) {
 }
 
 // Namespaces are the network namespaces of the groups and of their machines.
-func (s *Groups) Namespaces() []*kernel.Namespace {
+func (s *Groups) Namespaces() []*netns.Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*kernel.Namespace
+	var all []*netns.Namespace
 	for _, g := range s.groups {
 		g.mu.Lock()
-		for _, ns := range []*kernel.Namespace{g.space, g.host} {
+		for _, ns := range []*netns.Namespace{g.space, g.host} {
 			if ns != nil {
 				all = append(all, ns)
 			}

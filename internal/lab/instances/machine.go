@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/handover"
 	"packetwalk.dev/internal/pods/kubeletclient"
 	"packetwalk.dev/internal/pods/realnode"
@@ -27,7 +27,7 @@ type Machine struct {
 	Dir, State string
 	// Networks and Pods are directories of the machine's: of its CNI configuration, and of the pod that it runs.
 	Networks, Pods string
-	Host           *kernel.Namespace
+	Host           *netns.Namespace
 }
 
 // KubeletAddress is where a machine's kubelet answers, in the namespace of the group's host.
@@ -133,7 +133,7 @@ func (g *group) join(ctx context.Context, file *os.File) (netip.Prefix, error) {
 	if err := g.leave(); err != nil {
 		return netip.Prefix{}, err
 	}
-	if err := kernel.MountNamespace(file, filepath.Join(g.cfg.NetNSDir, g.name)); err != nil {
+	if err := netns.Mount(file, filepath.Join(g.cfg.NetNSDir, g.name)); err != nil {
 		return netip.Prefix{}, err
 	}
 	if err := g.enter(ctx); err != nil {

@@ -10,7 +10,8 @@ import (
 	"slices"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 )
 
 // The link between a group and its machine. All groups have the same addresses there.
@@ -93,7 +94,7 @@ func (g *group) release(n *vnet.Network) {
 // made the network of is entered.
 func (g *group) connect(ctx context.Context) error {
 	g.closeNamespaces() // those of a try that failed
-	host, _, err := kernel.EnsureNamespace(filepath.Join(g.cfg.HostsDir, g.name))
+	host, _, err := netns.Ensure(filepath.Join(g.cfg.HostsDir, g.name))
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (g *group) connect(ctx context.Context) error {
 // enter makes the network of the namespace that is mounted as the group's: its links to its subnet and to its host, and the service proxy.
 // What is there already stays. fs.ErrNotExist is in the error's chain where none is mounted.
 func (g *group) enter(ctx context.Context) error {
-	space, err := kernel.OpenNamespace(filepath.Join(g.cfg.NetNSDir, g.name))
+	space, err := netns.Open(filepath.Join(g.cfg.NetNSDir, g.name))
 	if err != nil {
 		return err
 	}
@@ -127,8 +128,8 @@ func (g *group) enter(ctx context.Context) error {
 	if err := g.cfg.Network.AttachNIC(nicOf(g.machineName()), space); err != nil {
 		return err
 	}
-	outside, inside := kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}
-	if err := kernel.EnsureVeth(outside, inside, vnet.MTU); err != nil {
+	outside, inside := netns.LinkEnd{Namespace: host, Name: hostLink}, netns.LinkEnd{Namespace: space, Name: groupLink}
+	if err := netns.EnsureVeth(outside, inside, vnet.MTU); err != nil {
 		return err
 	}
 	if err := errors.Join(g.applyHost(ctx, host), applyGroup(space)); err != nil {
@@ -137,28 +138,28 @@ func (g *group) enter(ctx context.Context) error {
 	return g.startProxy()
 }
 
-func (g *group) applyHost(ctx context.Context, host *kernel.Namespace) error {
-	err := host.Apply(kernel.State{
-		Sysctls: []kernel.Sysctl{
+func (g *group) applyHost(ctx context.Context, host *netns.Namespace) error {
+	err := host.Apply(netns.State{
+		Sysctls: []netns.Sysctl{
 			{Key: "net/ipv4/ip_forward", Value: "1"},
 			{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}, {Key: "net/ipv4/conf/" + hostLink + "/rp_filter", Value: "0"},
 		},
 		Links:     []string{hostLink},
-		Addresses: []kernel.Address{{Link: hostLink, Prefix: netip.PrefixFrom(hostAddress, linkLocal.Bits())}},
+		Addresses: []netns.Address{{Link: hostLink, Prefix: netip.PrefixFrom(hostAddress, linkLocal.Bits())}},
 		// The kubelet's way to the group, for its probes.
-		Routes: []kernel.Route{{Destination: netip.PrefixFrom(g.address(), g.address().BitLen()), Link: hostLink}},
+		Routes: []netns.Route{{Destination: netip.PrefixFrom(g.address(), g.address().BitLen()), Link: hostLink}},
 	})
 	if err != nil {
 		return err
 	}
-	return host.RestoreIPTables(ctx, vnet.ContainerHostRules, false)
+	return ruleset.RestoreIPTables(ctx, host, vnet.ContainerHostRules, false)
 }
 
-func applyGroup(space *kernel.Namespace) error {
-	return space.Apply(kernel.State{
+func applyGroup(space *netns.Namespace) error {
+	return space.Apply(netns.State{
 		Links:     []string{groupLink},
-		Addresses: []kernel.Address{{Link: groupLink, Prefix: netip.PrefixFrom(groupAddress, linkLocal.Bits())}},
-		Routes:    []kernel.Route{{Destination: anywhere, Gateway: hostAddress, Link: groupLink}},
+		Addresses: []netns.Address{{Link: groupLink, Prefix: netip.PrefixFrom(groupAddress, linkLocal.Bits())}},
+		Routes:    []netns.Route{{Destination: anywhere, Gateway: hostAddress, Link: groupLink}},
 	})
 }
 
@@ -166,7 +167,7 @@ func applyGroup(space *kernel.Namespace) error {
 func (g *group) closeNamespaces() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, ns := range []**kernel.Namespace{&g.space, &g.host} {
+	for _, ns := range []**netns.Namespace{&g.space, &g.host} {
 		if *ns != nil {
 			(*ns).Close()
 			*ns = nil
@@ -182,7 +183,7 @@ func (g *group) disconnect() error {
 			g.release(n)
 			return nil
 		}),
-		kernel.RemoveNamespace(filepath.Join(g.cfg.NetNSDir, g.name)),
-		kernel.RemoveNamespace(filepath.Join(g.cfg.HostsDir, g.name)),
+		netns.Remove(filepath.Join(g.cfg.NetNSDir, g.name)),
+		netns.Remove(filepath.Join(g.cfg.HostsDir, g.name)),
 	)
 }

@@ -13,7 +13,7 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // paper is a network without a kernel.
@@ -33,7 +33,7 @@ func (p *paper) Update(change func(*vnet.Network) error) error {
 
 func (p *paper) Snapshot() (vnet.Network, vnet.Health) { return p.Clone(), vnet.Health{} }
 
-func (p *paper) AttachNIC(string, *kernel.Namespace) error { return nil }
+func (p *paper) AttachNIC(string, *netns.Namespace) error { return nil }
 
 func (p *paper) nics() []string {
 	var all []string

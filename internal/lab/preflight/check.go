@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Result says how a feature did when it was tried.
@@ -154,7 +154,7 @@ func tryAll(ctx context.Context, features []feature) map[string]error {
 	if len(features) == 0 {
 		return failed
 	}
-	err := kernel.InNewNamespace(func(ns *kernel.Namespace) error {
+	err := netns.InNewNamespace(func(ns *netns.Namespace) error {
 		tried, together := map[string]bool{}, map[string]bool{} // by the names of features, and of tools
 		for _, f := range features {
 			if tried[f.name] {
@@ -194,7 +194,7 @@ func sameTool(features []feature, f feature) (same []feature) {
 	return same
 }
 
-func tryTogether(ctx context.Context, ns *kernel.Namespace, same []feature) error {
+func tryTogether(ctx context.Context, ns *netns.Namespace, same []feature) error {
 	var input strings.Builder
 	for _, f := range same {
 		input.WriteString(f.input)
@@ -205,7 +205,7 @@ func tryTogether(ctx context.Context, ns *kernel.Namespace, same []feature) erro
 }
 
 // try uses the feature. A program that was found needs no more.
-func (f *feature) try(ctx context.Context, ns *kernel.Namespace) error {
+func (f *feature) try(ctx context.Context, ns *netns.Namespace) error {
 	switch {
 	case f.call != nil:
 		return f.call(ctx, ns)

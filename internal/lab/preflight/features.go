@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // feature is something of the kernel, or a program, and what needs it. It is tried by a call, or by what a program reads from its standard
@@ -18,7 +18,7 @@ type feature struct {
 	remedy  string   // where it has no modules
 	root    bool     // it does not work in a user namespace
 	program string   // that the feature is
-	call    func(context.Context, *kernel.Namespace) error
+	call    func(context.Context, *netns.Namespace) error
 	with    []string // the program that the feature is tried with, and its arguments
 	input   string
 }
@@ -42,7 +42,7 @@ var machineFeatures = []feature{
 }
 
 var linkFeatures = []feature{
-	{name: namespaces, needs: []Need{Lab}, call: func(context.Context, *kernel.Namespace) error { return nil },
+	{name: namespaces, needs: []Need{Lab}, call: func(context.Context, *netns.Namespace) error { return nil },
 		remedy: "use a kernel with CONFIG_NET_NS; in a container run it with --privileged"},
 	{name: "network sysctls", needs: []Need{Lab}, call: trySysctls,
 		remedy: "/proc/sys must be writable: in a container run it with --privileged"},

@@ -14,13 +14,13 @@ import (
 
 	"packetwalk.dev/internal/base/loopmount"
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode/boot"
 )
 
 // run runs a program in the namespace. The error has the program's output.
-func run(ctx context.Context, ns *kernel.Namespace, input string, name string, args ...string) error {
+func run(ctx context.Context, ns *netns.Namespace, input string, name string, args ...string) error {
 	_, err := program.Command{Path: name, Args: args, Stdin: []byte(input), In: ns.Do}.Output(ctx)
 	var e *program.Error
 	if errors.As(err, &e) && e.Stderr != "" {
@@ -30,24 +30,24 @@ func run(ctx context.Context, ns *kernel.Namespace, input string, name string, a
 }
 
 // tryProcessNamespaces leaves the propagation of mounts: a root that is not a mount point, as in a chroot, has none.
-func tryProcessNamespaces(ctx context.Context, ns *kernel.Namespace) error {
+func tryProcessNamespaces(ctx context.Context, ns *netns.Namespace) error {
 	return run(ctx, ns, "", "unshare", "--mount", "--propagation=unchanged", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "/bin/true")
 }
 
 // trySysctls writes settings that every lab changes. Their value stays.
-func trySysctls(_ context.Context, ns *kernel.Namespace) error {
-	return ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, kernel.Sysctl{Key: "net/ipv4/conf/lo/proxy_arp", Value: "1"})
+func trySysctls(_ context.Context, ns *netns.Namespace) error {
+	return ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, netns.Sysctl{Key: "net/ipv4/conf/lo/proxy_arp", Value: "1"})
 }
 
-func tryVeth(_ context.Context, ns *kernel.Namespace) error {
+func tryVeth(_ context.Context, ns *netns.Namespace) error {
 	return addLink(ns, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "check0"}, PeerName: "check1"})
 }
 
-func tryBridge(_ context.Context, ns *kernel.Namespace) error {
+func tryBridge(_ context.Context, ns *netns.Namespace) error {
 	return addLink(ns, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "check2"}})
 }
 
-func addLink(ns *kernel.Namespace, link netlink.Link) error {
+func addLink(ns *netns.Namespace, link netlink.Link) error {
 	h, err := ns.Handle()
 	if err != nil {
 		return err
@@ -55,11 +55,11 @@ func addLink(ns *kernel.Namespace, link netlink.Link) error {
 	return h.LinkAdd(link)
 }
 
-func tryBridgeNetfilter(_ context.Context, ns *kernel.Namespace) error {
-	return ns.SetSysctls(kernel.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1"})
+func tryBridgeNetfilter(_ context.Context, ns *netns.Namespace) error {
+	return ns.SetSysctls(netns.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1"})
 }
 
-func tryPolicyRouting(_ context.Context, ns *kernel.Namespace) error {
+func tryPolicyRouting(_ context.Context, ns *netns.Namespace) error {
 	h, err := ns.Handle()
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func tryPolicyRouting(_ context.Context, ns *kernel.Namespace) error {
 }
 
 // tryRawSockets opens the sockets that send resets, and those that see packets on wires.
-func tryRawSockets(_ context.Context, ns *kernel.Namespace) error {
+func tryRawSockets(_ context.Context, ns *netns.Namespace) error {
 	return ns.Do(func() error {
 		for _, s := range [][3]int{{unix.AF_PACKET, unix.SOCK_RAW, 0}, {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW}} {
 			fd, err := unix.Socket(s[0], s[1]|unix.SOCK_CLOEXEC, s[2])
@@ -99,13 +99,13 @@ func tryRawSockets(_ context.Context, ns *kernel.Namespace) error {
 	})
 }
 
-func tryConntrack(_ context.Context, ns *kernel.Namespace) error {
+func tryConntrack(_ context.Context, ns *netns.Namespace) error {
 	_, err := ns.Flows()
 	return err
 }
 
 // trySetMatch makes the set that its rule looks at.
-func trySetMatch(ctx context.Context, ns *kernel.Namespace) error {
+func trySetMatch(ctx context.Context, ns *netns.Namespace) error {
 	if err := run(ctx, ns, "create check-match hash:net -exist\n", "ipset", "restore"); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func trySetMatch(ctx context.Context, ns *kernel.Namespace) error {
 }
 
 // tryAccounting makes an accounting object and a rule that counts with it (linux/netfilter/nfnetlink_acct.h).
-func tryAccounting(ctx context.Context, ns *kernel.Namespace) error {
+func tryAccounting(ctx context.Context, ns *netns.Namespace) error {
 	const acctNew, acctName = 0, 1
 	conn, err := mdlayher.Dial(unix.NETLINK_NETFILTER, &mdlayher.Config{NetNS: ns.FD()})
 	if err != nil {
@@ -152,7 +152,7 @@ func inDirectory(f func(dir string) error) (err error) {
 	return f(dir)
 }
 
-func tryOverlay(context.Context, *kernel.Namespace) error {
+func tryOverlay(context.Context, *netns.Namespace) error {
 	return inDirectory(func(dir string) error {
 		for _, d := range []string{"lower", "upper", "work", "merged"} {
 			if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
@@ -168,7 +168,7 @@ func tryOverlay(context.Context, *kernel.Namespace) error {
 	})
 }
 
-func tryDisk(ctx context.Context, ns *kernel.Namespace) error {
+func tryDisk(ctx context.Context, ns *netns.Namespace) error {
 	return inDirectory(func(dir string) error {
 		file, at := filepath.Join(dir, "disk.img"), filepath.Join(dir, "disk")
 		err := os.WriteFile(file, nil, 0o600)
@@ -188,7 +188,7 @@ func tryDisk(ctx context.Context, ns *kernel.Namespace) error {
 // group is the control group of a trial.
 func group() string { return fmt.Sprintf("packetwalk-check-%d", os.Getpid()) }
 
-func tryLimits(context.Context, *kernel.Namespace) error {
+func tryLimits(context.Context, *netns.Namespace) error {
 	bounds, err := cgroup.Machine()
 	if err != nil {
 		return err
@@ -201,6 +201,6 @@ func tryLimits(context.Context, *kernel.Namespace) error {
 	return errors.Join(errs...)
 }
 
-func tryGroupPrograms(context.Context, *kernel.Namespace) error {
+func tryGroupPrograms(context.Context, *netns.Namespace) error {
 	return errors.Join(boot.TryGroup(group()), cgroup.Remove(group()))
 }

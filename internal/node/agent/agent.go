@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/base/pause"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/noderules"
@@ -52,7 +52,7 @@ type agent struct {
 	metrics     *metrics
 	health      *iptables.Health
 	checks      *iptables.HealthChecks
-	nft         *kernel.NFTables // for all families, as are its rules
+	nft         *ruleset.NFTables // for all families, as are its rules
 	rules       *nftables.Rules
 	families    []programsOf
 	proxies     []*proxy // none without the service proxy
@@ -172,7 +172,7 @@ func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 		health:       iptables.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
 		failedChecks: map[service.Key]bool{},
-		notices:      make(chan struct{}, 1), nft: &kernel.NFTables{},
+		notices:      make(chan struct{}, 1), nft: &ruleset.NFTables{},
 	}
 	a.rules = nftables.NewRules(a.nft)
 	a.faults = faults{warn: a.warn, last: faultsLast, now: map[string]fault{}}

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/proxy/nftables"
 )
@@ -16,7 +16,7 @@ import (
 // Cleanup removes the service proxy's rules of the options' backend, of both families.
 func Cleanup(ctx context.Context, o Options) error {
 	var errs []error
-	rules := nftables.NewRules(&kernel.NFTables{})
+	rules := nftables.NewRules(&ruleset.NFTables{})
 	for _, f := range o.SupportedFamilies() {
 		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f, o.IPTablesVariant)}, o.Backend, rules)
 		if err == nil {

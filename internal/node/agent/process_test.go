@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -41,7 +41,7 @@ func TestProcessMetrics(t *testing.T) {
 func TestCountedPackets(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	const name = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}

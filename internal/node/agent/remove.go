@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
@@ -36,7 +36,7 @@ func RemoveRules(ctx context.Context, o Options, log func(format string, args ..
 	}
 	o.Backend = BackendNFTables // of which there may be rules of both families, whether iptables is installed or not
 	var errs []error
-	rules := nftables.NewRules(&kernel.NFTables{})
+	rules := nftables.NewRules(&ruleset.NFTables{})
 	for _, f := range o.SupportedFamilies() {
 		r := remover{family: f, programs: newPrograms(f, o.IPTablesVariant), rules: rules, log: log}
 		errs = append(errs, r.services(ctx, o, proxies), r.masquerading(ctx, agents))

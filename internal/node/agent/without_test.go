@@ -24,7 +24,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
@@ -241,10 +242,10 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 }
 
 // agentIn is an agent with nftables, and a namespace for it.
-func agentIn(t *testing.T) (*kernel.Namespace, *agent) {
+func agentIn(t *testing.T) (*netns.Namespace, *agent) {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +364,7 @@ func TestStaleFlowsLater(t *testing.T) {
 // TestNoticesOfOtherProcessNamespaces: in a container the kernel's notices have process numbers that it does not know.
 func TestNoticesOfOtherProcessNamespaces(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,16 +394,16 @@ func TestNoticesOfOtherProcessNamespaces(t *testing.T) {
 	n := <-notices
 	p := newPrograms(service.IPv4, VariantInstalled)
 	p.note(1) // in its namespace
-	agent := &agent{nft: &kernel.NFTables{NetNS: ns.FD()}, families: []programsOf{{service.IPv4, p}}}
+	agent := &agent{nft: &ruleset.NFTables{NetNS: ns.FD()}, families: []programsOf{{service.IPv4, p}}}
 	for _, nested := range []bool{false, true} {
 		if p.nested = nested; agent.ours(n) != nested {
 			t.Errorf("%+v, in a process namespace: %v", n, nested)
 		}
 	}
 	// What the agent itself writes is its own wherever it runs; not what others of its process do.
-	other := &kernel.NFTables{NetNS: ns.FD()}
+	other := &ruleset.NFTables{NetNS: ns.FD()}
 	table := nfnetlink.Table{Family: unix.NFPROTO_IPV4, Name: nftables.TableName}
-	for _, nft := range []*kernel.NFTables{agent.nft, other, agent.nft} {
+	for _, nft := range []*ruleset.NFTables{agent.nft, other, agent.nft} {
 		defer nft.Close()
 		if err := nft.Commit(ctx, []netlink.Message{table.Make(), table.Delete()}, 0); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 	utilexec "k8s.io/utils/exec"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/nodeapi"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -28,7 +28,7 @@ func inSpace(t *testing.T) (Runner, Place) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	space, err := kernel.CreateNamespace(filepath.Join(dir, "pod"))
+	space, err := netns.Create(filepath.Join(dir, "pod"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/base/limitio"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/command"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
@@ -148,4 +148,4 @@ func (n *node) serve(ctx context.Context) error {
 }
 
 // ownNamespace is the node's network namespace: the one that the process is in.
-func ownNamespace() (*kernel.Namespace, error) { return kernel.OpenNamespace("/proc/self/ns/net") }
+func ownNamespace() (*netns.Namespace, error) { return netns.Open("/proc/self/ns/net") }

@@ -18,7 +18,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // The limits of a pod's listeners, beside those of package serve.
@@ -42,7 +42,7 @@ type servers struct {
 
 // listenFor listens in a pod's network namespace on all container ports that the pod declares: TCP answers HTTP requests and sends back
 // anything else, UDP sends back.
-func listenFor(ctx context.Context, at *kernel.Namespace, o *corev1.Pod, log *requestLog) (*servers, error) {
+func listenFor(ctx context.Context, at *netns.Namespace, o *corev1.Pod, log *requestLog) (*servers, error) {
 	s := &servers{name: o.Name, log: log}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.accepted, s.speaking = newHandover(s.ctx), newHandover(s.ctx)
@@ -62,7 +62,7 @@ func listenFor(ctx context.Context, at *kernel.Namespace, o *corev1.Pod, log *re
 	return s, nil
 }
 
-func (s *servers) listen(ctx context.Context, at *kernel.Namespace, p corev1.ContainerPort) error {
+func (s *servers) listen(ctx context.Context, at *netns.Namespace, p corev1.ContainerPort) error {
 	port := ":" + strconv.Itoa(int(p.ContainerPort))
 	switch p.Protocol {
 	case corev1.ProtocolUDP:

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/podspec"
 )
 
@@ -55,7 +55,7 @@ func (n *network) config() (*libcni.NetworkConfigList, error) {
 }
 
 // attach makes a pod's network namespace and has the plugin attach it, or takes over one that is attached.
-func (n *network) attach(ctx context.Context, o *corev1.Pod) (*kernel.Namespace, []string, error) {
+func (n *network) attach(ctx context.Context, o *corev1.Pod) (*netns.Namespace, []string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pluginLimit, fmt.Errorf("not done within %v", pluginLimit))
 	defer cancel()
 	a := attachment{o.Namespace, o.Name, o.UID}
@@ -71,11 +71,11 @@ func (n *network) attach(ctx context.Context, o *corev1.Pod) (*kernel.Namespace,
 	if err := n.detach(ctx, a); err != nil { // of an attempt that was cut off
 		return nil, nil, err
 	}
-	space, err := kernel.CreateNamespace(path)
+	space, err := netns.Create(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	fail := func(err error) (*kernel.Namespace, []string, error) {
+	fail := func(err error) (*netns.Namespace, []string, error) {
 		return nil, nil, errors.Join(err, n.detach(context.WithoutCancel(ctx), a), space.Close())
 	}
 	added, err := n.cni.AddNetworkList(ctx, list, run)
@@ -90,7 +90,7 @@ func (n *network) attach(ctx context.Context, o *corev1.Pod) (*kernel.Namespace,
 }
 
 // adopt finds a pod that an earlier run attached.
-func (n *network) adopt(list *libcni.NetworkConfigList, run *libcni.RuntimeConf, path string) (*kernel.Namespace, []string, error) {
+func (n *network) adopt(list *libcni.NetworkConfigList, run *libcni.RuntimeConf, path string) (*netns.Namespace, []string, error) {
 	was, err := n.cni.GetNetworkListCachedResult(list, run)
 	if err != nil || was == nil {
 		return nil, nil, errors.Join(err, fs.ErrNotExist)
@@ -99,7 +99,7 @@ func (n *network) adopt(list *libcni.NetworkConfigList, run *libcni.RuntimeConf,
 	if err != nil {
 		return nil, nil, err
 	}
-	space, err := kernel.OpenNamespace(path)
+	space, err := netns.Open(path)
 	return space, ips, err
 }
 
@@ -139,7 +139,7 @@ func (n *network) detach(ctx context.Context, a attachment) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return kernel.RemoveNamespace(path)
+	return netns.Remove(path)
 }
 
 // attached are the pods that are, by the library's cache.

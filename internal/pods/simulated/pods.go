@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 )
 
 // node runs pods. What should be is what the API server says; what is, is in pods and in the network's own records.
@@ -29,7 +29,7 @@ type node struct {
 	informer coreinformers.PodInformer
 	recorder record.EventRecorder
 	network  network
-	space    *kernel.Namespace
+	space    *netns.Namespace
 	log      *slog.Logger
 	queue    workqueue.TypedRateLimitingInterface[string]
 
@@ -40,7 +40,7 @@ type node struct {
 // A pod is one that is attached, or being attached.
 type pod struct {
 	uid     types.UID
-	space   *kernel.Namespace // nil on the host's network
+	space   *netns.Namespace // nil on the host's network
 	ips     []string
 	since   time.Time
 	servers *servers

@@ -21,7 +21,7 @@ import (
 
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -31,9 +31,9 @@ func testPod(ports ...corev1.ContainerPort) *corev1.Pod {
 }
 
 // served is a pod's listeners in a namespace of their own.
-func served(t *testing.T) (*kernel.Namespace, *requestLog) {
+func served(t *testing.T) (*netns.Namespace, *requestLog) {
 	kerneltest.NeedRoot(t)
-	space, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "pod"))
+	space, err := netns.Create(filepath.Join(t.TempDir(), "pod"))
 	if err != nil {
 		t.Fatal(err)
 	}

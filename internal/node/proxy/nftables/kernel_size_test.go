@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -127,7 +128,7 @@ func benchmark(b *testing.B, n int) {
 			b.StopTimer()
 			other := namespace(b, fmt.Sprint("n", b.N))
 			b.StartTimer()
-			if err := other.ApplyNFT(b.Context(), text); err != nil {
+			if err := ruleset.ApplyNFT(b.Context(), other, text); err != nil {
 				b.Fatal(err)
 			}
 		}

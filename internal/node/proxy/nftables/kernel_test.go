@@ -15,16 +15,17 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-func namespace(t testing.TB, name string) *kernel.Namespace {
+func namespace(t testing.TB, name string) *netns.Namespace {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), name))
+	ns, err := netns.Create(filepath.Join(t.TempDir(), name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,13 +38,13 @@ func namespace(t testing.TB, name string) *kernel.Namespace {
 }
 
 // nftablesIn has a socket that is closed before the namespace is removed, which an open one would keep.
-func nftablesIn(t testing.TB, ns *kernel.Namespace) Kernel {
-	nft := &kernel.NFTables{NetNS: ns.FD()}
+func nftablesIn(t testing.TB, ns *netns.Namespace) Kernel {
+	nft := &ruleset.NFTables{NetNS: ns.FD()}
 	t.Cleanup(nft.Close)
 	return nft
 }
 
-func syncerIn(t testing.TB, ns *kernel.Namespace, c iptables.Config) *Syncer {
+func syncerIn(t testing.TB, ns *netns.Namespace, c iptables.Config) *Syncer {
 	return NewSyncer(c, NewRules(nftablesIn(t, ns)))
 }
 
@@ -85,7 +86,7 @@ func mustSync(t testing.TB, s *Syncer, ports []service.Port) iptables.Result {
 }
 
 // list is what nft prints of a namespace.
-func list(t testing.TB, ns *kernel.Namespace) string {
+func list(t testing.TB, ns *netns.Namespace) string {
 	t.Helper()
 	out, err := program.Command{Path: "nft", Args: []string{"list", "ruleset"}, In: ns.Do}.Output(t.Context())
 	if err != nil {
@@ -127,7 +128,7 @@ func listed(t *testing.T, scenario, text string) {
 	if diff == "" {
 		return
 	}
-	if file := namespace(t, "file"); file.ApplyNFT(t.Context(), string(want)) == nil {
+	if file := namespace(t, "file"); ruleset.ApplyNFT(t.Context(), file, string(want)) == nil {
 		diff = cmp.Diff(sorted(list(t, file)), text)
 	}
 	if diff != "" {
@@ -166,7 +167,7 @@ func TestKernelHolds(t *testing.T) {
 				text = noUpdates.ReplaceAllString(text, "")
 			}
 			other := namespace(t, "other")
-			if err := other.ApplyNFT(t.Context(), text); err != nil {
+			if err := ruleset.ApplyNFT(t.Context(), other, text); err != nil {
 				t.Fatalf("nft does not load what it printed: %v\n%s", err, text)
 			}
 			if diff := cmp.Diff(text, list(t, other)); diff != "" {

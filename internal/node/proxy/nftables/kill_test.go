@@ -17,7 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 )
 
 var kills = flag.Int("kills", 20, "how often TestKilled kills who syncs")
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 // syncForEver syncs one random world after the other, each in several transactions.
 func syncForEver(seed uint64) error {
 	w := newRandomWorld(seed)
-	s := NewSyncer(many, NewRules(&kernel.NFTables{}))
+	s := NewSyncer(many, NewRules(&ruleset.NFTables{}))
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
 		for range 1 + w.r.IntN(4) {
 			w.change()
@@ -100,7 +101,7 @@ func TestKilled(t *testing.T) {
 }
 
 // syncUntilKilled kills who syncs some time after its first sync, and gives how many it made.
-func syncUntilKilled(t *testing.T, ns *kernel.Namespace, seed int, after time.Duration) (syncs int) {
+func syncUntilKilled(t *testing.T, ns *netns.Namespace, seed int, after time.Duration) (syncs int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", killedSeed, seed))

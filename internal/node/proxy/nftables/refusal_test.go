@@ -12,7 +12,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
@@ -39,7 +40,7 @@ func (m *meddled) Ask(ctx context.Context, request netlink.Message) ([]netlink.M
 	return m.Kernel.Ask(ctx, request)
 }
 
-func meddledIn(t testing.TB, ns *kernel.Namespace, c iptables.Config) (*Syncer, *meddled) {
+func meddledIn(t testing.TB, ns *netns.Namespace, c iptables.Config) (*Syncer, *meddled) {
 	m := &meddled{Kernel: nftablesIn(t, ns)}
 	return NewSyncer(c, NewRules(m)), m
 }
@@ -58,9 +59,9 @@ func stickyPort(hosts ...byte) service.Port {
 
 const clientsOfSticky = "affinity/cluster/1000/ns/sticky/tcp/"
 
-func applyNFT(t *testing.T, ns *kernel.Namespace, format string, args ...any) {
+func applyNFT(t *testing.T, ns *netns.Namespace, format string, args ...any) {
 	t.Helper()
-	if err := ns.ApplyNFT(t.Context(), fmt.Sprintf(format, args...)); err != nil {
+	if err := ruleset.ApplyNFT(t.Context(), ns, fmt.Sprintf(format, args...)); err != nil {
 		t.Fatal(err)
 	}
 }

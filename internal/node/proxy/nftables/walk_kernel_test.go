@@ -14,7 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/node/proxy/iptables"
@@ -23,7 +23,7 @@ import (
 )
 
 // sh runs commands of ip and sysctl in a namespace, one a line.
-func sh(t *testing.T, ns *kernel.Namespace, lines string) {
+func sh(t *testing.T, ns *netns.Namespace, lines string) {
 	t.Helper()
 	for line := range strings.Lines(lines) {
 		f := strings.Fields(line)
@@ -33,7 +33,7 @@ func sh(t *testing.T, ns *kernel.Namespace, lines string) {
 	}
 }
 
-func moveLink(name string, to *kernel.Namespace) error {
+func moveLink(name string, to *netns.Namespace) error {
 	l, err := netlink.LinkByName(name)
 	if err == nil {
 		err = netlink.LinkSetNsFd(l, to.FD())
@@ -45,7 +45,7 @@ func moveLink(name string, to *kernel.Namespace) error {
 const nowhere = "nowhere"
 
 // went are the ways that flows went, by destination.
-func went(t *testing.T, ns *kernel.Namespace, protocol packet.Protocol, from netip.Addr, each, destinations int) [][]string {
+func went(t *testing.T, ns *netns.Namespace, protocol packet.Protocol, from netip.Addr, each, destinations int) [][]string {
 	t.Helper()
 	ways, err := flows.Tracked(ns, protocol, from, each, destinations)
 	if err != nil {

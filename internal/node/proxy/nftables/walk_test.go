@@ -16,7 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -35,7 +35,7 @@ func (n *oneNode) Host(string) (*snapshot.Host, error) { return &n.node, nil }
 func (*oneNode) Names() []string                       { return []string{"node"} }
 func (*oneNode) Objects() snapshot.Objects             { return snapshot.Objects{} }
 
-func nodeWith(t *testing.T, ns *kernel.Namespace) *oneNode {
+func nodeWith(t *testing.T, ns *netns.Namespace) *oneNode {
 	t.Helper()
 	text, err := program.Command{Path: "nft", Args: []string{"-j", "list", "ruleset"}, In: ns.Do}.Output(t.Context())
 	if err != nil {

@@ -1,0 +1,240 @@
+package netns_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"packetwalk.dev/internal/testing/netnstest"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+func inode(t testing.TB) string {
+	t.Helper()
+	s, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestNamespaceLife(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "deep", "a")
+	home := inode(t)
+	ns := netnstest.Create(t, path)
+	if _, err := netns.Create(path); !errors.Is(err, os.ErrExist) {
+		t.Errorf("created twice: %v", err)
+	}
+	err := ns.Do(func() error {
+		if in := inode(t); in == home || in != fmt.Sprintf("net:[%d]", ns.Inode()) {
+			return fmt.Errorf("in %s, want %d", in, ns.Inode())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	again, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Inode() != ns.Inode() {
+		t.Error("opened another namespace")
+	}
+	again.Close()
+	mounted, err := netns.Mounted(dir)
+	if err != nil || len(mounted) != 1 || mounted[path] != ns.Inode() {
+		t.Errorf("mounted %v, %v", mounted, err)
+	}
+	for range 2 {
+		if err := ns.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := netns.Open(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+	noThreadOutside(t, home)
+}
+
+// A process that died leaves a file with nothing mounted.
+func TestNamespaceOverAPlainFile(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	home := inode(t)
+	path := filepath.Join(t.TempDir(), "a")
+	if err := os.WriteFile(path, nil, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := netns.Open(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("opened a plain file: %v", err)
+	}
+	ns, made, err := netns.Ensure(path)
+	if err != nil || !made {
+		t.Fatal(made, err)
+	}
+	if err := ns.Remove(); err != nil {
+		t.Error(err)
+	}
+	noThreadOutside(t, home)
+}
+
+// noThreadOutside checks that no thread was left in another namespace, whichever runs the goroutines.
+func noThreadOutside(t *testing.T, home string) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if in := inode(t); in != home {
+				t.Errorf("a thread is in %s, not in %s", in, home)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestProcesses(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := netnstest.Create(t, t.TempDir()+"/p")
+	cmd := exec.Command("sleep", "60")
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	pids, err := netns.Processes(ns.Inode())
+	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+		t.Errorf("pids %v, want %d: %v", pids, cmd.Process.Pid, err)
+	}
+	if err := netns.KillIn(t.Context(), ns); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if pids, err = netns.Processes(ns.Inode()); err != nil || len(pids) != 0 {
+		t.Errorf("pids %v, %v", pids, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	const beyond = 1 << 30 // the kernel gives no such pid: that nobody has it is no error of its own
+	never := func() ([]int, error) { return []int{beyond}, nil }
+	if err := netns.Kill(ended, never); !errors.Is(err, context.Canceled) {
+		t.Errorf("processes that do not end: %v", err)
+	}
+}
+
+// TestRemount takes away the mount of a namespace, in each way, and mounts the same namespace there again.
+func TestRemount(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	for name, lose := range map[string]func(path string) error{
+		"unmounted": func(path string) error { return unix.Unmount(path, unix.MNT_DETACH) },
+		"removed":   netns.Remove,
+		"directory removed": func(path string) error {
+			return errors.Join(netns.Remove(path), os.Remove(filepath.Dir(path)))
+		},
+		"another mounted": func(path string) error {
+			other, err := netns.Create(path + ".other")
+			if err != nil {
+				return err
+			}
+			return errors.Join(netns.Remove(path), os.WriteFile(path, nil, 0o400),
+				unix.Mount(other.Path(), path, "", unix.MS_BIND, ""), other.Remove())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.Create(t, filepath.Join(t.TempDir(), "dir", "ns"))
+			if !ns.IsMounted() {
+				t.Fatal("a new namespace is not mounted")
+			}
+			if err := lose(ns.Path()); err != nil {
+				t.Fatal(err)
+			}
+			if ns.IsMounted() {
+				t.Fatal("the mount is lost and said to be there")
+			}
+			if err := ns.Remount(); err != nil {
+				t.Fatal(err)
+			}
+			again, err := netns.Open(ns.Path())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer again.Close()
+			if again.Inode() != ns.Inode() || !ns.IsMounted() {
+				t.Errorf("inode %d is mounted, want %d", again.Inode(), ns.Inode())
+			}
+		})
+	}
+}
+
+// TestBindNamespaceOf mounts the namespace that a process lives in when nothing else leads there any more.
+func TestBindNamespaceOf(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	path := filepath.Join(t.TempDir(), "ns")
+	ns := netnstest.Create(t, path)
+	cmd := exec.Command("sleep", "60")
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if err := ns.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.BindOf(cmd.Process.Pid, path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { again.Remove() })
+	if again.Inode() != ns.Inode() {
+		t.Errorf("inode %d is mounted, want %d", again.Inode(), ns.Inode())
+	}
+}
+
+func BenchmarkCreateNamespace(b *testing.B) {
+	kerneltest.NeedRoot(b)
+	dir := b.TempDir()
+	for i := 0; b.Loop(); i++ {
+		ns := netnstest.Create(b, fmt.Sprintf("%s/%d", dir, i))
+		ns.Remove()
+	}
+}
+
+// TestFirstThread: a process shows its first thread's namespace as its own, to itself and to others, so that one is never borrowed.
+func TestFirstThread(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "a"))
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 100 {
+				err := ns.Do(func() error {
+					seen, err := os.Readlink("/proc/self/ns/net")
+					if err == nil && seen != own {
+						err = fmt.Errorf("the process is in %s; it began in %s", seen, own)
+					}
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
