@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/answer/explain/foreign"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -16,7 +17,8 @@ import (
 // mostAllowing is the most rules that allowing names.
 const mostAllowing = 2
 
-// allowing names the policy rules that nearly allowed a dropped packet: those of which exactly one test failed.
+// allowing names the policy rules that nearly allowed a dropped packet: those of which exactly one test failed, and with which the packet
+// passes all policies of the pod or interface once that test holds.
 func (t *renderer) allowing(st *walk.Step) (words []string) {
 	if t.owners == nil || t.owners.States == nil {
 		return nil
@@ -25,8 +27,9 @@ func (t *renderer) allowing(st *walk.Step) (words []string) {
 	if err != nil {
 		return nil
 	}
+	d := &policyDrop{renderer: t, step: st, host: host}
 	p := st.Packet
-	c := &netfilter.Context{Packet: &p, Family: st.Visit.Chain.Table.Family, Hook: st.Hook, Host: setsOf{host}}
+	c := d.context(&p)
 	for _, policy := range t.policies(st.Visit.Chain, st.Visit.Rule) {
 		for i := range policy.Rules {
 			rule := &policy.Rules[i]
@@ -34,7 +37,11 @@ func (t *renderer) allowing(st *walk.Step) (words []string) {
 				continue
 			}
 			if failing, known := rule.Failing(c); known && len(failing) == 1 {
-				if need := t.need(failing[0], host, st); need != "" {
+				need := d.need(failing[0])
+				if _, mark := failing[0].(*netfilter.MatchMark); mark {
+					need = d.exception(policy.Rules[:i], c)
+				}
+				if need != "" {
 					words = append(words, fmt.Sprintf("policy %s would allow it %s: %s", t.policy(policy), need, policy.Ref(rule)))
 				}
 			}
@@ -43,75 +50,167 @@ func (t *renderer) allowing(st *walk.Step) (words []string) {
 	return words
 }
 
-// need describes the failed test of an address, a port or a protocol; "" for other tests.
-func (t *renderer) need(test netfilter.Statement, host *snapshot.Host, st *walk.Step) string {
+// policyDrop is a packet that policies dropped, at the chain that asks them.
+type policyDrop struct {
+	*renderer
+	step *walk.Step
+	host *snapshot.Host
+}
+
+func (d *policyDrop) context(p *packet.Packet) *netfilter.Context {
+	return &netfilter.Context{Packet: p, Family: d.step.Visit.Chain.Table.Family, Hook: d.step.Hook, Host: setsOf{d.host}}
+}
+
+// passes reports whether the packet, once it is changed, returns from the chain that dropped it.
+func (d *policyDrop) passes(change func(*packet.Packet)) bool {
+	p := d.step.Packet
+	change(&p)
+	c := d.context(&p)
+	v, err := d.step.Visit.Chain.Run(c)
+	return err == nil && v.Kind == netfilter.Undecided && len(c.Trail) > 0 && c.Trail[len(c.Trail)-1].Rule == nil
+}
+
+// need describes what would have to be otherwise for a test to hold; "" where that would not do, and for tests of other things.
+func (d *policyDrop) need(test netfilter.Statement) string {
 	switch m := test.(type) {
-	case *netfilter.MatchPort, *netfilter.MatchProtocol, *netfilter.MatchAddress:
-		return "with " + m.String()
-	case *netfilter.MatchSet:
-		set := host.IPSets[m.Name]
-		if set == nil || m.Not || len(m.Sources) != 1 {
+	case *netfilter.MatchPort:
+		port := m.Ranges[0].Low
+		if d.passes(func(p *packet.Packet) { p.DestinationPort = packet.Exactly(port) }) {
 			return "with " + m.String()
 		}
-		return t.holds(set, m.Sources[0], st)
+	case *netfilter.MatchProtocol:
+		if d.passes(func(p *packet.Packet) { p.Protocol = m.Protocol }) {
+			return "with " + m.String()
+		}
+	case *netfilter.MatchAddress:
+		if m.Not || m.Mask.IsValid() {
+			return ""
+		}
+		return d.within(m)
+	case *netfilter.MatchSet:
+		if set := d.host.IPSets[m.Name]; set != nil && !m.Not {
+			return d.members(set, m.Sources)
+		}
 	case *netfilter.InSet:
 		field, ok := m.Value.(*netfilter.Field)
-		if !ok || m.Not || !strings.HasPrefix(m.Words, "@") || !strings.HasSuffix(field.Type, "_addr") {
+		switch {
+		case !ok || m.Not:
+		case strings.HasPrefix(m.Words, "@") && strings.HasSuffix(field.Type, "_addr"):
+			return d.members(m.Set, []bool{field.Words == "source"})
+		case !strings.HasPrefix(m.Words, "@"):
 			return "with " + m.String()
 		}
-		return t.holds(m.Set, field.Words == "source", st)
 	}
 	return ""
 }
 
-// holds describes the members of a set that the packet's source, or its destination, is missing from.
-func (t *renderer) holds(set *netfilter.Set, source bool, st *walk.Step) string {
-	if source {
-		return "from " + t.members(set, st.Packet.Source)
+// exception describes the last of a policy's rules that applies to the packet and clears a mark by which felix excepts a range.
+func (d *policyDrop) exception(rules []netfilter.Rule, c *netfilter.Context) string {
+	for i := len(rules) - 1; i >= 0; i-- {
+		if !foreign.Excepts(rules[i].Text) {
+			continue
+		}
+		if failing, known := rules[i].Failing(c); known && len(failing) == 0 {
+			for _, s := range rules[i].Statements {
+				if m, ok := s.(*netfilter.MatchAddress); ok {
+					return "without its exception, " + m.String()
+				}
+			}
+		}
 	}
-	return "to " + t.members(set, st.Packet.Destination)
+	return ""
 }
 
-// members names the members of a set of addresses, and the labels that all of them share as pods and that the other pod lacks.
-func (t *renderer) members(set *netfilter.Set, other netip.Addr) string {
-	const most, mostPods = 2, 100
+// within describes the addresses of a prefix with which the packet passes. Those that other rules of the policies except are named.
+func (d *policyDrop) within(m *netfilter.MatchAddress) string {
+	with := func(a netip.Addr) bool {
+		return d.passes(func(p *packet.Packet) { setEnd(p, m.Source, a) })
+	}
+	if !with(m.Prefix.Addr()) && !with(m.Prefix.Addr().Next()) {
+		return ""
+	}
+	var except []string
+	for _, policy := range d.policies(d.step.Visit.Chain, d.step.Visit.Rule) {
+		for i := range policy.Rules {
+			for _, s := range policy.Rules[i].Statements {
+				other, ok := s.(*netfilter.MatchAddress)
+				if ok && other.Source == m.Source && other.Prefix.Bits() > m.Prefix.Bits() && m.Prefix.Contains(other.Prefix.Addr()) &&
+					!with(other.Prefix.Addr()) {
+					except = append(except, other.Prefix.String())
+				}
+			}
+		}
+	}
+	slices.Sort(except)
+	if except = slices.Compact(except); len(except) > 0 {
+		return "with " + m.String() + ", except " + snapshot.List(except)
+	}
+	return "with " + m.String()
+}
+
+func setEnd(p *packet.Packet, source bool, a netip.Addr) {
+	if source {
+		p.Source = a
+	} else {
+		p.Destination = a
+	}
+}
+
+// mostMembers is the most elements of a set that are tried.
+const mostMembers = 100
+
+// members names the members of a set with which the packet passes, and the labels that all of them share as pods and that the pod of the
+// packet lacks. A set of addresses alone is a selector's; one of addresses and ports a named port's, or a Service's.
+func (d *policyDrop) members(set *netfilter.Set, sources []bool) string {
+	p := &d.step.Packet
+	if len(sources) != 1 {
+		return d.ports(set, sources)
+	}
+	other, way := p.Destination, "to "
+	if sources[0] {
+		other, way = p.Source, "from "
+	}
+	if len(set.Elements) == 0 {
+		return way + "what its selector chooses, which is nothing now"
+	}
+	const most = 2
 	var names []string
 	var shared map[string]string
-	pods := len(set.Elements) <= mostPods
-	for i := range set.Elements {
+	pods := len(set.Elements) <= mostMembers
+	for i := range set.Elements[:min(len(set.Elements), mostMembers)] {
 		e := &set.Elements[i]
 		if len(e.Key) != 1 {
-			return "what set " + set.Name + " holds"
+			return ""
 		}
 		first, last := e.Key[0].Low.Address(other.Is6()), e.Key[0].High.Address(other.Is6())
+		if !d.passes(func(p *packet.Packet) { setEnd(p, sources[0], first) }) {
+			continue
+		}
 		name := first.String()
 		if first != last {
 			name += "-" + last.String()
-		} else if owner, ok := t.owners.Address(first, 0, 0); ok {
+		} else if owner, ok := d.owners.Address(first, 0, 0); ok {
 			name = owner.String()
 		}
-		if names = append(names, name); !pods {
-			continue
-		}
-		pod := t.owners.pod(first)
-		switch {
+		names = append(names, name)
+		switch pod := d.owners.pod(first); {
 		case pod == nil || first != last:
 			pods = false
-		case i == 0:
+		case len(names) == 1:
 			shared = maps.Clone(pod.Labels)
 		default:
 			maps.DeleteFunc(shared, func(k, v string) bool { return pod.Labels[k] != v })
 		}
 	}
+	if len(names) == 0 {
+		return ""
+	}
 	slices.Sort(names)
-	text := strings.Join(names[:min(most, len(names))], " or ")
-	switch n := len(names) - most; {
-	case len(names) == 0:
-		return "no address: set " + set.Name + " is empty"
-	case n > 0:
+	text := way + strings.Join(names[:min(most, len(names))], " or ")
+	if n := len(names) - most; n > 0 {
 		text += fmt.Sprintf(" or %d others", n)
 	}
-	if pod := t.owners.pod(other); pods && pod != nil {
+	if pod := d.owners.pod(other); pods && pod != nil {
 		maps.DeleteFunc(shared, func(k, v string) bool { return pod.Labels[k] == v })
 		var labels []string
 		for _, k := range slices.Sorted(maps.Keys(shared)) {
@@ -120,6 +219,29 @@ func (t *renderer) members(set *netfilter.Set, other netip.Addr) string {
 		text += paren(strings.Join(labels, ", "))
 	}
 	return text
+}
+
+// ports names the ports of the packet's destination that a set of addresses and ports has, and with which the packet passes.
+func (d *policyDrop) ports(set *netfilter.Set, sources []bool) string {
+	p := &d.step.Packet
+	if len(sources) != 2 || sources[0] || sources[1] {
+		return ""
+	}
+	var ports []string
+	for i := range set.Elements[:min(len(set.Elements), mostMembers)] {
+		key := set.Elements[i].Key
+		if len(key) < 2 || key[0].Low.Address(p.Destination.Is6()) != p.Destination {
+			continue
+		}
+		n := key[len(key)-1].Low.Lo
+		if n < 1<<16 && d.passes(func(p *packet.Packet) { p.DestinationPort = packet.Exactly(uint16(n)) }) {
+			ports = append(ports, fmt.Sprint(n))
+		}
+	}
+	if len(ports) == 0 {
+		return ""
+	}
+	return "with destination port " + strings.Join(ports, " or ")
 }
 
 // pod returns the pod that has the address, without host network; nil where there is none.

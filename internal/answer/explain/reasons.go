@@ -90,8 +90,12 @@ func (s *signatures) stands(c *netfilter.Chain) attribution.Fields {
 	return all
 }
 
+// startOfTier is in the comment of the rule with which felix begins a tier of policies.
+const startOfTier = "Start of tier "
+
 // policies are the chains of the policies that a chain asks before a rule, in its order, those of the groups that it leads to included.
-// Those before an earlier rule that drops what no policy allowed are another tier's. There are none in other chains.
+// Those of earlier tiers are left out: before a rule that drops what no policy allowed, or that begins a tier. There are none in other
+// chains.
 func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked []*netfilter.Chain) {
 	if s.role(c) != attribution.PolicyList {
 		return nil
@@ -105,7 +109,7 @@ func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked
 		switch rule := &c.Rules[i]; {
 		case rule == before:
 			return asked
-		case drops(rule):
+		case drops(rule), strings.Contains(comment(rule), startOfTier):
 			asked = nil
 		default:
 			for _, to := range jumps(rule) {
@@ -196,10 +200,7 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 		for _, policy := range asked {
 			names = append(names, t.policy(policy))
 		}
-		r.Known["policies"] = "policy " + names[0]
-		if last := len(names) - 1; last > 0 {
-			r.Known["policies"] = "policies " + strings.Join(names[:last], ", ") + " and " + names[last]
-		}
+		r.Known["policies"] = inWords("policy", "policies", names)
 		r.Known["flow"] = flow(p)
 		r.Known["sender"], r.Known["receiver"] = t.end(p.Source, p), t.end(p.Destination, p)
 	}
@@ -214,6 +215,21 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 		t.called[to] = why.Fields
 	}
 	return why
+}
+
+// mostPolicies is the most policies that one reason names.
+const mostPolicies = 8
+
+// inWords is "policy a", or "policies a, b and c", of many the first.
+func inWords(one, several string, names []string) string {
+	last := len(names) - 1
+	switch {
+	case last == 0:
+		return one + " " + names[0]
+	case last >= mostPolicies:
+		return fmt.Sprintf("%s %s and %d more", several, strings.Join(names[:mostPolicies], ", "), len(names)-mostPolicies)
+	}
+	return several + " " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 // flow is "tcp 5432", or the protocol alone where a packet has no known port.

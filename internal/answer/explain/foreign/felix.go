@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,11 @@ func PolicyName(felix string) string { return strings.Replace(felix, "/knp.defau
 func Allows(rule string) bool {
 	return strings.HasSuffix(rule, "-j MARK --set-xmark 0x10000/0x10000") || strings.Contains(rule, " meta mark set meta mark | 0x00010000 ")
 }
+
+// Excepts reports whether a rule of a policy's chain takes a range out of those that the next rule is about.
+func Excepts(rule string) bool { return excepts.MatchString(rule) }
+
+var excepts = regexp.MustCompile(`-j MARK --set-xmark 0x0/0x(?:40000|80000|100000)$| meta mark set meta mark & 0xff(?:fb|f7|ef)ffff\b`)
 
 // felix is Calico's agent in iptables mode: policies by pod, and the nat chains of IPPools (felix/rules). The first of a rule's comments is
 // a hash of the chain up to that rule. The second, where there is one, says what the rule is for.
