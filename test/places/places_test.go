@@ -86,7 +86,8 @@ func newRoot(t *testing.T) string {
 func shared(t *testing.T, w *world.World) []string {
 	t.Helper()
 	all := []string{"/usr", "/etc", "/var/lib/dpkg", w.Root}
-	for _, program := range []string{"packetwalk-controlplane", "realnode/containerd", "realnode/kubelet"} { // they may be links to a cache
+	for _, program := range []string{"packetwalk-controlplane", "realnode/containerd", "realnode/kubelet", "base/whole.tar"} {
+		// They may be links to a cache.
 		file, err := filepath.EvalSymlinks(filepath.Join(w.Root, "bin", program))
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -199,7 +199,8 @@ func ownRoot(t *testing.T, w *world.World, node string) {
 		t.Fatal(err)
 	}
 	for _, script := range []string{
-		"test ! -e " + secret, "test -z \"$(ls -A /root; ls -A /home)\"", "test -e /etc/kubernetes/kubelet.conf",
+		"test ! -e " + secret, "test -z \"$(ls -A /home)\"", "test \"$(echo $(ls -A /root))\" = '.bashrc .profile'", // base-files'
+		"test -e /etc/kubernetes/kubelet.conf",
 		"test \"$(hostname)\" = " + node,
 		"test \"$(ps -o comm= 1)\" = packetwalk-init", "test \"$(ls /var/lib/packetwalk 2>/dev/null)\" = ''", "test ! -e /dev/vda",
 		"test -z \"$(ls /usr/local/sbin 2>/dev/null)\"",
