@@ -51,6 +51,9 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 	if c != root {
 		help = fmt.Sprintf("run '%s --help' for what it takes", c.CommandPath())
 	}
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) { // Go 1.26.0's cause is not context.Canceled
+		err = context.Canceled
+	}
 	return conclude(err, ran, help, s.Err)
 }
 
