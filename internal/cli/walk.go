@@ -184,6 +184,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
+	options.Notes = append(options.Notes, world.dropNotes(&req, from, to)...)
 	options.Read = append(options.Read, explain.NetworkPolicies(world, result, options.Owners)...)
 	met := slices.Compact(slices.Sorted(slices.Values(slices.Concat(read.Hosts, hostsOf(result)))))
 	options.Read = append(options.Read, world.assumedInterfaces(met)...)

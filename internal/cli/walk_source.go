@@ -41,6 +41,8 @@ type world struct {
 	text bool // the states are what a text shows
 	// public are the public addresses of the lab's VMs; nil for a file.
 	public func() map[string]netip.Addr
+	// status is the lab's; nil for a file or a cluster.
+	status func() lab.Status
 	// lookUp asks the lab's resolver for a name's addresses; nil for a file or a cluster.
 	lookUp func(name string) ([]netip.Addr, error)
 	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
@@ -106,10 +108,10 @@ func openLab(ctx context.Context, name string) (*world, error) {
 		w.unread = err
 		w.notes = append(w.notes, notAllKnown(err)...)
 	}
-	status := sync.OnceValue(func() lab.Status { return lab.StatusOf(ctx, d) })
+	w.status = sync.OnceValue(func() lab.Status { return lab.StatusOf(ctx, d) })
 	w.public = sync.OnceValue(func() map[string]netip.Addr {
 		all := map[string]netip.Addr{}
-		for _, h := range status().Hosts {
+		for _, h := range w.status().Hosts {
 			if a, err := netip.ParseAddr(h.PublicIP); err == nil {
 				all[h.Name] = a
 			}

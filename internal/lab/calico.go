@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -141,11 +142,13 @@ type policyEngine struct {
 	nodes *nodes
 
 	mu      sync.Mutex
-	blocked map[string]blocked // by list
+	blocked map[string]felixWords // by list
+	failure felixWords
+	output  string // of a program, the last that felix logged
 }
 
 func newPolicyEngine(n *nodes) *policyEngine {
-	return &policyEngine{nodes: n, blocked: map[string]blocked{}}
+	return &policyEngine{nodes: n, blocked: map[string]felixWords{}}
 }
 
 // Start returns when each node's felix has written its rules.
@@ -168,10 +171,11 @@ func (l *nodes) felixOf(n *node) *supervise.Supervisor {
 	return n.felix
 }
 
-// felixReady reports whether the rules of a node are in sync: felix answers so with a status of 200 or 204, by release.
+// felixReady reports whether the rules of a node are in sync. While felix waits for Calico's resources it is ready, too, but without the
+// component that writes rules (felix/dataplane/linux/int_dataplane.go, healthName).
 func (n *node) felixReady() bool {
-	status, _ := getFromNode(n, plan.FelixHealthPort, "/readiness")
-	return status == http.StatusOK || status == http.StatusNoContent
+	status, components := getFromNode(n, plan.FelixHealthPort, "/readiness")
+	return status == http.StatusOK && bytes.Contains(components, []byte("InternalDataplaneMainLoop"))
 }
 
 func (p *policyEngine) Report(s *Status) {
@@ -182,7 +186,11 @@ func (p *policyEngine) Report(s *Status) {
 		}
 	}
 	if len(unready) > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("calico-felix is not ready on %s: its rules stay as they are", strings.Join(unready, ", ")))
+		s.Problems = append(s.Problems, fmt.Sprintf("calico-felix is not ready on %s: its rules stay as they are, and no change of a policy has an effect",
+			strings.Join(unready, ", ")))
+	}
+	if failure := p.lastFailure(); failure != "" {
+		s.Problems = append(s.Problems, failure)
 	}
 	s.Problems = append(s.Problems, p.unreadable()...)
 }

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -24,15 +25,21 @@ import (
 	"packetwalk.dev/internal/base/termsafe"
 )
 
-// What felix logs of policies that the API has accepted (felix/calc/validation_filter.go, libcalico-go/lib/backend/watchersyncer).
+// What felix logs of objects that the API has accepted (felix/calc/validation_filter.go, libcalico-go/lib/backend/syncersv1/updateprocessors
+// and watchersyncer), and before it ends (felix/iptables/table.go has a program's words).
 var (
 	felixRefused = regexp.MustCompile(`Validation failed; treating as missing error=(.*?) key=Policy\((?:tier=[^,)]*, )?name=(?:([a-z0-9-]+)/)?([a-z0-9][a-z0-9.-]*)\)`)
+	felixInvalid = regexp.MustCompile(`Invalid CIDR CIDR="([^"]*)" error=(.*?) networkSet="(?:([a-z0-9-]+)/)?([a-z0-9][a-z0-9.-]*)"`)
+	felixFailed  = regexp.MustCompile(`\[(?:PANIC|FATAL)\]\S* felix/\S+ \d+: (.*)`)
+	felixOutput  = regexp.MustCompile(`errorOutput="((?:[^"\\]|\\.)*)"`)
 	felixBlocked = regexp.MustCompile(`Failed to perform list of current data during resync ListRoot="\S*/(\w+)" error=(.*)`)
 )
 
-// A refusedPolicy holds what felix says of a policy, or of all objects of a kind: one that it cannot read keeps it from reading the others.
+// A refusedPolicy holds what felix says of a policy or a network set, or of all objects of a kind: one that it cannot read keeps it from
+// reading the others.
 type refusedPolicy struct {
-	list            string // "globalnetworkpolicies"; "" for a policy
+	list            string // "globalnetworkpolicies"; "" for one object
+	set             bool   // a network set
 	namespace, name string // felix's for a policy; without a namespace it is global
 	words           string
 }
@@ -42,17 +49,24 @@ func felixRefusal(line string) (refusedPolicy, bool) {
 	if m := felixRefused.FindStringSubmatch(line); m != nil {
 		return refusedPolicy{namespace: m[2], name: m[3], words: termsafe.Line(m[1])}, true
 	}
+	if m := felixInvalid.FindStringSubmatch(line); m != nil {
+		return refusedPolicy{set: true, namespace: m[3], name: m[4], words: termsafe.Line(m[1] + ": " + m[2])}, true
+	}
 	if m := felixBlocked.FindStringSubmatch(line); m != nil {
 		return refusedPolicy{list: m[1], words: termsafe.Line(m[2])}, true
 	}
 	return refusedPolicy{}, false
 }
 
-// object is the API's path and kind of the policy that was refused.
+// object is the API's path and kind of what was refused.
 func (r refusedPolicy) object() (path, version, kind string) {
 	const calico = "crd.projectcalico.org/v1"
 	name, ofKubernetes := strings.CutPrefix(r.name, "knp.default.")
 	switch {
+	case r.set && r.namespace == "":
+		return "/apis/" + calico + "/globalnetworksets/" + r.name, calico, "GlobalNetworkSet"
+	case r.set:
+		return "/apis/" + calico + "/namespaces/" + r.namespace + "/networksets/" + r.name, calico, "NetworkSet"
 	case r.namespace == "":
 		return "/apis/" + calico + "/globalnetworkpolicies/" + r.name, calico, "GlobalNetworkPolicy"
 	case ofKubernetes:
@@ -96,8 +110,11 @@ func (t *tail) lines() ([]string, error) {
 // blockedFor is how long a list that felix could not read counts as unreadable; it tries once a second.
 const blockedFor = 5 * time.Second
 
-// blocked holds what felix said of a list, and when.
-type blocked struct {
+// failedFor is how long the end of felix counts as its state; it is started again after at most half a minute.
+const failedFor = time.Minute
+
+// felixWords holds what felix said, and when.
+type felixWords struct {
 	words string
 	at    time.Time
 }
@@ -115,7 +132,8 @@ func (p *policyEngine) followFelix(ctx context.Context) error {
 		if i < 0 {
 			continue
 		}
-		if path := p.nodes.dir.Log(p.nodes.list()[i].Name + ".calico-felix"); path != log.path {
+		node := p.nodes.list()[i].Name
+		if path := p.nodes.dir.Log(node + ".calico-felix"); path != log.path {
 			log = tail{path: path}
 			if info, err := os.Stat(path); err == nil {
 				log.offset = info.Size()
@@ -126,12 +144,16 @@ func (p *policyEngine) followFelix(ctx context.Context) error {
 			return err
 		}
 		for _, line := range lines {
+			if failure := p.noteFailure(line); failure != "" {
+				events.Event(&corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, "FelixFailed",
+					"calico-felix ended: "+failure)
+			}
 			r, ok := felixRefusal(line)
 			switch {
 			case !ok:
 			case r.list != "":
 				p.mu.Lock()
-				p.blocked[r.list] = blocked{r.words, time.Now()}
+				p.blocked[r.list] = felixWords{r.words, time.Now()}
 				p.mu.Unlock()
 			default:
 				if err := p.record(ctx, events, r); err != nil {
@@ -168,8 +190,38 @@ func (p *policyEngine) unreadable() (problems []string) {
 	defer p.mu.Unlock()
 	for _, list := range slices.Sorted(maps.Keys(p.blocked)) {
 		if b := p.blocked[list]; time.Since(b.at) < blockedFor {
-			problems = append(problems, fmt.Sprintf("calico-felix cannot read the %s, so that no change of them has an effect: %s", list, b.words))
+			problems = append(problems, fmt.Sprintf("calico-felix cannot read the %s.crd.projectcalico.org, so that no change of them has an effect: %s",
+				list, b.words))
 		}
 	}
 	return problems
+}
+
+// noteFailure notes, and returns, the last words of a felix that ends, with those of the program that it gives up on; "" for other lines.
+func (p *policyEngine) noteFailure(line string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := felixOutput.FindStringSubmatch(line); m != nil {
+		p.output = termsafe.Line(m[1])
+	}
+	m := felixFailed.FindStringSubmatch(line)
+	if m == nil {
+		return ""
+	}
+	words := termsafe.Line(m[1])
+	if p.output != "" {
+		words += ": " + p.output
+	}
+	p.failure, p.output = felixWords{words, time.Now()}, ""
+	return words
+}
+
+// lastFailure is why felix has ended lately, as a problem; "" where it has not.
+func (p *policyEngine) lastFailure() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure.words == "" || time.Since(p.failure.at) > failedFor {
+		return ""
+	}
+	return "calico-felix ended, and no change of a policy has an effect until it runs: " + p.failure.words
 }

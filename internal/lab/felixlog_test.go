@@ -29,6 +29,9 @@ func TestFelixRefusal(t *testing.T) {
 		"a global one": {strings.ReplaceAll(refusedLine, "name=blue/", "name="), "/apis/crd.projectcalico.org/v1/globalnetworkpolicies/default.bad-selector",
 			refusedPolicy{name: "default.bad-selector", words: "error with field Selector = '(app ==) && projectcalico.org/namespace == 'blue''"}},
 		"a list": {blockedLine, "", refusedPolicy{list: "globalnetworkpolicies", words: "invalid name for named port (nope nope)"}},
+		"a network set": {`2026-11-28 02:31:00.000 [WARNING][1] felix/globalnetworksetprocessor.go 60: Invalid CIDR CIDR="10.0.0.300/33" ` +
+			`error=invalid CIDR address: 10.0.0.300/33 networkSet="bad"`, "/apis/crd.projectcalico.org/v1/globalnetworksets/bad",
+			refusedPolicy{set: true, name: "bad", words: "10.0.0.300/33: invalid CIDR address: 10.0.0.300/33"}},
 		"others": {"2026-11-27 22:52:12.545 [INFO][32140] felix/x.go 187: Updating selector id=Policy(tier=default, name=a/b)", "", refusedPolicy{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -38,6 +41,29 @@ func TestFelixRefusal(t *testing.T) {
 			}
 			if path, _, _ := got.object(); test.path != "" && path != test.path {
 				t.Errorf("path %s", path)
+			}
+		})
+	}
+}
+
+// TestFelixFailure: the last words of a felix that ends, with those of a program that it gave up on.
+func TestFelixFailure(t *testing.T) {
+	const output = `2026-11-28 02:31:00.1 [WARNING][9] felix/table.go 1470: Failed to execute ip(6)tables-restore command error=exit status 2 ` +
+		`errorOutput="iptables-nft-restore v1.8.9 (nf_tables): multiple -p flags not allowed\n" input="*filter\n" output=""`
+	for name, test := range map[string]struct{ lines, want string }{
+		"a panic": {`2026-11-28 02:30:00.1 [PANIC][9] felix/policy.go 679: Unknown rule action action="permit"`, `Unknown rule action action="permit"`},
+		"a program": {output + "\n" + `2026-11-28 02:31:02.1 [PANIC][9] felix/table.go 1400: Failed to program iptables, giving up after retries error=exit status 2`,
+			`Failed to program iptables, giving up after retries error=exit status 2: iptables-nft-restore v1.8.9 (nf_tables): multiple -p flags not allowed\n`},
+		"others": {`2026-11-28 02:30:00.1 [INFO][9] felix/policy.go 679: Unknown`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPolicyEngine(nil)
+			said := ""
+			for line := range strings.Lines(test.lines) {
+				said += p.noteFailure(line)
+			}
+			if said != test.want || strings.Contains(p.lastFailure(), "policy has an effect until it runs: ") != (test.want != "") {
+				t.Errorf("got %q, %q", said, p.lastFailure())
 			}
 		})
 	}
