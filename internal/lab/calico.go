@@ -180,8 +180,13 @@ func (n *node) felixReady() bool {
 
 func (p *policyEngine) Report(s *Status) {
 	var unready []string
+	down := false
 	for _, n := range p.nodes.list() {
-		if felix := p.nodes.felixOf(n); felix != nil && felix.State().Pid != 0 && !n.felixReady() {
+		switch felix := p.nodes.felixOf(n); {
+		case felix == nil:
+		case felix.State().Pid == 0:
+			down = true
+		case !n.felixReady():
 			unready = append(unready, n.Name)
 		}
 	}
@@ -189,7 +194,7 @@ func (p *policyEngine) Report(s *Status) {
 		s.Problems = append(s.Problems, fmt.Sprintf("calico-felix is not ready on %s: its rules stay as they are, and no change of a policy has an effect",
 			strings.Join(unready, ", ")))
 	}
-	if failure := p.lastFailure(); failure != "" {
+	if failure := p.lastFailure(); failure != "" && (down || len(unready) > 0) {
 		s.Problems = append(s.Problems, failure)
 	}
 	s.Problems = append(s.Problems, p.unreadable()...)
