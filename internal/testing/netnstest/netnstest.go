@@ -22,7 +22,7 @@ func Create(t testing.TB, path string) *netns.Namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { ns.Remove() })
+	t.Cleanup(func() { _ = ns.Remove() })
 	return ns
 }
 
