@@ -9,10 +9,10 @@ import (
 
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/ipset"
 	"packetwalk.dev/internal/syntax/iptables"
-	"packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/syntax/nftables"
 )
 
@@ -104,7 +104,7 @@ func loadNFT(l *Loader, text []byte) error {
 		return err
 	}
 	// Somebody may have traced meanwhile, and nothing hangs on that.
-	lowered = slices.DeleteFunc(lowered, func(t *netfilter.Table) bool { return strings.HasPrefix(t.Name, nfnetlink.TraceTable) })
+	lowered = slices.DeleteFunc(lowered, func(t *netfilter.Table) bool { return witness.IsTraceTable(t.Name) })
 	joined, missing := listed.Join(lowered, l.saved)
 	l.Host.Rules.Tables, l.saved = joined, nil
 	if len(missing) > 0 {

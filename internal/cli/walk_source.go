@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/answer/proof/local"
+
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
@@ -135,7 +137,7 @@ func (w *world) namespaces(d lab.Dir) proof.Places {
 		mu.Lock()
 		defer mu.Unlock()
 		if ns := opened[host]; ns != nil {
-			return proof.Local(ns), nil
+			return local.Place(ns), nil
 		}
 		at, err := d.FindHost(host)
 		if err != nil {
@@ -146,7 +148,7 @@ func (w *world) namespaces(d lab.Dir) proof.Places {
 			return nil, err
 		}
 		opened[host] = ns
-		return proof.Local(ns), nil
+		return local.Place(ns), nil
 	}
 }
 

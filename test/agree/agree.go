@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/answer/proof/local"
+
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
@@ -143,7 +145,7 @@ func (v *View) places(all bool) proof.Places {
 		if ns == nil || !all && !inCluster(host) {
 			return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 		}
-		return proof.Local(ns), nil
+		return local.Place(ns), nil
 	}
 }
 

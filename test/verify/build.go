@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/answer/proof/local"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -393,7 +395,7 @@ func (b *built) close() error {
 
 func (b *built) place(host string) (proof.Place, error) {
 	if ns, ok := b.spaces[host]; ok {
-		return proof.Local(ns), nil
+		return local.Place(ns), nil
 	}
 	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
@@ -123,7 +124,7 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, ctx.Err()
-	case errors.Is(err, probe.ErrUnsendable):
+	case errors.Is(err, witness.ErrUnsendable):
 		return Unsendable, nil, nil
 	case err != nil:
 		return Disagreed, &Failure{Kind: NoAnswer, Text: err.Error()}, nil

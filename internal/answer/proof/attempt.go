@@ -8,7 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -43,7 +44,7 @@ type attempt struct {
 
 // sent is what the probe returned.
 type sent struct {
-	result probe.Result
+	result witness.Result
 	err    error
 }
 
@@ -90,7 +91,7 @@ func (a *attempt) readAll() {
 // follow compares again and again what has been seen with what is predicted.
 func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc) (Report, error) {
 	begin := time.Now()
-	var answer *probe.Result
+	var answer *witness.Result
 	for wait, round := quiet, 0; ; round++ {
 		a.settle(ctx, wait)
 		if round >= rounds && time.Since(begin) > patience {
@@ -128,7 +129,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 func isOver(ctx context.Context) bool { return ctx.Err() != nil }
 
 // learnt is what the sender has learnt: nil where it still waits.
-func (a *attempt) learnt(over bool) (*probe.Result, error) {
+func (a *attempt) learnt(over bool) (*witness.Result, error) {
 	if over {
 		s := <-a.sent // at once: its patience has ended, too
 		return &s.result, s.err
@@ -143,9 +144,9 @@ func (a *attempt) learnt(over bool) (*probe.Result, error) {
 
 // compare lays what has been seen until now beside the prediction, and says how long nothing is to come before that is taken for all.
 // Without an answer the sender has timed out until now.
-func (a *attempt) compare(ctx context.Context, answer *probe.Result, over bool) (report Report, still time.Duration, err error) {
+func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool) (report Report, still time.Duration, err error) {
 	if answer == nil {
-		answer = &probe.Result{Tuple: a.tuple, Answer: probe.TimedOut}
+		answer = &witness.Result{Tuple: a.tuple, Answer: witness.TimedOut}
 	}
 	o, err := a.observed(ctx, answer)
 	if err != nil {
@@ -218,7 +219,7 @@ func (a *attempt) inOrder(o *Observed) (Report, error) {
 }
 
 // observed is what has been seen until now.
-func (a *attempt) observed(ctx context.Context, answer *probe.Result) (*Observed, error) {
+func (a *attempt) observed(ctx context.Context, answer *witness.Result) (*Observed, error) {
 	o := &Observed{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.payload, Everywhere: a.everyone}
 	var mu sync.Mutex
 	err := inParallel(a.watchers, func(w *watcher) error {

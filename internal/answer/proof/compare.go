@@ -5,7 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -187,7 +188,7 @@ func expects(steps []placed) func(packet.Tuple) bool {
 // interfaces compares the packet at the interfaces of one host. Copies at other interfaces, and repeats, are passed over.
 func (c *comparison) interfaces(name string, h *Host, steps []placed, d direction) {
 	expected := c.answers(name)
-	var seen []probe.Captured
+	var seen []witness.Captured
 	for _, p := range h.Packets {
 		if c.id.of(&p.Packet, p.Transport, expected) == d {
 			seen = append(seen, p)
@@ -203,7 +204,7 @@ func (c *comparison) interfaces(name string, h *Host, steps []placed, d directio
 		if link == "" {
 			continue
 		}
-		i := slices.IndexFunc(seen, func(p probe.Captured) bool {
+		i := slices.IndexFunc(seen, func(p witness.Captured) bool {
 			return p.Link == link && p.Out == out && packetDiffers(s, &p.Packet) == ""
 		})
 		if i >= 0 {
@@ -236,7 +237,7 @@ func at(link string, out bool) string {
 }
 
 // nearest describes the packet that was seen at the interface instead of the predicted one.
-func nearest(seen []probe.Captured, s placed, link string, out bool) string {
+func nearest(seen []witness.Captured, s placed, link string, out bool) string {
 	for _, p := range seen {
 		if p.Link == link && p.Out == out {
 			return at(link, out) + packetText(&p.Packet) + packetDiffers(s, &p.Packet)

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
@@ -62,25 +63,25 @@ func handMade() (*walk.Result, *proof.Observed) {
 
 	transport := binary.BigEndian.AppendUint32([]byte{0, 0, 0, 0}, handSeq)
 	transport = append(transport, 0, 0, 0, 0)
-	event := func(chain string, handle uint64, verdict, target string, mark uint32, p *packet.Packet) probe.TraceEvent {
-		return probe.TraceEvent{ID: 7, Family: "ip", Table: "nat", Chain: chain, Handle: handle, Kind: probe.TraceRule, Verdict: verdict,
+	event := func(chain string, handle uint64, verdict, target string, mark uint32, p *packet.Packet) witness.TraceEvent {
+		return witness.TraceEvent{ID: 7, Family: "ip", Table: "nat", Chain: chain, Handle: handle, Kind: witness.TraceRule, Verdict: verdict,
 			Target: target, Mark: mark, Packet: p, Transport: transport}
 	}
 	real1, real2 := syn("10.9.9.9:5555", "10.0.0.2:80"), syn("10.9.9.9:5555", "10.0.0.2:80")
 	real2.TTL = 63
 	implicit := event("MASQ", 0, "continue", "", 4, nil)
-	implicit.Kind = probe.TraceReturn
-	o := &proof.Observed{Answer: probe.Result{Tuple: before.Tuple, Answer: probe.TimedOut}, Hosts: map[string]*proof.Host{
+	implicit.Kind = witness.TraceReturn
+	o := &proof.Observed{Answer: witness.Result{Tuple: before.Tuple, Answer: witness.TimedOut}, Hosts: map[string]*proof.Host{
 		"a": {
-			Trace: []probe.TraceEvent{
+			Trace: []witness.TraceEvent{
 				event("POSTROUTING", 12, "jump", "MASQ", 0, &before), event("MASQ", 20, "continue", "", 4, nil), implicit,
 				event("POSTROUTING", 13, "accept", "", 4, nil),
 			},
-			Packets: []probe.Captured{{Link: "eth0", Out: true, Packet: real1, Transport: transport}},
+			Packets: []witness.Captured{{Link: "eth0", Out: true, Packet: real1, Transport: transport}},
 			Handles: map[proof.ChainID][]uint64{{Family: "ip", Table: "nat", Chain: "POSTROUTING"}: {11, 12, 13},
 				{Family: "ip", Table: "nat", Chain: "MASQ"}: {20}},
 		},
-		"b": {Packets: []probe.Captured{{Link: "eth0", Packet: real2, Transport: transport}}},
+		"b": {Packets: []witness.Captured{{Link: "eth0", Packet: real2, Transport: transport}}},
 	}}
 	return result, o
 }
@@ -129,7 +130,7 @@ func TestCompare(t *testing.T) {
 		"TTL": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Packet.TTL = 62 },
 			"they part on b:\n  predicted: in by eth0: tcp 10.9.9.9:1024-65535 > 10.0.0.2:80, TTL 63\n  kernel:    in by eth0: tcp 10.9.9.9:5555 > 10.0.0.2:80, TTL 62 (predicted TTL 63)"},
 		"lost":        {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
-		"answer":      {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = probe.Connected }, "kernel: 5 of 6 steps agree"},
+		"answer":      {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = witness.Connected }, "kernel: 5 of 6 steps agree"},
 		"unseen host": {func(_ *walk.Result, o *proof.Observed) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
 		"another flow": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) },
 			"the packet was not seen there"},
@@ -172,7 +173,7 @@ func captured(links ...string) func(*walk.Result, *proof.Observed) {
 		in.Local = packet.Local{In: "eth1"}
 		o0.There[0] = walk.Step{Host: "a", Stage: walk.Received, Packet: in}
 		h := o.Hosts["a"]
-		at := map[string]probe.Captured{"eth0": h.Packets[0], "eth1": {Link: "eth1", Packet: in, Transport: h.Packets[0].Transport}}
+		at := map[string]witness.Captured{"eth0": h.Packets[0], "eth1": {Link: "eth1", Packet: in, Transport: h.Packets[0].Transport}}
 		h.Packets = nil
 		for _, l := range links {
 			h.Packets = append(h.Packets, at[l])

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -53,7 +53,7 @@ func (c *comparison) answered(outcome *walk.Outcome) bool {
 			return true
 		}
 	}
-	for _, t := range probe.GroupTrace(h.Trace) {
+	for _, t := range witness.GroupTrace(h.Trace) {
 		if c.id.of(&t.Packet, t.Transport, expected) == back {
 			return true
 		}
@@ -102,7 +102,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	for _, at := range order {
 		host, k := at.host, last[at]
 		flows := c.observed.Hosts[host].Flows
-		if slices.ContainsFunc(flows, func(f netns.Flow) bool { return sameFlow(k.flow, &f) && (more(host) || k.flow.Mark == f.Mark) }) {
+		if slices.ContainsFunc(flows, func(f witness.Flow) bool { return sameFlow(k.flow, &f) && (more(host) || k.flow.Mark == f.Mark) }) {
 			c.fact(nil)
 			continue
 		}
@@ -189,7 +189,7 @@ func endedBy(outcome *walk.Outcome) string {
 	return ""
 }
 
-func sameFlow(want *packet.Flow, f *netns.Flow) bool {
+func sameFlow(want *packet.Flow, f *witness.Flow) bool {
 	return sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) &&
 		sameEnds(&want.Reply, f.Protocol, f.ReplySource, f.ReplyDestination)
 }
@@ -202,7 +202,7 @@ func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.Addr
 		samePort(want.SourcePort, packet.Exactly(source.Port())) && samePort(want.DestinationPort, packet.Exactly(destination.Port()))
 }
 
-func likeliest(flows []netns.Flow, want *packet.Flow) (text string, there bool) {
+func likeliest(flows []witness.Flow, want *packet.Flow) (text string, there bool) {
 	for _, f := range flows {
 		if sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) {
 			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination,
@@ -240,37 +240,37 @@ func (c *comparison) answer(outcome *walk.Outcome) {
 }
 
 // expectedAnswers are what the sender can learn; nil where nobody can tell.
-func expectedAnswers(outcome *walk.Outcome, sender string) []probe.Answer {
+func expectedAnswers(outcome *walk.Outcome, sender string) []witness.Answer {
 	end, backEnd := &outcome.End, outcome.BackEnd
 	own := end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves)
 	switch {
 	case beyond(end) || backEnd != nil && beyond(backEnd):
 		return nil
 	case end.Unsent:
-		return []probe.Answer{probe.NotSent, probe.Unreachable} // connect says so, too
+		return []witness.Answer{witness.NotSent, witness.Unreachable} // connect says so, too
 	case unresolved(end):
-		return []probe.Answer{probe.TimedOut, probe.Unreachable} // the host that asked in vain may tell
+		return []witness.Answer{witness.TimedOut, witness.Unreachable} // the host that asked in vain may tell
 	case backEnd != nil && backEnd.Kind == walk.Rejected && end.Host == sender && backEnd.Host == sender && backEnd.Packet.About == nil &&
 		(backEnd.Packet.Protocol == packet.ICMP || backEnd.Packet.Protocol == packet.ICMPv6):
-		return []probe.Answer{probe.TimedOut, rejectionOf(backEnd)} // the error about its own echo is not walked: it may come
+		return []witness.Answer{witness.TimedOut, rejectionOf(backEnd)} // the error about its own echo is not walked: it may come
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		if own {
-			return []probe.Answer{probe.TimedOut, probe.NotSent, probe.Unreachable} // the program may see the drop
+			return []witness.Answer{witness.TimedOut, witness.NotSent, witness.Unreachable} // the program may see the drop
 		}
-		return []probe.Answer{probe.TimedOut}
+		return []witness.Answer{witness.TimedOut}
 	case own && end.Kind == walk.Rejected:
-		return []probe.Answer{refusalOf(&backEnd.Packet), probe.NotSent, probe.Unreachable} // the program may see the drop first, or the error
+		return []witness.Answer{refusalOf(&backEnd.Packet), witness.NotSent, witness.Unreachable} // the program may see the drop first, or the error
 	case end.Kind == walk.Rejected || end.Refused:
-		return []probe.Answer{refusalOf(&backEnd.Packet)}
+		return []witness.Answer{refusalOf(&backEnd.Packet)}
 	}
-	return []probe.Answer{probe.Connected, probe.Answered}
+	return []witness.Answer{witness.Connected, witness.Answered}
 }
 
 // beyond tells of a packet that ends where nobody can tell what becomes of it.
 func beyond(e *walk.End) bool { return e.Kind == walk.Undecided || e.Kind == walk.Left }
 
 // rejectionOf is what a socket makes of the error that a packet's end sends.
-func rejectionOf(end *walk.End) probe.Answer {
+func rejectionOf(end *walk.End) witness.Answer {
 	ipv6 := end.Packet.IsIPv6()
 	kind, code, _ := walk.ErrorOf(end.Reject, ipv6)
 	about := end.Packet.Tuple
@@ -279,10 +279,10 @@ func rejectionOf(end *walk.End) probe.Answer {
 }
 
 // refusalOf is what a socket makes of a reset or an ICMP error (icmp_err_convert, icmpv6_err_convert): it is refused where nobody listens.
-func refusalOf(p *packet.Packet) probe.Answer {
+func refusalOf(p *packet.Packet) witness.Answer {
 	unreachable, code, _ := walk.ErrorOf("icmp-port-unreachable", p.Protocol == packet.ICMPv6)
 	if p.About != nil && (p.Type != unreachable || p.Code != code) {
-		return probe.Unreachable
+		return witness.Unreachable
 	}
-	return probe.Refused
+	return witness.Refused
 }

@@ -10,7 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -137,7 +138,7 @@ func prepare(ctx context.Context, source snapshot.Source, places Places, request
 		}
 		link, peer := here.FIB.Link(request.Arrives), far.FIB.Link(wire.PeerLink)
 		if link == nil || peer == nil {
-			return nil, fmt.Errorf("%w: nothing is known of the wire at %s of %s", probe.ErrUnsendable, request.Arrives, request.Host)
+			return nil, fmt.Errorf("%w: nothing is known of the wire at %s of %s", witness.ErrUnsendable, request.Arrives, request.Host)
 		}
 		if bridge := here.FIB.Link(link.Master); bridge != nil {
 			link = bridge

@@ -14,11 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/answer/proof/local"
+
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -92,7 +95,7 @@ func (w *world) source() snapshot.Source {
 
 func (w *world) place(host string) (proof.Place, error) {
 	if ns, ok := w.hosts[host]; ok {
-		return proof.Local(ns), nil
+		return local.Place(ns), nil
 	}
 	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 }
@@ -171,19 +174,19 @@ func TestLiveRouted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		p      packet.Packet
-		answer probe.Answer
+		answer witness.Answer
 		source string
 	}{
-		{"service", to(packet.TCP, "10.0.0.10:80"), probe.Connected, "10.2.0.1:"},
-		{"direct", to(packet.TCP, "10.2.0.2:8080"), probe.Connected, "10.1.0.2:"},
-		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), probe.Refused, "10.1.0.2:"},
-		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), probe.Refused, ""},
-		{"reset", to(packet.TCP, "10.2.0.2:98"), probe.Refused, ""},
-		{"dropped", to(packet.TCP, "10.2.0.2:97"), probe.TimedOut, ""},
-		{"udp refused", to(packet.UDP, "10.2.0.2:5"), probe.Refused, "10.1.0.2:"},
-		{"echo", to(packet.ICMP, "10.2.0.2:0"), probe.Answered, "10.1.0.2"},
-		{"router", to(packet.TCP, "10.1.0.1:22"), probe.Refused, "10.1.0.2:"},
-		{"no route", to(packet.TCP, "10.3.0.1:22"), probe.Unreachable, ""},
+		{"service", to(packet.TCP, "10.0.0.10:80"), witness.Connected, "10.2.0.1:"},
+		{"direct", to(packet.TCP, "10.2.0.2:8080"), witness.Connected, "10.1.0.2:"},
+		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), witness.Refused, "10.1.0.2:"},
+		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), witness.Refused, ""},
+		{"reset", to(packet.TCP, "10.2.0.2:98"), witness.Refused, ""},
+		{"dropped", to(packet.TCP, "10.2.0.2:97"), witness.TimedOut, ""},
+		{"udp refused", to(packet.UDP, "10.2.0.2:5"), witness.Refused, "10.1.0.2:"},
+		{"echo", to(packet.ICMP, "10.2.0.2:0"), witness.Answered, "10.1.0.2"},
+		{"router", to(packet.TCP, "10.1.0.1:22"), witness.Refused, "10.1.0.2:"},
+		{"no route", to(packet.TCP, "10.3.0.1:22"), witness.Unreachable, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w.t = t
@@ -221,7 +224,7 @@ func TestLiveEcho(t *testing.T) {
 	for _, address := range []string{"10.2.0.2:7", "10.0.0.10:7", "127.0.0.1:7"} {
 		t.Run(address, func(t *testing.T) {
 			w.t = t
-			if r := w.agree("vm/client", to(packet.UDP, address)); r.Answer.Answer != probe.Answered || r.Unanswered {
+			if r := w.agree("vm/client", to(packet.UDP, address)); r.Answer.Answer != witness.Answered || r.Unanswered {
 				t.Errorf("%s: %s", r, r.Answer.Answer)
 			}
 		})

@@ -5,8 +5,8 @@ import (
 	"cmp"
 	"encoding/binary"
 
-	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -14,7 +14,7 @@ import (
 // Observed is what the kernel did with the packet of a probe and with what came back.
 type Observed struct {
 	Hosts  map[string]*Host
-	Answer probe.Result
+	Answer witness.Result
 	// Payload is what the probe carried: packets with another one are not its. A datagram with its complement is an answer, from wherever.
 	Payload []byte
 	// Everywhere says that every packet was captured, and in every host: what is not there did not happen.
@@ -23,9 +23,9 @@ type Observed struct {
 
 // Host is what was seen in one namespace, in the order in which it was read.
 type Host struct {
-	Trace   []probe.TraceEvent
-	Packets []probe.Captured
-	Flows   []netns.Flow
+	Trace   []witness.TraceEvent
+	Packets []witness.Captured
+	Flows   []witness.Flow
 	// Handles are those of the chains that the trace names, in the order of their rules.
 	Handles map[ChainID][]uint64
 	// Absent are base chains of the prediction that the kernel does not have: iptables-nft-save prints every built-in chain of a table.
@@ -169,7 +169,7 @@ func (id *identity) quotes(transport []byte) direction {
 	if protocol != id.request.Protocol {
 		return foreign
 	}
-	quoted = quoted[probe.HeaderLength(quoted):]
+	quoted = quoted[witness.HeaderLength(quoted):]
 	switch {
 	case len(quoted) < least:
 		return there
@@ -192,7 +192,7 @@ func (id *identity) begins(quoted []byte) direction {
 	if id.length != 0 && len(quoted) >= 6 && id.length != lengthOf(quoted) {
 		return foreign
 	}
-	if id.hasSeq && len(quoted) >= 12 && (protocolOf(quoted) != id.request.Protocol || probe.Label(quoted) != id.label) {
+	if id.hasSeq && len(quoted) >= 12 && (protocolOf(quoted) != id.request.Protocol || witness.Label(quoted) != id.label) {
 		return foreign
 	}
 	return there

@@ -4,7 +4,8 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -27,8 +28,8 @@ func TestQuotes(t *testing.T) {
 	segment := decode(syn)[28:]
 	port := packet.Exactly(0xc16a)
 	request := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, SourcePort: port}, TCPFlags: packet.SYN}
-	o := &Observed{Answer: probe.Result{Tuple: request.Tuple},
-		Hosts: map[string]*Host{"a": {Trace: []probe.TraceEvent{{Packet: &request, Transport: segment[:14], Label: 0xcb79}}}}}
+	o := &Observed{Answer: witness.Result{Tuple: request.Tuple},
+		Hosts: map[string]*Host{"a": {Trace: []witness.TraceEvent{{Packet: &request, Transport: segment[:14], Label: 0xcb79}}}}}
 	id := identify(o, &walk.Request{Host: "a", Packet: request})
 	for _, c := range []struct {
 		name, transport string

@@ -4,7 +4,8 @@ import (
 	"reflect"
 	"slices"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -41,7 +42,7 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk
 
 // called are those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
 func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.ChainRef) {
-	for _, t := range probe.GroupTrace(h.Trace) { // one base chain each
+	for _, t := range witness.GroupTrace(h.Trace) { // one base chain each
 		e := &t.Events[0]
 		c := walk.ChainRef{Family: e.Family, Table: e.Table, Chain: e.Chain}
 		if among[c] && !slices.Contains(early, c) && t.Packet.IsIPv6() == id.request.Source.Is6() &&

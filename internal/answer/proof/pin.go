@@ -3,7 +3,8 @@ package proof
 import (
 	"net/netip"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -71,7 +72,7 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 
 // requests are the packets that were captured at a host on their way there, as of tells. A datagram that answers may have the payload of
 // the one that it answers: it is told by its tuple, the reply's of a packet that was captured before it.
-func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) direction) (found []*probe.Captured) {
+func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) direction) (found []*witness.Captured) {
 	seen := map[packet.Tuple]bool{}
 	for i := range h.Packets {
 		p := &h.Packets[i]

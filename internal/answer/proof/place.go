@@ -3,7 +3,8 @@ package proof
 import (
 	"context"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -34,15 +35,15 @@ type Sender interface {
 	// Tuple is what is known of the packet beforehand: its local port always.
 	Tuple() packet.Tuple
 	// Send is kernel.Probe's.
-	Send(ctx, patience context.Context) (probe.Result, error)
+	Send(ctx, patience context.Context) (witness.Result, error)
 	Close() error
 }
 
 // Watching is what is to be seen in a namespace.
 type Watching struct {
-	Captured []probe.PacketFilter // which packets are captured, all without any (kernel.OpenCapture)
+	Captured []witness.PacketFilter // which packets are captured, all without any (kernel.OpenCapture)
 	// Traced packets, and errors about those of About, are traced (kernel.OpenTrace): none without any.
-	Traced []probe.PacketFilter
+	Traced []witness.PacketFilter
 	About  []packet.Tuple
 	// Flows are the connections that matter, by the packets that begin or answer them; all without any.
 	Flows []packet.Tuple

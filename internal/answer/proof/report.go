@@ -5,7 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -34,7 +35,7 @@ type Report struct {
 	Undecided bool
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.
 	Source string
-	Answer probe.Result // what the sender learnt
+	Answer witness.Result // what the sender learnt
 	// Pinned is the prediction with the ports that the kernel chose by chance, and Way its outcome that was compared.
 	Pinned *walk.Result
 	Way    *walk.Outcome
@@ -57,8 +58,8 @@ type Difference struct {
 	Stray bool
 	// forgotten says that it is about a connection that conntrack was to keep, and has not.
 	forgotten bool
-	event     *probe.TraceEvent // observed; nil where it was none
-	rule      *RuleRef          // the rule that decided what is different; nil where none did
+	event     *witness.TraceEvent // observed; nil where it was none
+	rule      *RuleRef            // the rule that decided what is different; nil where none did
 }
 
 // Complete tells whether every step was compared and agrees.

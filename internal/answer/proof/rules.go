@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
@@ -12,7 +13,7 @@ import (
 
 // observedRule is an event of the trace, with the packet where a base chain began.
 type observedRule struct {
-	probe.TraceEvent
+	witness.TraceEvent
 	packet *packet.Packet // nil in all events of a base chain but the first
 }
 
@@ -20,13 +21,13 @@ type observedRule struct {
 func (c *comparison) ruleEvents(name string, h *Host, d direction) []observedRule {
 	expected := c.answers(name)
 	var events []observedRule
-	for _, t := range probe.GroupTrace(h.Trace) {
+	for _, t := range witness.GroupTrace(h.Trace) {
 		if c.id.of(&t.Packet, t.Transport, expected) != d {
 			continue
 		}
 		first := true
 		for _, e := range t.Events {
-			if e.Kind != probe.TraceRule && e.Kind != probe.TracePolicy {
+			if e.Kind != witness.TraceRule && e.Kind != witness.TracePolicy {
 				continue
 			}
 			o := observedRule{TraceEvent: e}
@@ -185,7 +186,7 @@ func meets(h *Host, s placed, e *observedRule) bool {
 
 // traced tells whether the kernel reports a visit. Ends of chains that were jumped to are left out on both sides.
 func traced(v *netfilter.Visit) bool {
-	return v != nil && v.Chain.Table.Dialect != netfilter.IPTablesLegacy && !probe.IsTraceTable(v.Chain.Table.Name) &&
+	return v != nil && v.Chain.Table.Dialect != netfilter.IPTablesLegacy && !witness.IsTraceTable(v.Chain.Table.Name) &&
 		v.Verdict.Kind != netfilter.Break && (v.Rule != nil || v.Chain.Base != nil)
 }
 
@@ -195,7 +196,7 @@ func open(v *netfilter.Visit) bool {
 }
 
 func applied(h *Host, v *netfilter.Visit, e *observedRule) bool {
-	return chainID(v.Chain) == ChainID{e.Family, e.Table, e.Chain} && e.Kind == probe.TraceRule && e.Verdict == "continue" &&
+	return chainID(v.Chain) == ChainID{e.Family, e.Table, e.Chain} && e.Kind == witness.TraceRule && e.Verdict == "continue" &&
 		sameRule(h, v, e)
 }
 
@@ -211,7 +212,7 @@ func sameEvent(h *Host, s placed, e *observedRule) (agree bool, how string) {
 	if id := chainID(v.Chain); id.Family != e.Family || id.Table != e.Table || id.Chain != e.Chain {
 		return false, ""
 	}
-	if (v.Rule == nil) != (e.Kind == probe.TracePolicy) || v.Rule != nil && !sameRule(h, v, e) {
+	if (v.Rule == nil) != (e.Kind == witness.TracePolicy) || v.Rule != nil && !sameRule(h, v, e) {
 		return false, ""
 	}
 	if known := verdicts[v.Verdict.Kind]; known != nil && !slices.Contains(known, e.Verdict) {
@@ -289,7 +290,7 @@ func observedText(h *Host, e *observedRule) string {
 		verdict += " " + e.Target
 	}
 	switch n := number(h, e); {
-	case e.Kind == probe.TracePolicy:
+	case e.Kind == witness.TracePolicy:
 		return fmt.Sprintf("%s policy: %s", where, verdict)
 	case n == 0:
 		return fmt.Sprintf("%s handle %d: %s", where, e.Handle, verdict)

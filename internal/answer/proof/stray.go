@@ -4,7 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -32,14 +33,14 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 }
 
 // arrives tells whether a packet is predicted where it was captured.
-func arrives(steps []walk.Step, host string, p *probe.Captured) bool {
+func arrives(steps []walk.Step, host string, p *witness.Captured) bool {
 	return slices.ContainsFunc(steps, func(s walk.Step) bool {
 		return s.Stage == walk.Received && s.Host == host && s.Packet.In == p.Link && sameTuple(&s.Packet.Tuple, &p.Packet.Tuple)
 	})
 }
 
 // ofProbe tells whether a packet is the probe's, an answer to it, or an error about one of these that the prediction does not tell of.
-func (c *comparison) ofProbe(outcome *walk.Outcome, p *probe.Captured) bool {
+func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.Captured) bool {
 	if p.Packet.About == nil {
 		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, nobody) != foreign
 	}

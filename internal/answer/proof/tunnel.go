@@ -4,7 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -34,7 +35,7 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 	if p.Protocol != packet.UDP {
 		return foreign, false
 	}
-	if inner, payload, ok := probe.Decapsulate(transport); ok {
+	if inner, payload, ok := witness.Decapsulate(transport); ok {
 		return id.of(&inner, payload, expected), true // which may carry one itself
 	}
 	seen := id.carriers[carrier{p.Tuple, p.Length}]
@@ -93,7 +94,7 @@ func (id *identity) findCarriers(o *Observed) {
 			if p.Packet.Protocol != packet.UDP {
 				continue
 			}
-			if inner, payload, ok := probe.Decapsulate(p.Transport); ok {
+			if inner, payload, ok := witness.Decapsulate(p.Transport); ok {
 				k := carrier{p.Packet.Tuple, p.Packet.Length}
 				id.carriers[k] = append(id.carriers[k], carried{inner, payload})
 			}
@@ -133,7 +134,7 @@ func tunnelled(result *walk.Result) bool {
 func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 	for i := range h.Packets {
 		p := &h.Packets[i]
-		inner, payload, ok := probe.Decapsulate(p.Transport)
+		inner, payload, ok := witness.Decapsulate(p.Transport)
 		if !p.Out || p.Packet.Protocol != packet.UDP || !ok || id.of(&inner, payload, nobody) == foreign {
 			continue
 		}
@@ -145,7 +146,7 @@ func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 		}
 		all = append(all, walk.Carrier{Tuple: sent, Carried: inner.Tuple})
 	}
-	for _, t := range probe.GroupTrace(h.Trace) { // those that rules dropped before they left
+	for _, t := range witness.GroupTrace(h.Trace) { // those that rules dropped before they left
 		i := slices.IndexFunc(id.toCarry, func(c toCarry) bool { return c.begins(&t.Packet, t.Transport) })
 		if i >= 0 && t.Packet.Protocol == packet.UDP && len(id.carriers[carrier{t.Packet.Tuple, t.Packet.Length}]) == 0 {
 			all = append(all, walk.Carrier{Tuple: t.Packet.Tuple, Carried: id.toCarry[i].Tunnel.Inner.Tuple})

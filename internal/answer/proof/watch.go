@@ -10,15 +10,16 @@ import (
 	"slices"
 	"sync"
 
-	"packetwalk.dev/internal/kernel/probe"
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
 
 // filters choose, for each host, the packets of every outcome as they come in, are sent or leave, with what they carry. The sender's own
 // are chosen without their source: whether the kernel chooses the predicted one is to be seen.
-func filters(result *walk.Result, payload []byte) map[string][]probe.PacketFilter {
-	all := map[string][]probe.PacketFilter{}
+func filters(result *walk.Result, payload []byte) map[string][]witness.PacketFilter {
+	all := map[string][]witness.PacketFilter{}
 	type key struct {
 		host           string
 		tuple, carried packet.Tuple
@@ -56,17 +57,17 @@ func filters(result *walk.Result, payload []byte) map[string][]probe.PacketFilte
 
 // filterOf chooses a packet of the way there or back. Errors are chosen by what they are about. What answers a datagram is the program's
 // business.
-func filterOf(p *packet.Packet, payload []byte, back bool) probe.PacketFilter {
+func filterOf(p *packet.Packet, payload []byte, back bool) witness.PacketFilter {
 	switch {
 	case p.About != nil:
-		return probe.PacketFilter{Tuple: *p.About}
+		return witness.PacketFilter{Tuple: *p.About}
 	case p.Tunnel != nil:
 		carried := p.Tunnel.Inner.Tuple
-		return probe.PacketFilter{Tuple: p.Tuple, Carried: &carried}
+		return witness.PacketFilter{Tuple: p.Tuple, Carried: &carried}
 	case p.Protocol == packet.UDP && !back, p.Protocol == packet.ICMP, p.Protocol == packet.ICMPv6:
-		return probe.PacketFilter{Tuple: p.Tuple, Payload: payload}
+		return witness.PacketFilter{Tuple: p.Tuple, Payload: payload}
 	}
-	return probe.PacketFilter{Tuple: p.Tuple}
+	return witness.PacketFilter{Tuple: p.Tuple}
 }
 
 // policies lists, for each host, the base chains whose policy decides something.
@@ -94,7 +95,7 @@ type watcher struct {
 // captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. Where more may happen than was
 // enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
 func watch(
-	ctx context.Context, places Places, expected map[string][]probe.PacketFilter, chains map[string]map[ChainID]bool, others []string,
+	ctx context.Context, places Places, expected map[string][]witness.PacketFilter, chains map[string]map[ChainID]bool, others []string,
 	more bool, activity chan<- struct{},
 ) ([]*watcher, error) {
 	var watchers []*watcher
@@ -112,14 +113,14 @@ func watch(
 	}
 	kinds := alike(expected)
 	err := inParallel(watchers, func(w *watcher) (err error) {
-		predicted := probe.Tuples(expected[w.name])
+		predicted := witness.Tuples(expected[w.name])
 		what := Watching{Captured: expected[w.name], Traced: expected[w.name], About: predicted, Flows: predicted}
 		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
 		if more {
 			what.About, what.Flows = append(slices.Clone(predicted), kinds...), toAnywhere(predicted)
 		}
 		if len(others) > 0 {
-			what.Captured, what.Traced, what.Flows = nil, probe.Filters(kinds...), nil
+			what.Captured, what.Traced, what.Flows = nil, witness.Filters(kinds...), nil
 		}
 		w.Watcher, err = at[w.name].Watch(ctx, what, activity)
 		return err
@@ -137,7 +138,7 @@ func toAnywhere(tuples []packet.Tuple) (all []packet.Tuple) {
 }
 
 // alike are tuples that all packets have which are of the protocol, or the ICMP type, of one of those predicted or of its answer.
-func alike(expected map[string][]probe.PacketFilter) (kinds []packet.Tuple) {
+func alike(expected map[string][]witness.PacketFilter) (kinds []packet.Tuple) {
 	seen := map[packet.Tuple]bool{}
 	for _, list := range expected {
 		for _, f := range list {
@@ -157,7 +158,7 @@ func alike(expected map[string][]probe.PacketFilter) (kinds []packet.Tuple) {
 }
 
 // union is the hosts of both, each once, sorted.
-func union(expected map[string][]probe.PacketFilter, others []string) []string {
+func union(expected map[string][]witness.PacketFilter, others []string) []string {
 	hosts := slices.AppendSeq(slices.Clone(others), maps.Keys(expected))
 	slices.Sort(hosts)
 	return slices.Compact(hosts)

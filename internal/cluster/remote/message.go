@@ -3,14 +3,14 @@ package remote
 import (
 	"io/fs"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
 // kinds are the errors that stay what they are when they cross.
-var kinds = map[string]error{"unsendable": probe.ErrUnsendable, "not there": fs.ErrNotExist}
+var kinds = map[string]error{"unsendable": witness.ErrUnsendable, "not there": fs.ErrNotExist}
 
 // preparing asks for a sender.
 type preparing struct {
@@ -41,9 +41,9 @@ type asking struct {
 
 // state is proof.Host.
 type state struct {
-	Trace   []probe.TraceEvent
-	Packets []probe.Captured
-	Flows   []netns.Flow
+	Trace   []witness.TraceEvent
+	Packets []witness.Captured
+	Flows   []witness.Flow
 	Handles []chainHandles
 	Absent  []chainAbsent
 }
@@ -61,8 +61,8 @@ type chainAbsent struct {
 // result is kernel.ProbeResult, whose error has become text.
 type result struct {
 	Tuple  packet.Tuple
-	Answer probe.Answer
-	ICMP   *probe.ICMPError
+	Answer witness.Answer
+	ICMP   *witness.ICMPError
 	Err    *failure
 }
 

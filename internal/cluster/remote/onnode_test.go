@@ -15,12 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster/remote"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -156,7 +157,7 @@ func TestBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	what := proof.Watching{Traced: probe.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
+	what := proof.Watching{Traced: witness.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
 	watcher, err := node.Place("node/n").Watch(t.Context(), what, make(chan struct{}, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +201,7 @@ func (w *world) traces() (n int) {
 			w.t.Fatal(err)
 		}
 		for _, table := range strings.Fields(out.String()) {
-			if probe.IsTraceTable(table) {
+			if witness.IsTraceTable(table) {
 				n++
 			}
 		}
@@ -264,7 +265,7 @@ func TestHosts(t *testing.T) {
 	}
 	p := to(packet.TCP, "203.0.113.9", 80).Packet
 	p.Protocol = packet.SCTP
-	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: p}); !errors.Is(err, probe.ErrUnsendable) {
+	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: p}); !errors.Is(err, witness.ErrUnsendable) {
 		t.Errorf("what cannot be sent: %v", err)
 	}
 }

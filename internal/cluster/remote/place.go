@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -43,10 +44,10 @@ type sender struct {
 
 func (s *sender) Tuple() packet.Tuple { return s.prepared.Tuple }
 
-func (s *sender) Send(ctx, patience context.Context) (probe.Result, error) {
+func (s *sender) Send(ctx, patience context.Context) (witness.Result, error) {
 	a, err := s.node.begin(opSend, s.Handle)
 	if err != nil {
-		return probe.Result{}, err
+		return witness.Result{}, err
 	}
 	defer a.close()
 	got, err := a.answer(patience)
@@ -58,13 +59,13 @@ func (s *sender) Send(ctx, patience context.Context) (probe.Result, error) {
 	}
 	if err != nil {
 		a.endUnless(err)
-		return probe.Result{}, err
+		return witness.Result{}, err
 	}
 	var r result
 	if err := json.Unmarshal(got.Body, &r); err != nil {
-		return probe.Result{}, fmt.Errorf("answer to %s: %w", opSend, err)
+		return witness.Result{}, fmt.Errorf("answer to %s: %w", opSend, err)
 	}
-	out := probe.Result{Tuple: r.Tuple, Answer: r.Answer, ICMP: r.ICMP}
+	out := witness.Result{Tuple: r.Tuple, Answer: r.Answer, ICMP: r.ICMP}
 	if r.Err != nil {
 		out.Err = r.Err
 	}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/answer/proof/local"
+
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/hostns"
@@ -317,7 +319,7 @@ func (s *server) place(host string) (proof.Place, func(), error) {
 	if ns.Inode() != origin.Hosts[host].Inode { // its process has ended, and another one has the number
 		return nil, nil, errors.Join(fmt.Errorf("host %q: %w", host, fs.ErrNotExist), ns.Close())
 	}
-	return proof.Local(ns), func() { _ = ns.Close() }, nil
+	return local.Place(ns), func() { _ = ns.Close() }, nil
 }
 
 // keep gives a handle to what the conversation has opened.

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -75,7 +75,7 @@ func fill(t *testing.T, v reflect.Value, number *uint64, within ...reflect.Type)
 func TestCrossing(t *testing.T) {
 	for _, value := range []any{
 		new(preparing), new(prepared), new(watching), new(watched), new(asking), new(state), new(result), new(rule), new(greeting), new(question),
-		new(answer), new(packet.Packet), new(packet.Tuple), new(probe.TraceEvent), new(probe.Captured), new(netns.Flow),
+		new(answer), new(packet.Packet), new(packet.Tuple), new(witness.TraceEvent), new(witness.Captured), new(witness.Flow),
 	} {
 		for _, whole := range []bool{false, true} {
 			v := reflect.ValueOf(value).Elem()
@@ -110,7 +110,7 @@ func fillOrRaw(t *testing.T, v reflect.Value, number *uint64) {
 
 // TestErrorsCross: text and kind of an error are the same on the other side.
 func TestErrorsCross(t *testing.T) {
-	for _, err := range []error{probe.ErrUnsendable, &os.PathError{Op: "open", Path: "/x", Err: fs.ErrNotExist}, syscall.ECONNREFUSED} {
+	for _, err := range []error{witness.ErrUnsendable, &os.PathError{Op: "open", Path: "/x", Err: fs.ErrNotExist}, syscall.ECONNREFUSED} {
 		data, _ := json.Marshal(failed(err))
 		var got *failure
 		if err := json.Unmarshal(data, &got); err != nil {

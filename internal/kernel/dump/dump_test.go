@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/testing/netnstest"
 
 	"packetwalk.dev/internal/capture"
@@ -255,7 +257,7 @@ func TestDumpDuringTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	tuples := []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}}
-	trace, err := probe.OpenTrace(ns, probe.Filters(tuples...), tuples)
+	trace, err := probe.OpenTrace(ns, witness.Filters(tuples...), tuples)
 	if err != nil {
 		t.Fatal(err)
 	}

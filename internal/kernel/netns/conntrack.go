@@ -13,18 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/desired"
+	"packetwalk.dev/internal/model/witness"
 )
 
-// Flow is one connection that the kernel tracks: the tuple of its first packet, and the one that replies are expected to have.
-type Flow struct {
-	Protocol                      uint8 // IPPROTO_…
-	Source, Destination           netip.AddrPort
-	ReplySource, ReplyDestination netip.AddrPort
-	Mark                          uint32
-	Status                        uint32 // IPS_… bits, include/uapi/linux/netfilter/nf_conntrack_common.h
-	TimeoutSeconds                uint32
-	TCPState                      uint8 // TCP_CONNTRACK_…, include/uapi/linux/netfilter/nf_conntrack_tcp.h; 0 of other protocols
-}
+// Flow is one connection that the kernel tracks.
+type Flow = witness.Flow
 
 // FlowFilter chooses flows.
 type FlowFilter = desired.FlowFilter

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/testing/netnstest"
 
 	"packetwalk.dev/internal/kernel/probe"
@@ -51,27 +53,27 @@ func TestFiltersByContent(t *testing.T) {
 	ranged.SourcePort = packet.OneOf(3999, 4000, 3999)
 	wanted := inner
 	for name, c := range map[string]struct {
-		filter probe.PacketFilter
+		filter witness.PacketFilter
 		sent   [][]byte
 		want   []int // of what is sent
 	}{
-		"payload": {probe.PacketFilter{Tuple: outer, Payload: []byte("abcdefgh")},
+		"payload": {witness.PacketFilter{Tuple: outer, Payload: []byte("abcdefgh")},
 			[][]byte{[]byte("abcdxyz"), []byte("abcx"), []byte("abc")}, []int{0}},
-		"carried": {probe.PacketFilter{Tuple: outer, Carried: &wanted},
+		"carried": {witness.PacketFilter{Tuple: outer, Carried: &wanted},
 			[][]byte{carried(other, packet.SYN), carried(inner, packet.SYN), carried(inner, packet.ACK), carried(six, packet.SYN), {1, 2, 3}},
 			[]int{1}},
-		"one of several ports": {probe.PacketFilter{Tuple: outer, Carried: &ranged},
+		"one of several ports": {witness.PacketFilter{Tuple: outer, Carried: &ranged},
 			[][]byte{carried(other, packet.SYN), carried(inner, packet.RST|packet.ACK)}, []int{1}},
-		"IPv6": {probe.PacketFilter{Tuple: outer, Carried: &six}, [][]byte{carried(inner, packet.SYN), carried(six, packet.SYN)}, []int{1}},
-		"all":  {probe.PacketFilter{Tuple: outer}, [][]byte{{1}, {2}}, []int{0, 1}},
+		"IPv6": {witness.PacketFilter{Tuple: outer, Carried: &six}, [][]byte{carried(inner, packet.SYN), carried(six, packet.SYN)}, []int{1}},
+		"all":  {witness.PacketFilter{Tuple: outer}, [][]byte{{1}, {2}}, []int{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			trace, err := probe.OpenTrace(b, []probe.PacketFilter{c.filter}, nil)
+			trace, err := probe.OpenTrace(b, []witness.PacketFilter{c.filter}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer trace.Close()
-			capture, err := probe.OpenCapture(b, []probe.PacketFilter{c.filter})
+			capture, err := probe.OpenCapture(b, []witness.PacketFilter{c.filter})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -25,7 +27,7 @@ func FuzzMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := parseTrace(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: data})
 		if err == nil {
-			if n := len(GroupTrace([]TraceEvent{*e, *e})); e.Packet == nil && n != 1 || e.Packet != nil && n != 2 {
+			if n := len(witness.GroupTrace([]witness.TraceEvent{*e, *e})); e.Packet == nil && n != 1 || e.Packet != nil && n != 2 {
 				t.Errorf("%d traversals", n)
 			}
 		}
@@ -50,7 +52,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add(append(bytes.Clone(unreachable), 8, 0, 0, 0, 0, 7, 0, 1), 24)
 	f.Fuzz(func(t *testing.T, frame []byte, cut int) {
 		read := func(b []byte) packet.Packet {
-			return headers{network: b, transport: b[HeaderLength(b):]}.parse()
+			return witness.Headers{Network: b, Transport: b[witness.HeaderLength(b):]}.Parse()
 		}
 		p := read(frame)
 		_ = p.String()

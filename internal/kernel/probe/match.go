@@ -6,42 +6,12 @@ import (
 	"net/netip"
 	"slices"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/packet"
 )
-
-// PacketFilter chooses packets for a trace or a capture, as few of others' as can be: those that have the tuple, and of TCP those of them
-// that make and refuse a connection, with SYN or RST. In a tuple an address that is the zero Addr, or its family's unspecified one, and a
-// port that is the zero Port match any; ports that are spans match every number in them.
-type PacketFilter struct {
-	packet.Tuple
-	// Payload is how the payload of a datagram begins, or of an ICMP query; none for any.
-	Payload []byte
-	// Carried is what a packet of VXLAN carries; nil for anything.
-	Carried *packet.Tuple
-}
-
-// Filters choose by tuples alone.
-func Filters(tuples ...packet.Tuple) []PacketFilter {
-	filters := make([]PacketFilter, len(tuples))
-	for i, t := range tuples {
-		filters[i].Tuple = t
-	}
-	return filters
-}
-
-// Tuples are those of filters, each once.
-func Tuples(filters []PacketFilter) (tuples []packet.Tuple) {
-	seen := map[packet.Tuple]bool{}
-	for _, f := range filters {
-		if !seen[f.Tuple] {
-			seen[f.Tuple] = true
-			tuples = append(tuples, f.Tuple)
-		}
-	}
-	return tuples
-}
 
 // check is one condition on a field of a packet. Lists of them, all of which must hold, are what both a trace's rules and a capture's
 // filter are made of.
@@ -97,11 +67,11 @@ func layoutOf(t packet.Tuple) (ipLayout, error) {
 }
 
 // packets are the checks for the packets of a filter.
-func (l ipLayout) packets(f PacketFilter) ([]check, error) {
+func (l ipLayout) packets(f witness.PacketFilter) ([]check, error) {
 	checks := slices.Concat(l.begin(f.Protocol), l.tuple(atNetwork, 0, 0, f.Tuple), ofKind(0, f.Tuple))
-	if start := f.start(); len(start) > 0 {
+	if begin := start(&f); len(begin) > 0 {
 		const header = 8 // of UDP, and of an ICMP query
-		checks = append(checks, check{atTransport, header, isEqual, start})
+		checks = append(checks, check{atTransport, header, isEqual, begin})
 	}
 	if f.Carried == nil {
 		return checks, nil
@@ -111,7 +81,7 @@ func (l ipLayout) packets(f PacketFilter) ([]check, error) {
 }
 
 // start is as much of the payload as is looked at: what a register of the filters' programs has room for.
-func (f *PacketFilter) start() []byte {
+func start(f *witness.PacketFilter) []byte {
 	for _, n := range [...]int{4, 2, 1} {
 		if len(f.Payload) >= n {
 			return f.Payload[:n]

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel/netns"
@@ -25,34 +27,7 @@ type Probe struct {
 	link   int // interface by which it leaves as a frame; 0 for what a socket sends
 	// Payload is what a UDP datagram or an ICMP echo carries; random bytes unless set before Send. TCP sends none.
 	Payload []byte
-	icmp    *ICMPError // that it got
-}
-
-// Answer is what a probe's sender learnt.
-type Answer string
-
-// The answers.
-const (
-	Connected   Answer = "connected"   // TCP
-	Answered    Answer = "answered"    // UDP, ICMP: a packet came back
-	Refused     Answer = "refused"     // a TCP RST, or ICMP port unreachable
-	Unreachable Answer = "unreachable" // another ICMP error, or no route here
-	NotSent     Answer = "not sent"    // the kernel refused to send it (an OUTPUT rule dropped it, for example)
-	TimedOut    Answer = "timed out"
-)
-
-// Result is what came of a probe.
-type Result struct {
-	Tuple  packet.Tuple // as the socket has it: its source is the address that the kernel chose
-	Answer Answer
-	ICMP   *ICMPError // where an ICMP error was the answer
-	Err    error      // the socket's error; nil where it had none
-}
-
-// ICMPError is an error that a router or host sent back.
-type ICMPError struct {
-	From       netip.Addr
-	Type, Code uint8
+	icmp    *witness.ICMPError // that it got
 }
 
 // probeKind gives the socket for each protocol that a probe can have.
@@ -62,9 +37,6 @@ var probeKind = map[packet.Protocol]int{
 
 // echoRequest gives the type of the query that a probe can send (RFC 792, RFC 4443).
 var echoRequest = map[packet.Protocol]uint8{packet.ICMP: 8, packet.ICMPv6: 128}
-
-// ErrUnsendable says that no socket of the namespace can send such a packet.
-var ErrUnsendable = errors.New("no socket can send it")
 
 // Prepare makes a socket in the namespace for one packet: a TCP connection's SYN, a UDP datagram or an ICMP echo. Of the packet it
 // takes Protocol and Destination, Source and the ports (the kernel chooses where they are zero; an ICMP identifier is the source port), and
@@ -76,14 +48,14 @@ func Prepare(n *netns.Namespace, p packet.Packet) (*Probe, error) {
 	}
 	kind, ok := probeKind[p.Protocol]
 	if !ok {
-		return fail(fmt.Errorf("%w: its protocol is %s, use tcp, udp or icmp", ErrUnsendable, p.Protocol))
+		return fail(fmt.Errorf("%w: its protocol is %s, use tcp, udp or icmp", witness.ErrUnsendable, p.Protocol))
 	}
 	if p.Source.IsValid() && p.Source.Is4() != p.Destination.Is4() {
-		return fail(fmt.Errorf("%w: addresses of two families", ErrUnsendable))
+		return fail(fmt.Errorf("%w: addresses of two families", witness.ErrUnsendable))
 	}
 	query, icmp := echoRequest[p.Protocol]
 	if p.Type != 0 && p.Type != query {
-		return fail(fmt.Errorf("%w: its type is %d, use echo requests only", ErrUnsendable, p.Type))
+		return fail(fmt.Errorf("%w: its type is %d, use echo requests only", witness.ErrUnsendable, p.Type))
 	}
 	protocol, family := 0, unix.AF_INET
 	if icmp {
@@ -139,7 +111,7 @@ func (p *Probe) bind() error {
 	}
 	switch err := unix.Bind(p.fd, sockaddr(p.source(), port)); {
 	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("%w: bind: %w", ErrUnsendable, err)
+		return fmt.Errorf("%w: bind: %w", witness.ErrUnsendable, err)
 	case err != nil:
 		return os.NewSyscallError("bind", err)
 	}
@@ -198,7 +170,7 @@ func (p *Probe) Close() error { return os.NewSyscallError("close", unix.Close(p.
 
 // Send sends the packet, once, and waits for an answer until patience ends, as if at a deadline. That there was none, or a bad one, is no
 // error; that ctx has ended is. TCP repeats its SYN after a second, unless the namespace is traced ([OpenTrace]).
-func (p *Probe) Send(ctx, patience context.Context) (Result, error) {
+func (p *Probe) Send(ctx, patience context.Context) (witness.Result, error) {
 	if p.link != 0 {
 		return p.sendFrame(ctx, patience)
 	}
@@ -207,14 +179,14 @@ func (p *Probe) Send(ctx, patience context.Context) (Result, error) {
 		err = p.wait(patience)
 	}
 	if ctx.Err() != nil {
-		return Result{}, ctx.Err()
+		return witness.Result{}, ctx.Err()
 	}
 	if p.icmp == nil {
 		p.icmp, _ = p.takeError()
 	}
-	r := Result{Answer: p.answer(err), Err: err, ICMP: p.icmp}
-	if r.ICMP != nil && r.Answer == TimedOut {
-		r.Answer = Unreachable
+	r := witness.Result{Answer: p.answer(err), Err: err, ICMP: p.icmp}
+	if r.ICMP != nil && r.Answer == witness.TimedOut {
+		r.Answer = witness.Unreachable
 	}
 	if e := p.readPort(); e != nil {
 		return r, fmt.Errorf("probe %s: %w", p.tuple, e)
@@ -334,32 +306,32 @@ func (p *Probe) isAnswer(b []byte) bool {
 		return true
 	}
 	if p.tuple.Protocol == packet.ICMP {
-		b = b[HeaderLength(b):] // a raw IPv4 socket gives the IP header, too
+		b = b[witness.HeaderLength(b):] // a raw IPv4 socket gives the IP header, too
 	}
 	return len(b) >= 8 && b[0] == p.tuple.Reply().Type && binary.BigEndian.Uint16(b[4:]) == p.tuple.SourcePort.Number
 }
 
-func (p *Probe) answer(err error) Answer {
+func (p *Probe) answer(err error) witness.Answer {
 	switch {
 	case err == nil && p.tuple.Protocol == packet.TCP:
-		return Connected
+		return witness.Connected
 	case err == nil:
-		return Answered
+		return witness.Answered
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return TimedOut
+		return witness.TimedOut
 	case errors.Is(err, unix.ECONNREFUSED):
-		return Refused
+		return witness.Refused
 	case errors.Is(err, unix.ECONNRESET) && p.tuple.Protocol == packet.TCP:
-		return Connected // and reset after that; before, it would have been refused (tcp_reset)
+		return witness.Connected // and reset after that; before, it would have been refused (tcp_reset)
 	case errors.Is(err, unix.EPERM):
-		return NotSent
+		return witness.NotSent
 	}
-	return Unreachable
+	return witness.Unreachable
 }
 
 // takeError takes the ICMP error about what was sent that the socket got, if any, and tells whether it passed over such about packets of
 // others, which a raw socket gets, too (raw_icmp_error).
-func (p *Probe) takeError() (e *ICMPError, others bool) {
+func (p *Probe) takeError() (e *witness.ICMPError, others bool) {
 	for range maxErrors {
 		e, quoted := p.readError()
 		if e == nil || p.sent(quoted) {
@@ -380,7 +352,7 @@ func (p *Probe) sent(quoted []byte) bool {
 }
 
 // readError reads an ICMP error, with what it quotes from the transport header on (ip(7), IP_RECVERR).
-func (p *Probe) readError() (*ICMPError, []byte) {
+func (p *Probe) readError() (*witness.ICMPError, []byte) {
 	buf, oob := make([]byte, 256), make([]byte, 512)
 	quoted, n, _, _, err := unix.Recvmsg(p.fd, buf, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if err != nil {
@@ -399,7 +371,7 @@ func (p *Probe) readError() (*ICMPError, []byte) {
 		}
 		e := (*unix.SockExtendedErr)(unsafe.Pointer(&m.Data[0]))
 		if e.Origin == unix.SO_EE_ORIGIN_ICMP || e.Origin == unix.SO_EE_ORIGIN_ICMP6 {
-			return &ICMPError{From: offender(m.Data[size:]), Type: e.Type, Code: e.Code}, buf[:quoted]
+			return &witness.ICMPError{From: offender(m.Data[size:]), Type: e.Type, Code: e.Code}, buf[:quoted]
 		}
 	}
 	return nil, nil

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
@@ -23,19 +25,9 @@ import (
 type Capture struct {
 	file    *os.File
 	ns      *netns.Namespace
-	filters []PacketFilter
+	filters []witness.PacketFilter
 	links   map[int]linkName
 	buf     []byte
-}
-
-// Captured is one packet at one interface.
-type Captured struct {
-	Link      string        // the interface
-	Bridge    bool          // the interface is a bridge: the packet is seen at its port, too
-	Out       bool          // it leaves by the interface
-	Packet    packet.Packet // its Cast is set; interfaces are not
-	Transport []byte        // transport header and payload
-	Label     uint32        // of its IP header: see [Label]
 }
 
 // captureBuffer is the size of the socket's buffer in bytes; captureSnap how much of each packet is copied.
@@ -46,7 +38,7 @@ const (
 
 // OpenCapture captures the packets in the namespace that one of the filters chooses, and the ICMP errors about them; without any every IP
 // packet. It goes on until Close.
-func OpenCapture(n *netns.Namespace, filters []PacketFilter) (*Capture, error) {
+func OpenCapture(n *netns.Namespace, filters []witness.PacketFilter) (*Capture, error) {
 	fail := func(err error) (*Capture, error) { return nil, fmt.Errorf("capture in %s: %w", n.Path(), err) }
 	links, err := linkNames(n)
 	if err != nil {
@@ -140,15 +132,15 @@ func (c *Capture) Pending() bool {
 // Read waits for the next packet, in the order in which the kernel met them: time stamps would tell less, because a packet that came before
 // the kernel had begun to stamp gets that of its reading (net/socket.c: __sock_recv_timestamp). Its error is that of the context when that
 // ends first.
-func (c *Capture) Read(ctx context.Context) (Captured, error) {
+func (c *Capture) Read(ctx context.Context) (witness.Captured, error) {
 	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
-		return Captured{}, fmt.Errorf("read capture: %w", err)
+		return witness.Captured{}, fmt.Errorf("read capture: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	raw, err := c.file.SyscallConn()
 	if err != nil {
-		return Captured{}, fmt.Errorf("read capture: %w", err)
+		return witness.Captured{}, fmt.Errorf("read capture: %w", err)
 	}
 	for ctx.Err() == nil {
 		got, err := c.receive(raw)
@@ -158,20 +150,20 @@ func (c *Capture) Read(ctx context.Context) (Captured, error) {
 		case errors.Is(err, unix.ENETDOWN): // an interface went down: nothing to read
 			continue
 		case err != nil:
-			return Captured{}, fmt.Errorf("read capture: %w", err)
+			return witness.Captured{}, fmt.Errorf("read capture: %w", err)
 		}
-		if len(c.filters) == 0 || slices.ContainsFunc(c.filters, func(f PacketFilter) bool { return f.chooses(&got) }) {
+		if len(c.filters) == 0 || slices.ContainsFunc(c.filters, func(f witness.PacketFilter) bool { return chooses(&f, &got) }) {
 			return got, nil
 		}
 	}
-	return Captured{}, ctx.Err()
+	return witness.Captured{}, ctx.Err()
 }
 
 type reader interface {
 	Read(func(fd uintptr) (done bool)) error
 }
 
-func (c *Capture) receive(raw reader) (Captured, error) {
+func (c *Capture) receive(raw reader) (witness.Captured, error) {
 	var n int
 	var from unix.Sockaddr
 	var failed error
@@ -180,20 +172,20 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 		return failed != unix.EAGAIN && failed != unix.EINTR
 	})
 	if err := errors.Join(err, failed); err != nil {
-		return Captured{}, err
+		return witness.Captured{}, err
 	}
 	link, ok := from.(*unix.SockaddrLinklayer)
 	if !ok {
-		return Captured{}, fmt.Errorf("unexpected address %T", from)
+		return witness.Captured{}, fmt.Errorf("unexpected address %T", from)
 	}
 	at := c.link(link.Ifindex)
-	got := Captured{Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING}
-	h := headers{network: bytes.Clone(c.buf[:n])}
+	got := witness.Captured{Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING}
+	h := witness.Headers{Network: bytes.Clone(c.buf[:n])}
 	if hasEther(link.Hatype) && n >= 14 {
-		h.link, h.network = h.network[:14], h.network[14:]
+		h.Link, h.Network = h.Network[:14], h.Network[14:]
 	}
-	h.transport = h.network[HeaderLength(h.network):]
-	got.Packet, got.Transport, got.Label = h.parse(), h.transport, Label(h.network)
+	h.Transport = h.Network[witness.HeaderLength(h.Network):]
+	got.Packet, got.Transport, got.Label = h.Parse(), h.Transport, witness.Label(h.Network)
 	got.Packet.Cast = casts[link.Pkttype]
 	return got, nil
 }
@@ -213,17 +205,17 @@ func (c *Capture) link(index int) linkName {
 }
 
 // chooses tells whether the packet, or what it is an error about, is one of the filter's.
-func (f *PacketFilter) chooses(c *Captured) bool {
+func chooses(f *witness.PacketFilter, c *witness.Captured) bool {
 	if c.Packet.About != nil && within(*c.Packet.About, f.Tuple) {
 		return true
 	}
-	if !chosen(&c.Packet, f.Tuple) || !bytes.HasPrefix(c.Transport[min(8, len(c.Transport)):], f.start()) {
+	if !chosen(&c.Packet, f.Tuple) || !bytes.HasPrefix(c.Transport[min(8, len(c.Transport)):], start(f)) {
 		return false
 	}
 	if f.Carried == nil {
 		return true
 	}
-	inner, _, ok := Decapsulate(c.Transport)
+	inner, _, ok := witness.Decapsulate(c.Transport)
 	return ok && chosen(&inner, *f.Carried)
 }
 

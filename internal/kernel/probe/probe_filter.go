@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
@@ -18,7 +20,7 @@ const maxFilter = 4096
 
 // setCaptureFilter lets a socket have what the filters choose. Where there are more than a program, or the socket's memory
 // (net.core.optmem_max), has room for, it looks at protocols only, and of TCP at SYN and RST; a Capture looks at every packet again.
-func setCaptureFilter(fd int, filters []PacketFilter) error {
+func setCaptureFilter(fd int, filters []witness.PacketFilter) error {
 	exact, err := captureFilter(filters)
 	if err != nil {
 		return err
@@ -28,7 +30,7 @@ func setCaptureFilter(fd int, filters []PacketFilter) error {
 			return err
 		}
 	}
-	coarse, err := protocolFilter(Tuples(filters))
+	coarse, err := protocolFilter(witness.Tuples(filters))
 	if err != nil {
 		return err
 	}
@@ -36,7 +38,7 @@ func setCaptureFilter(fd int, filters []PacketFilter) error {
 }
 
 // captureFilter lets pass what the filters choose; without any, what is IP.
-func captureFilter(filters []PacketFilter) ([]bpf.RawInstruction, error) {
+func captureFilter(filters []witness.PacketFilter) ([]bpf.RawInstruction, error) {
 	var program []bpf.Instruction
 	if len(filters) == 0 {
 		for _, layout := range []ipLayout{ipv4Layout, ipv6Layout} {

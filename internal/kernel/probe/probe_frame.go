@@ -10,6 +10,8 @@ import (
 	"hash/crc32"
 	"os"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel/netns"
@@ -25,7 +27,7 @@ func PrepareFrame(n *netns.Namespace, link string, p packet.Packet) (*Probe, err
 		return nil, fmt.Errorf("prepare %s out of %s in %s: %w", p.Tuple, link, n.Path(), err)
 	}
 	if !p.Protocol.HasPorts() && echoRequest[p.Protocol] == 0 || !p.Source.IsValid() || p.Source.Is4() != p.Destination.Is4() {
-		return fail(ErrUnsendable)
+		return fail(witness.ErrUnsendable)
 	}
 	h, err := n.Handle()
 	if err != nil {
@@ -55,12 +57,12 @@ func PrepareFrame(n *netns.Namespace, link string, p packet.Packet) (*Probe, err
 }
 
 // sendFrame sends the frame and lets the patience pass.
-func (p *Probe) sendFrame(ctx, patience context.Context) (Result, error) {
+func (p *Probe) sendFrame(ctx, patience context.Context) (witness.Result, error) {
 	if err := unix.Sendto(p.fd, p.frame(), 0, &unix.SockaddrLinklayer{Ifindex: p.link}); err != nil {
-		return Result{}, os.NewSyscallError("send", err)
+		return witness.Result{}, os.NewSyscallError("send", err)
 	}
 	<-patience.Done()
-	return Result{Tuple: p.tuple, Answer: TimedOut}, ctx.Err()
+	return witness.Result{Tuple: p.tuple, Answer: witness.TimedOut}, ctx.Err()
 }
 
 // frame is the Ethernet frame.

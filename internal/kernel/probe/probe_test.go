@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/testing/netnstest"
 
 	"golang.org/x/sys/unix"
@@ -50,22 +52,22 @@ iptables-nft -A INPUT -p tcp --dport 83 -j REJECT --reject-with tcp-reset
 	for _, c := range []struct {
 		protocol    packet.Protocol
 		destination string
-		answer      probe.Answer
+		answer      witness.Answer
 		icmp        string
 	}{
-		{packet.TCP, "10.9.0.2:80", probe.Connected, ""},
-		{packet.TCP, "[fd00::2]:80", probe.Connected, ""},
-		{packet.TCP, "[fd00::2]:81", probe.Refused, ""},
-		{packet.TCP, "10.9.0.2:81", probe.TimedOut, ""},
-		{packet.TCP, "10.9.0.2:83", probe.Refused, ""},
-		{packet.TCP, "10.10.0.1:80", probe.Unreachable, ""}, // no route
-		{packet.UDP, "10.9.0.2:7", probe.Answered, ""},
-		{packet.UDP, "10.9.0.2:8", probe.Refused, "10.9.0.2 3/3"},
-		{packet.UDP, "10.9.0.2:82", probe.Unreachable, "10.9.0.2 3/13"},
-		{packet.UDP, "10.9.0.2:84", probe.NotSent, ""},
-		{packet.UDP, "[fd00::2]:8", probe.Refused, "fd00::2 1/4"},
-		{packet.ICMP, "10.9.0.2:0", probe.Answered, ""},
-		{packet.ICMPv6, "[fd00::2]:0", probe.Answered, ""},
+		{packet.TCP, "10.9.0.2:80", witness.Connected, ""},
+		{packet.TCP, "[fd00::2]:80", witness.Connected, ""},
+		{packet.TCP, "[fd00::2]:81", witness.Refused, ""},
+		{packet.TCP, "10.9.0.2:81", witness.TimedOut, ""},
+		{packet.TCP, "10.9.0.2:83", witness.Refused, ""},
+		{packet.TCP, "10.10.0.1:80", witness.Unreachable, ""}, // no route
+		{packet.UDP, "10.9.0.2:7", witness.Answered, ""},
+		{packet.UDP, "10.9.0.2:8", witness.Refused, "10.9.0.2 3/3"},
+		{packet.UDP, "10.9.0.2:82", witness.Unreachable, "10.9.0.2 3/13"},
+		{packet.UDP, "10.9.0.2:84", witness.NotSent, ""},
+		{packet.UDP, "[fd00::2]:8", witness.Refused, "fd00::2 1/4"},
+		{packet.ICMP, "10.9.0.2:0", witness.Answered, ""},
+		{packet.ICMPv6, "[fd00::2]:0", witness.Answered, ""},
 	} {
 		t.Run(fmt.Sprintf("%s %s", c.protocol, c.destination), func(t *testing.T) {
 			to := netip.MustParseAddrPort(c.destination)
@@ -78,14 +80,14 @@ iptables-nft -A INPUT -p tcp --dport 83 -j REJECT --reject-with tcp-reset
 			if r.Answer != c.answer || icmp != c.icmp {
 				t.Errorf("%s (%v), ICMP %q, want %s, %q", r.Answer, r.Err, icmp, c.answer, c.icmp)
 			}
-			if source := r.Tuple.Source.String(); c.answer == probe.Connected && source != "10.9.0.1" && source != "fd00::1" {
+			if source := r.Tuple.Source.String(); c.answer == witness.Connected && source != "10.9.0.1" && source != "fd00::1" {
 				t.Errorf("local tuple %s", r.Tuple)
 			}
 		})
 	}
 }
 
-func send(t testing.TB, ns *netns.Namespace, p packet.Packet) probe.Result {
+func send(t testing.TB, ns *netns.Namespace, p packet.Packet) witness.Result {
 	t.Helper()
 	sent, err := probe.Prepare(ns, p)
 	if err != nil {
@@ -113,7 +115,7 @@ func TestProbeGivenHeader(t *testing.T) {
 	netnstest.Script(t, a, "ip addr add 10.9.0.7/24 dev eth0")
 	p := packet.Packet{Tuple: tcpTuple("10.9.0.7:4711", "10.9.0.2:80"), TTL: 33, TOS: 0x48}
 	c := openCapture(t, b, p.Tuple)
-	if r := send(t, a, p); r.Answer != probe.Refused {
+	if r := send(t, a, p); r.Answer != witness.Refused {
 		t.Errorf("%+v", r)
 	}
 	got := readCapture(t, c)
@@ -137,7 +139,7 @@ func TestCaptureOfMany(t *testing.T) {
 		c := openCapture(t, b, append(tuples, named)...)
 		send(t, a, packet.Packet{Tuple: named})
 		send(t, a, packet.Packet{Tuple: tcpTuple(fmt.Sprintf("10.9.0.7:%d", 5000+i), "10.9.0.2:80")})
-		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p probe.Captured) bool {
+		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p witness.Captured) bool {
 			return p.Packet.SourcePort != named.SourcePort && p.Packet.DestinationPort != named.SourcePort
 		}) {
 			t.Errorf("with %d: %+v", n, got)
@@ -157,7 +159,7 @@ func TestProbeErrors(t *testing.T) {
 		"not an echo": {packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 13, Destination: netip.MustParseAddr("10.9.0.2")}},
 			nil},
 	} {
-		if _, err := probe.Prepare(a, c.p); !errors.Is(err, probe.ErrUnsendable) || c.is != nil && !errors.Is(err, c.is) {
+		if _, err := probe.Prepare(a, c.p); !errors.Is(err, witness.ErrUnsendable) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -175,7 +177,7 @@ func TestProbeErrors(t *testing.T) {
 
 func openCapture(t testing.TB, ns *netns.Namespace, tuples ...packet.Tuple) *probe.Capture {
 	t.Helper()
-	c, err := probe.OpenCapture(ns, probe.Filters(tuples...))
+	c, err := probe.OpenCapture(ns, witness.Filters(tuples...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +186,9 @@ func openCapture(t testing.TB, ns *netns.Namespace, tuples ...packet.Tuple) *pro
 }
 
 // readCapture reads until nothing has come for 100 ms.
-func readCapture(t testing.TB, c *probe.Capture) []probe.Captured {
+func readCapture(t testing.TB, c *probe.Capture) []witness.Captured {
 	t.Helper()
-	var all []probe.Captured
+	var all []witness.Captured
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		got, err := c.Read(ctx)
@@ -247,7 +249,7 @@ func TestTraceDropsRepeats(t *testing.T) {
 	a, b := netnstest.Pair(t)
 	netnstest.Script(t, b, "iptables-nft -A INPUT -p tcp --dport 80 -j DROP")
 	tuple := tcpTuple("10.9.0.1:4711", "10.9.0.2:80")
-	trace, err := probe.OpenTrace(a, probe.Filters(tuple), []packet.Tuple{tuple})
+	trace, err := probe.OpenTrace(a, witness.Filters(tuple), []packet.Tuple{tuple})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +262,7 @@ func TestTraceDropsRepeats(t *testing.T) {
 	defer sender.Close()
 	patience, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
-	if r, err := sender.Send(t.Context(), patience); err != nil || r.Answer != probe.TimedOut {
+	if r, err := sender.Send(t.Context(), patience); err != nil || r.Answer != witness.TimedOut {
 		t.Fatal(r, err)
 	}
 	if got := readCapture(t, c); len(got) != 1 {
@@ -318,7 +320,7 @@ func TestFrames(t *testing.T) {
 			capture := openCapture(t, b, sender.Tuple())
 			patience, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			if r, err := sender.Send(t.Context(), patience); err != nil || r.Answer != probe.TimedOut {
+			if r, err := sender.Send(t.Context(), patience); err != nil || r.Answer != witness.TimedOut {
 				t.Errorf("%+v, %v", r, err)
 			}
 			got := readCapture(t, capture)
@@ -328,7 +330,7 @@ func TestFrames(t *testing.T) {
 			}
 		})
 	}
-	if _, err := probe.PrepareFrame(a, "eth0", packet.Packet{Tuple: tcpTuple("", "10.9.0.2:80")}); !errors.Is(err, probe.ErrUnsendable) {
+	if _, err := probe.PrepareFrame(a, "eth0", packet.Packet{Tuple: tcpTuple("", "10.9.0.2:80")}); !errors.Is(err, witness.ErrUnsendable) {
 		t.Errorf("without a source: %v", err)
 	}
 }

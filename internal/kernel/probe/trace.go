@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -31,38 +33,7 @@ type Trace struct {
 	events  *netlink.Conn // of the multicast group
 	owner   *netlink.Conn // of the tables that switch tracing on
 	table   string
-	pending []TraceEvent
-}
-
-// TraceKind tells what an event reports (enum nft_trace_types).
-type TraceKind string
-
-// The kinds. A TraceReturn is the end of a chain that was jumped to, without a rule that said so.
-const (
-	TraceEntered TraceKind = "entered" // the trace's own rule switched tracing on: the packet came into the namespace, or was sent in it
-	TraceRule    TraceKind = "rule"
-	TracePolicy  TraceKind = "policy"
-	TraceReturn  TraceKind = "return"
-)
-
-// TraceEvent is one rule that matched, or one chain's end.
-type TraceEvent struct {
-	// ID is the same for all events of one packet buffer. The kernel reuses it, and gives a new one when the packet changes its input
-	// interface (from a bridge's port to the bridge): see [GroupTrace].
-	ID      uint32
-	Family  string // of the table: "ip", "ip6", "inet", "bridge", "arp", "netdev"
-	Table   string
-	Chain   string
-	Handle  uint64 // of the rule; 0 for TracePolicy and TraceReturn
-	Kind    TraceKind
-	Verdict string // "accept", "drop", "continue", "return", "jump", "goto", "stolen", "queue", "repeat", "break"
-	Target  string // chain of a jump or goto
-	Mark    uint32 // after the rule
-	// Packet is as it was when the base chain was called; nil in all events of a base chain but the first. Its interfaces are not named.
-	Packet *packet.Packet
-	// Transport is the beginning of the transport header, as it was then: 20 bytes or less.
-	Transport []byte
-	Label     uint32 // of its IP header: see [Label]
+	pending []witness.TraceEvent
 }
 
 // traceBuffer is the size of the socket's buffer in bytes: an event takes about 1 kB of it, a packet makes some 10 to 100 a machine.
@@ -100,7 +71,7 @@ func logsTraces(n *netns.Namespace) bool {
 // tuples in about: of an error's quotation an event does not show enough to tell. Until Close the namespace's own repeated SYNs are
 // dropped, which TCP sends when a second has gone by, with those of the tuples in about that have a destination and both ports exactly: of
 // one connection. The error is [ErrTraceLogged] where the kernel would write the packets into its log.
-func OpenTrace(n *netns.Namespace, filters []PacketFilter, about []packet.Tuple) (*Trace, error) {
+func OpenTrace(n *netns.Namespace, filters []witness.PacketFilter, about []packet.Tuple) (*Trace, error) {
 	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.Path(), err) }
 	if logsTraces(n) {
 		return fail(ErrTraceLogged)
@@ -139,7 +110,7 @@ func (t *Trace) Close() error {
 
 // Read waits for the next event. Its error is that of the context when that ends first, and errTraceLost where events are missing; reading
 // may go on after it.
-func (t *Trace) Read(ctx context.Context) (TraceEvent, error) {
+func (t *Trace) Read(ctx context.Context) (witness.TraceEvent, error) {
 	for {
 		if len(t.pending) > 0 {
 			e := t.pending[0]
@@ -147,7 +118,7 @@ func (t *Trace) Read(ctx context.Context) (TraceEvent, error) {
 			return e, nil
 		}
 		if err := t.receive(ctx); err != nil {
-			return TraceEvent{}, err
+			return witness.TraceEvent{}, err
 		}
 	}
 }
@@ -201,16 +172,16 @@ func (t *Trace) receive(ctx context.Context) error {
 }
 
 // wanted turns the event of an own rule into TraceEntered, and leaves out what the tables of other traces do.
-func (t *Trace) wanted(e *TraceEvent) bool {
+func (t *Trace) wanted(e *witness.TraceEvent) bool {
 	if e.Table == t.table {
-		e.Kind = TraceEntered
+		e.Kind = witness.TraceEntered
 		return true
 	}
-	return !IsTraceTable(e.Table)
+	return !witness.IsTraceTable(e.Table)
 }
 
-var traceKinds = map[uint32]TraceKind{
-	unix.NFT_TRACETYPE_POLICY: TracePolicy, unix.NFT_TRACETYPE_RETURN: TraceReturn, unix.NFT_TRACETYPE_RULE: TraceRule,
+var traceKinds = map[uint32]witness.TraceKind{
+	unix.NFT_TRACETYPE_POLICY: witness.TracePolicy, unix.NFT_TRACETYPE_RETURN: witness.TraceReturn, unix.NFT_TRACETYPE_RULE: witness.TraceRule,
 }
 
 func familyName(f uint8) string {
@@ -221,7 +192,7 @@ func familyName(f uint8) string {
 }
 
 // parseTrace reads an NFT_MSG_TRACE message; nil for other messages.
-func parseTrace(m netlink.Message) (*TraceEvent, error) {
+func parseTrace(m netlink.Message) (*witness.TraceEvent, error) {
 	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE {
 		return nil, nil
 	}
@@ -233,30 +204,30 @@ func parseTrace(m netlink.Message) (*TraceEvent, error) {
 		return nil, err
 	}
 	ad.ByteOrder = binary.BigEndian
-	e := &TraceEvent{Family: familyName(m.Data[0])}
-	var h headers
+	e := &witness.TraceEvent{Family: familyName(m.Data[0])}
+	var h witness.Headers
 	for ad.Next() {
-		e.read(ad, &h)
+		readEvent(e, ad, &h)
 	}
 	if err := ad.Err(); err != nil {
 		return nil, err
 	}
-	if e.Kind == TraceRule && e.Handle == 0 {
-		e.Kind = TraceReturn // Linux 6 reports a chain's end as a rule that continues, without a handle
+	if e.Kind == witness.TraceRule && e.Handle == 0 {
+		e.Kind = witness.TraceReturn // Linux 6 reports a chain's end as a rule that continues, without a handle
 	}
-	if !hasEther(h.linkType) {
-		h.link = nil
+	if !hasEther(h.LinkType) {
+		h.Link = nil
 	}
-	if h.network != nil {
-		p := h.parse()
+	if h.Network != nil {
+		p := h.Parse()
 		p.Mark = e.Mark
-		e.Packet, e.Transport, e.Label = &p, h.transport, Label(h.network)
+		e.Packet, e.Transport, e.Label = &p, h.Transport, witness.Label(h.Network)
 	}
 	return e, nil
 }
 
 // read takes one attribute (enum nft_trace_attributes).
-func (e *TraceEvent) read(ad *netlink.AttributeDecoder, h *headers) {
+func readEvent(e *witness.TraceEvent, ad *netlink.AttributeDecoder, h *witness.Headers) {
 	switch ad.Type() {
 	case unix.NFTA_TRACE_ID:
 		e.ID = ad.Uint32()
@@ -269,26 +240,26 @@ func (e *TraceEvent) read(ad *netlink.AttributeDecoder, h *headers) {
 	case unix.NFTA_TRACE_TYPE:
 		kind := ad.Uint32()
 		if e.Kind = traceKinds[kind]; e.Kind == "" {
-			e.Kind = TraceKind("type " + strconv.Itoa(int(kind)))
+			e.Kind = witness.TraceKind("type " + strconv.Itoa(int(kind)))
 		}
 	case unix.NFTA_TRACE_VERDICT:
-		ad.Nested(e.readVerdict)
+		ad.Nested(func(ad *netlink.AttributeDecoder) error { return readVerdict(e, ad) })
 	case unix.NFTA_TRACE_POLICY:
 		e.Verdict = verdictName(int32(ad.Uint32()))
 	case unix.NFTA_TRACE_MARK:
 		e.Mark = ad.Uint32()
 	case unix.NFTA_TRACE_IIFTYPE:
-		h.linkType = ad.Uint16()
+		h.LinkType = ad.Uint16()
 	case unix.NFTA_TRACE_LL_HEADER:
-		h.link = ad.Bytes()
+		h.Link = ad.Bytes()
 	case unix.NFTA_TRACE_NETWORK_HEADER:
-		h.network = ad.Bytes()
+		h.Network = ad.Bytes()
 	case unix.NFTA_TRACE_TRANSPORT_HEADER:
-		h.transport = ad.Bytes()
+		h.Transport = ad.Bytes()
 	}
 }
 
-func (e *TraceEvent) readVerdict(ad *netlink.AttributeDecoder) error {
+func readVerdict(e *witness.TraceEvent, ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case unix.NFTA_VERDICT_CODE:
@@ -317,33 +288,7 @@ func verdictName(code int32) string {
 	return strconv.Itoa(int(code))
 }
 
-// Traversal is one packet's way through one base chain and the chains it jumps to: what one call of a netfilter hook did.
-type Traversal struct {
-	Packet    packet.Packet // as the base chain got it; the zero Packet where the kernel did not say
-	Transport []byte        // beginning of its transport header
-	Events    []TraceEvent
-}
-
-// GroupTrace puts the events of one namespace, in the order in which they were read, into traversals, in the order of their first events.
-// An event that has a packet begins one; those that follow with the same ID belong to it.
-func GroupTrace(events []TraceEvent) []Traversal {
-	var all []*Traversal
-	open := map[uint32]*Traversal{}
-	for _, e := range events {
-		t := open[e.ID]
-		if t == nil || e.Packet != nil {
-			t = &Traversal{Transport: e.Transport}
-			if e.Packet != nil {
-				t.Packet = *e.Packet
-			}
-			open[e.ID] = t
-			all = append(all, t)
-		}
-		t.Events = append(t.Events, e)
-	}
-	grouped := make([]Traversal, len(all))
-	for i, t := range all {
-		grouped[i] = *t
-	}
-	return grouped
+// hasEther tells whether an interface's frames have an Ethernet header.
+func hasEther(linkType uint16) bool {
+	return linkType == unix.ARPHRD_ETHER || linkType == unix.ARPHRD_LOOPBACK
 }

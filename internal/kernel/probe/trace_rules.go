@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"packetwalk.dev/internal/model/witness"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -17,13 +18,10 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// IsTraceTable tells whether a table's name is that of a trace: its rules are no part of what the namespace filters with.
-func IsTraceTable(name string) bool { return strings.HasPrefix(name, nf.TraceTable) }
-
 func newTraceTable() string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return nf.TraceTable + hex.EncodeToString(b[:])
+	return witness.TraceTable + hex.EncodeToString(b[:])
 }
 
 // tracePriority is before every chain that the kernel's headers name: NF_IP_PRI_RAW_BEFORE_DEFRAG is -450, NF_BR_PRI_NAT_DST_BRIDGED -300.
@@ -37,7 +35,7 @@ var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket: for frames that never reach a hook of IP
 // one more where the namespace has a bridge. Elsewhere the kernel would load its modules of bridges for it.
-func addTraceRules(c *netlink.Conn, table string, filters []PacketFilter, about []packet.Tuple, bridges bool) error {
+func addTraceRules(c *netlink.Conn, table string, filters []witness.PacketFilter, about []packet.Tuple, bridges bool) error {
 	if len(filters)+len(about) == 0 {
 		return errors.New("no packets to trace were named")
 	}
@@ -61,7 +59,7 @@ func addTraceRules(c *netlink.Conn, table string, filters []PacketFilter, about 
 		}
 		rules = append(rules, live("traces errors about it", layout.errors(t), startTracing))
 		if ofOneConnection(t) {
-			checks, _ := layout.packets(PacketFilter{Tuple: t}) // there is nothing carried that could be wrong
+			checks, _ := layout.packets(witness.PacketFilter{Tuple: t}) // there is nothing carried that could be wrong
 			repeats = append(repeats, live("its SYN leaves once", checks, dropRepeats))
 		}
 	}
@@ -79,9 +77,9 @@ func addTraceRules(c *netlink.Conn, table string, filters []PacketFilter, about 
 }
 
 // guards let at once pass what no filter chooses: every packet of the namespace comes by, and there may be hundreds of filters.
-func guards(filters []PacketFilter, about []packet.Tuple) []nf.Rule {
+func guards(filters []witness.PacketFilter, about []packet.Tuple) []nf.Rule {
 	protocols := []packet.Protocol{packet.ICMP, packet.ICMPv6}
-	for _, t := range slices.Concat(Tuples(filters), about) {
+	for _, t := range slices.Concat(witness.Tuples(filters), about) {
 		if !slices.Contains(protocols, t.Protocol) {
 			protocols = append(protocols, t.Protocol)
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
 	"packetwalk.dev/internal/testing/netnstest"
 
 	"packetwalk.dev/internal/kernel/netns"
@@ -24,7 +26,7 @@ import (
 
 func openTrace(t testing.TB, ns *netns.Namespace, tuples ...packet.Tuple) *probe.Trace {
 	t.Helper()
-	trace, err := probe.OpenTrace(ns, probe.Filters(tuples...), tuples)
+	trace, err := probe.OpenTrace(ns, witness.Filters(tuples...), tuples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,9 +35,9 @@ func openTrace(t testing.TB, ns *netns.Namespace, tuples ...packet.Tuple) *probe
 }
 
 // readTrace reads until nothing has come for 150 ms.
-func readTrace(t testing.TB, trace *probe.Trace) []probe.TraceEvent {
+func readTrace(t testing.TB, trace *probe.Trace) []witness.TraceEvent {
 	t.Helper()
-	var events []probe.TraceEvent
+	var events []witness.TraceEvent
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 		e, err := trace.Read(ctx)
@@ -50,11 +52,11 @@ func readTrace(t testing.TB, trace *probe.Trace) []probe.TraceEvent {
 	}
 }
 
-func lines(events []probe.TraceEvent) []string {
+func lines(events []witness.TraceEvent) []string {
 	var all []string
 	for _, e := range events {
 		line := fmt.Sprintf("%s %s %s %s %s", e.Family, e.Table, e.Chain, e.Kind, e.Verdict)
-		if e.Kind == probe.TraceEntered {
+		if e.Kind == witness.TraceEntered {
 			line = fmt.Sprintf("%s entered %s", e.Family, e.Chain)
 		}
 		if e.Target != "" {
@@ -229,7 +231,7 @@ func TestTraceBadTuples(t *testing.T) {
 	ns := netnstest.Create(t, t.TempDir()+"/a")
 	mixed := packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.9.0.2"), Destination: netip.MustParseAddr("fd00::1")}
 	for _, tuples := range [][]packet.Tuple{nil, {mixed}} {
-		if _, err := probe.OpenTrace(ns, probe.Filters(tuples...), tuples); err == nil {
+		if _, err := probe.OpenTrace(ns, witness.Filters(tuples...), tuples); err == nil {
 			t.Errorf("no error for %v", tuples)
 		}
 	}
@@ -299,7 +301,7 @@ iptables-nft -A FORWARD -m physdev --physdev-in port0 -j ACCEPT
 		if e.Packet != nil && (e.Packet.DestinationPort.Number != 7 || e.Packet.Frame.Source.IsZero() || e.Packet.TTL != 64) {
 			t.Errorf("packet %+v", e.Packet)
 		}
-		line, _, _ := strings.Cut(lines([]probe.TraceEvent{e})[0], " |")
+		line, _, _ := strings.Cut(lines([]witness.TraceEvent{e})[0], " |")
 		got = append(got, line)
 	}
 	want := []string{
@@ -313,7 +315,7 @@ iptables-nft -A FORWARD -m physdev --physdev-in port0 -j ACCEPT
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if groups := probe.GroupTrace(events); len(groups) != 4 || len(groups[1].Events) != 3 {
+	if groups := witness.GroupTrace(events); len(groups) != 4 || len(groups[1].Events) != 3 {
 		t.Errorf("%d traversals", len(groups))
 	}
 }

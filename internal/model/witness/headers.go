@@ -1,40 +1,33 @@
-package probe
+package witness
 
 import (
 	"encoding/binary"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"packetwalk.dev/internal/model/packet"
 )
 
-// headers are the bytes of one packet, each slice from the beginning of that header and possibly cut.
-type headers struct {
-	link, network, transport []byte
-	linkType                 uint16 // of the interface (ARPHRD_…, include/uapi/linux/if_arp.h)
+// Headers are the bytes of one packet, each slice from the beginning of that header and possibly cut.
+type Headers struct {
+	Link, Network, Transport []byte
+	LinkType                 uint16 // of the interface (ARPHRD_…, include/uapi/linux/if_arp.h)
 }
 
-// hasEther tells whether an interface's frames have an Ethernet header.
-func hasEther(linkType uint16) bool {
-	return linkType == unix.ARPHRD_ETHER || linkType == unix.ARPHRD_LOOPBACK
-}
-
-// parse reads what there is. What is cut off stays zero.
-func (h headers) parse() packet.Packet {
+// Parse reads what there is. What is cut off stays zero.
+func (h Headers) Parse() packet.Packet {
 	var p packet.Packet
-	if len(h.link) >= 14 {
-		copy(p.Frame.Destination[:], h.link)
-		copy(p.Frame.Source[:], h.link[6:])
-		p.Frame.Type = packet.EtherType(binary.BigEndian.Uint16(h.link[12:]))
+	if len(h.Link) >= 14 {
+		copy(p.Frame.Destination[:], h.Link)
+		copy(p.Frame.Source[:], h.Link[6:])
+		p.Frame.Type = packet.EtherType(binary.BigEndian.Uint16(h.Link[12:]))
 	}
-	switch parseIP(&p, h.network) {
+	switch parseIP(&p, h.Network) {
 	case packet.ICMP, packet.ICMPv6:
-		parseICMP(&p, h.transport)
+		parseICMP(&p, h.Transport)
 	default:
-		parsePorts(&p.Tuple, h.transport)
-		if p.Protocol == packet.TCP && len(h.transport) >= 14 {
-			p.TCPFlags = packet.TCPFlags(h.transport[13])
+		parsePorts(&p.Tuple, h.Transport)
+		if p.Protocol == packet.TCP && len(h.Transport) >= 14 {
+			p.TCPFlags = packet.TCPFlags(h.Transport[13])
 		}
 	}
 	return p
@@ -48,10 +41,10 @@ func Decapsulate(transport []byte) (p packet.Packet, rest []byte, ok bool) {
 	if len(transport) < udp+vxlan+ether || transport[udp] != known {
 		return p, nil, false
 	}
-	h := headers{link: transport[udp+vxlan:][:ether], network: transport[udp+vxlan+ether:]}
-	h.transport = h.network[HeaderLength(h.network):]
-	p = h.parse()
-	return p, h.transport, p.Source.IsValid()
+	h := Headers{Link: transport[udp+vxlan:][:ether], Network: transport[udp+vxlan+ether:]}
+	h.Transport = h.Network[HeaderLength(h.Network):]
+	p = h.Parse()
+	return p, h.Transport, p.Source.IsValid()
 }
 
 // parseIP reads an IPv4 or IPv6 header and returns the transport protocol.
@@ -112,7 +105,7 @@ func Label(b []byte) uint32 {
 	return 0
 }
 
-// HeaderLength is the length of the IP header that b begins with, at most that of b. IPv6's extension headers are not followed.
+// HeaderLength is the length of the IP header that b begins with, at most that of b. IPv6's extension Headers are not followed.
 func HeaderLength(b []byte) int {
 	n := 40
 	if len(b) > 0 && b[0]>>4 == 4 {

@@ -1,8 +1,10 @@
-package probe
+// Package witness holds what a kernel says of packets: the answers to a probe, frames on links, traces of rules, and connections.
+package witness
 
 import (
 	"errors"
 	"net/netip"
+	"strings"
 
 	"packetwalk.dev/internal/model/packet"
 )
@@ -141,3 +143,19 @@ func GroupTrace(events []TraceEvent) []Traversal {
 	return grouped
 }
 
+// Flow is one connection that the kernel tracks: the tuple of its first packet, and the one that replies are expected to have.
+type Flow struct {
+	Protocol                      uint8 // IPPROTO_…
+	Source, Destination           netip.AddrPort
+	ReplySource, ReplyDestination netip.AddrPort
+	Mark                          uint32
+	Status                        uint32 // IPS_… bits, include/uapi/linux/netfilter/nf_conntrack_common.h
+	TimeoutSeconds                uint32
+	TCPState                      uint8 // TCP_CONNTRACK_…, include/uapi/linux/netfilter/nf_conntrack_tcp.h; 0 of other protocols
+}
+
+// TraceTable begins the names of the tables by which packets are traced.
+const TraceTable = "packetwalk-trace-"
+
+// IsTraceTable reports whether a table is one by which packets are traced: its rules are no part of what a namespace filters with.
+func IsTraceTable(name string) bool { return strings.HasPrefix(name, TraceTable) }

@@ -5,9 +5,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TraceTable begins the names of the tables by which packets are traced: their rules are no part of what a namespace filters with.
-const TraceTable = "packetwalk-trace-"
-
 // Table names a table. Its methods give the messages that change it, for a batch.
 type Table struct {
 	Family uint8 // unix.NFPROTO_IPV4 or NFPROTO_IPV6

@@ -1,26 +1,28 @@
-package proof
+// Package local sends and sees packets in network namespaces of this machine, for package proof.
+package local
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/model/witness"
+
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/kernel/ruleset"
-	"packetwalk.dev/internal/model/packet"
 )
 
-// Local is the place of a host whose namespace is on this machine.
-func Local(ns *netns.Namespace) Place { return local{ns} }
+// Place returns the place of a host whose namespace is on this machine.
+func Place(ns *netns.Namespace) proof.Place { return place{ns} }
 
-type local struct{ ns *netns.Namespace }
+type place struct{ ns *netns.Namespace }
 
-func (l local) Prepare(_ context.Context, s Sending) (Sender, error) {
+func (l place) Prepare(_ context.Context, s proof.Sending) (proof.Sender, error) {
 	var p *probe.Probe
 	var err error
 	if s.Link != "" {
@@ -35,7 +37,7 @@ func (l local) Prepare(_ context.Context, s Sending) (Sender, error) {
 	return p, nil
 }
 
-func (l local) RuleText(ctx context.Context, r RuleRef) (string, error) {
+func (l place) RuleText(ctx context.Context, r proof.RuleRef) (string, error) {
 	if r.Handle == 0 && r.Number > 0 {
 		handles, err := ruleset.RuleHandles(l.ns, r.Family, r.Table, r.Chain)
 		if err != nil || len(handles) < r.Number {
@@ -49,8 +51,8 @@ func (l local) RuleText(ctx context.Context, r RuleRef) (string, error) {
 	return ruleset.RuleText(ctx, l.ns, r.Family, r.Table, r.Chain, r.Handle)
 }
 
-func (l local) Watch(ctx context.Context, what Watching, activity chan<- struct{}) (Watcher, error) {
-	w := &localWatcher{ns: l.ns, what: what, activity: activity}
+func (l place) Watch(ctx context.Context, what proof.Watching, activity chan<- struct{}) (proof.Watcher, error) {
+	w := &watcher{ns: l.ns, what: what, activity: activity}
 	var err error
 	if w.capture, err = probe.OpenCapture(l.ns, what.Captured); err != nil {
 		return nil, err
@@ -68,10 +70,10 @@ func (l local) Watch(ctx context.Context, what Watching, activity chan<- struct{
 	return w, nil
 }
 
-// localWatcher reads what one namespace shows.
-type localWatcher struct {
+// watcher reads what one namespace shows.
+type watcher struct {
 	ns       *netns.Namespace
-	what     Watching
+	what     proof.Watching
 	trace    *probe.Trace // nil where nothing is traced
 	capture  *probe.Capture
 	activity chan<- struct{}
@@ -79,7 +81,7 @@ type localWatcher struct {
 	reading  sync.WaitGroup
 
 	mu      sync.Mutex
-	seen    Host
+	seen    proof.Host
 	lost    int // packets that the capture had no room for
 	err     error
 	packets int       // that were traced
@@ -96,7 +98,7 @@ const (
 
 var errTooMany = errors.New("too many packets of others look like the one that is sent: it cannot be told from them")
 
-func (w *localWatcher) Close() error {
+func (w *watcher) Close() error {
 	w.stop()
 	w.reading.Wait()
 	var err error
@@ -106,16 +108,16 @@ func (w *localWatcher) Close() error {
 	return errors.Join(err, w.capture.Close())
 }
 
-func (w *localWatcher) Pending() bool {
+func (w *watcher) Pending() bool {
 	return w.trace != nil && w.trace.Pending() || w.capture.Pending()
 }
 
-func (w *localWatcher) readTrace(ctx context.Context) {
+func (w *watcher) readTrace(ctx context.Context) {
 	for {
 		e, err := w.trace.Read(ctx)
 		if !w.note(ctx, err, func() {
 			w.seen.Trace = append(w.seen.Trace, e)
-			if e.Kind == probe.TraceEntered {
+			if e.Kind == witness.TraceEntered {
 				w.packets++
 			}
 		}) {
@@ -124,7 +126,7 @@ func (w *localWatcher) readTrace(ctx context.Context) {
 	}
 }
 
-func (w *localWatcher) readCapture(ctx context.Context) {
+func (w *watcher) readCapture(ctx context.Context) {
 	for {
 		p, err := w.capture.Read(ctx)
 		if !w.note(ctx, err, func() { w.seen.Packets = append(w.seen.Packets, p) }) {
@@ -134,7 +136,7 @@ func (w *localWatcher) readCapture(ctx context.Context) {
 }
 
 // note keeps what was read, or the error that ends the reading.
-func (w *localWatcher) note(ctx context.Context, err error, keep func()) bool {
+func (w *watcher) note(ctx context.Context, err error, keep func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
@@ -158,26 +160,26 @@ func (w *localWatcher) note(ctx context.Context, err error, keep func()) bool {
 
 // Now asks for what is asked for at the end, too: connections, the handles of the chains that were met, and whether all that was captured
 // was read.
-func (w *localWatcher) Now(context.Context) (Host, error) {
+func (w *watcher) Now(context.Context) (proof.Host, error) {
 	if err := w.listFlows(); err != nil {
-		return Host{}, err
+		return proof.Host{}, err
 	}
 	lost, err := w.capture.Lost()
 	if err != nil {
-		return Host{}, err
+		return proof.Host{}, err
 	}
 	w.mu.Lock()
 	events := slices.Clone(w.seen.Trace)
 	w.mu.Unlock()
 	handles, err := w.handles(events)
 	if err != nil {
-		return Host{}, err
+		return proof.Host{}, err
 	}
-	absent := map[ChainID]bool{}
+	absent := map[proof.ChainID]bool{}
 	for _, id := range w.what.Chains {
 		has, err := ruleset.HasChain(w.ns, id.Family, id.Table, id.Chain)
 		if err != nil {
-			return Host{}, err
+			return proof.Host{}, err
 		}
 		absent[id] = !has
 	}
@@ -194,7 +196,7 @@ func (w *localWatcher) Now(context.Context) (Host, error) {
 const confirmed = 50 * time.Millisecond
 
 // listFlows lists the connections, of which a node may have hundreds of thousands, unless nothing came since they were listed.
-func (w *localWatcher) listFlows() error {
+func (w *watcher) listFlows() error {
 	w.mu.Lock()
 	fresh := w.listed.Sub(w.last) > confirmed
 	w.mu.Unlock()
@@ -208,15 +210,15 @@ func (w *localWatcher) listFlows() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.seen.Flows, w.listed = w.what.flows(flows), begin
+	w.seen.Flows, w.listed = w.what.Connections(flows), begin
 	return nil
 }
 
-func (w *localWatcher) handles(events []probe.TraceEvent) (map[ChainID][]uint64, error) {
-	handles := map[ChainID][]uint64{}
+func (w *watcher) handles(events []witness.TraceEvent) (map[proof.ChainID][]uint64, error) {
+	handles := map[proof.ChainID][]uint64{}
 	for _, e := range events {
-		id := ChainID{e.Family, e.Table, e.Chain}
-		if _, ok := handles[id]; ok || e.Kind != probe.TraceRule {
+		id := proof.ChainID{Family: e.Family, Table: e.Table, Chain: e.Chain}
+		if _, ok := handles[id]; ok || e.Kind != witness.TraceRule {
 			continue
 		}
 		var err error
@@ -225,29 +227,4 @@ func (w *localWatcher) handles(events []probe.TraceEvent) (map[ChainID][]uint64,
 		}
 	}
 	return handles, nil
-}
-
-// flows are the connections that matter: those that one of the tuples may have begun or answered.
-func (w Watching) flows(all []netns.Flow) []netns.Flow {
-	if len(w.Flows) == 0 {
-		return all
-	}
-	return slices.DeleteFunc(all, func(f netns.Flow) bool {
-		return !slices.ContainsFunc(w.Flows, func(t packet.Tuple) bool {
-			return matters(t, f.Protocol, f.Source, f.Destination) || matters(t, f.Protocol, f.ReplySource, f.ReplyDestination)
-		})
-	})
-}
-
-// matters tells whether a tuple may be that of a connection's direction. Addresses tell where there are no ports.
-func matters(t packet.Tuple, protocol uint8, source, destination netip.AddrPort) bool {
-	address := func(want, a netip.Addr) bool { return !want.IsValid() || want == a }
-	port := func(want packet.Port, n uint16) bool {
-		low, high := want.Span()
-		return want == packet.Port{} || low <= n && n <= high
-	}
-	if uint8(t.Protocol) != protocol || !address(t.Source, source.Addr()) || !address(t.Destination, destination.Addr()) {
-		return false
-	}
-	return !t.Protocol.HasPorts() || port(t.SourcePort, source.Port()) && port(t.DestinationPort, destination.Port())
 }
