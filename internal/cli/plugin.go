@@ -25,6 +25,7 @@ import (
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/cluster/remote"
+	"packetwalk.dev/internal/cluster/remote/localhost"
 )
 
 // The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
@@ -310,7 +311,7 @@ func onNodeCommand(s Streams) *cobra.Command {
 	serve := &cobra.Command{
 		Use: "serve --node NAME", Args: noArguments("it takes --node alone"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return remote.Serve(c.Context(), s.In, s.Out, remote.Here(node), Version)
+			return remote.Serve(c.Context(), s.In, s.Out, localhost.Machine(node), Version)
 		},
 	}
 	serve.Flags().StringVar(&node, "node", "", "the node's name")

@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster/remote"
+	"packetwalk.dev/internal/cluster/remote/localhost"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
@@ -81,6 +82,11 @@ func (w *world) Look(ctx context.Context) (capture.Origin, map[string]string, er
 		paths[name] = ns.Path()
 	}
 	return dump.Origin(ctx, paths, ""), paths, nil
+}
+
+// Open is remote.Machine's.
+func (w *world) Open(path string, inode uint64) (proof.Place, func(), error) {
+	return localhost.Machine("").Open(path, inode)
 }
 
 // talk begins a conversation with a server in this process. What served returns is given when it has ended.

@@ -13,27 +13,16 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/answer/proof/local"
-
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/kernel/hostns"
-	"packetwalk.dev/internal/kernel/netns"
 )
 
 // Machine is what a conversation is about: the hosts of one machine.
 type Machine interface {
 	// Look finds the hosts there are now: an origin of their states, and the path of the network namespace of each.
 	Look(ctx context.Context) (capture.Origin, map[string]string, error)
-}
-
-// Here is this machine, whose own namespace is "node/" and its name; with "" its host name.
-func Here(node string) Machine { return thisMachine(node) }
-
-type thisMachine string
-
-func (m thisMachine) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
-	return hostns.Look(ctx, string(m))
+	// Open opens the place of a host, by the path of its namespace and the namespace's inode. The function gives it back.
+	Open(path string, inode uint64) (proof.Place, func(), error)
 }
 
 // Serve answers on one stream until it ends or breaks off, nobody reads the answers any more, or ctx ends, and then closes all that was
@@ -312,14 +301,11 @@ func (s *server) place(host string) (proof.Place, func(), error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("host %q: %w", host, fs.ErrNotExist)
 	}
-	ns, err := netns.Open(path)
+	at, closeIt, err := s.machine.Open(path, origin.Hosts[host].Inode)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("host %q: %w", host, err)
 	}
-	if ns.Inode() != origin.Hosts[host].Inode { // its process has ended, and another one has the number
-		return nil, nil, errors.Join(fmt.Errorf("host %q: %w", host, fs.ErrNotExist), ns.Close())
-	}
-	return local.Place(ns), func() { _ = ns.Close() }, nil
+	return at, closeIt, nil
 }
 
 // keep gives a handle to what the conversation has opened.
