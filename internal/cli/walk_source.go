@@ -15,10 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/answer/proof/local"
-
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/answer/proof/local"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/capture"

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/pause"
-
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/source"

@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/answer/proof/local"
-
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/answer/proof/local"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/kernel/dump"

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Result is what came of a world.

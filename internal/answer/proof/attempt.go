@@ -8,11 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // How long to wait. What is predicted is waited for as long as the patience lasts; what is not, until nothing has been seen for a while.

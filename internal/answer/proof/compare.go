@@ -5,10 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Compare lays the outcomes of a walk beside what the kernel did and reports on the one that agrees with it longest.

@@ -5,11 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // sourceAt is the packet's source as it came to a host, "" where it was not seen there.

@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and

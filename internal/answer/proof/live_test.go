@@ -14,17 +14,15 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/answer/proof/local"
-
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/answer/proof/local"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 

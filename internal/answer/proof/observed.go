@@ -5,10 +5,9 @@ import (
 	"cmp"
 	"encoding/binary"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Observed is what the kernel did with the packet of a probe and with what came back.

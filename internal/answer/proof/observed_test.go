@@ -4,10 +4,9 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // TestQuotes: a trace shows 20 bytes of an ICMP error, 12 of them of the packet it is about: enough to tell a SYN from what an older

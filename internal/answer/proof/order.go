@@ -4,12 +4,11 @@ import (
 	"reflect"
 	"slices"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // ordered is the prediction once more, with the chains of different tables that have the same priority in the order in which the kernel's

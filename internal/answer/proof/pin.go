@@ -3,11 +3,10 @@ package proof
 import (
 	"net/netip"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open

@@ -4,9 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // captured is a datagram of the probe's, or one that echoes it.

@@ -3,9 +3,8 @@ package proof
 import (
 	"context"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Places gives the place of a host. An error that is fs.ErrNotExist says that it cannot be had: what happens there is then not compared.

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Report is how far a prediction and the kernel agree.

@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"slices"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // observedRule is an event of the trace, with the packet where a base chain began.

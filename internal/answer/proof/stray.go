@@ -4,10 +4,9 @@ import (
 	"maps"
 	"slices"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // strays looks for packets of the probe that arrived where none is predicted to: of a packet that is dropped in silence nothing arrives

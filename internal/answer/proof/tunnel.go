@@ -4,10 +4,9 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // carrier is what a packet of VXLAN is known by of which a trace shows 20 bytes behind the IP header: of one flow's packets a connection's

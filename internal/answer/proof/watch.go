@@ -10,10 +10,9 @@ import (
 	"slices"
 	"sync"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // filters choose, for each host, the packets of every outcome as they come in, are sent or leave, with what they carry. The sender's own

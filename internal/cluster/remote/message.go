@@ -3,10 +3,9 @@ package remote
 import (
 	"io/fs"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // kinds are the errors that stay what they are when they cross.

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Place is the place of a host of the node, for proof.Live.

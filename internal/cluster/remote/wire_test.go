@@ -17,11 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // fill gives every field of a value one that is not zero, so that none can be lost on the way.

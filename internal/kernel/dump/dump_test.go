@@ -10,10 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
-	"packetwalk.dev/internal/testing/netnstest"
-
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
@@ -22,7 +18,9 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/netnstest"
 )
 
 // TestDump takes the state of two joined namespaces and reads it back.

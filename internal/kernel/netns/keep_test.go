@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/testing/netnstest"
-
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
+	"packetwalk.dev/internal/testing/netnstest"
 )
 
 // TestKeepEnded: with all ports of a translation in use by connections that have ended, the kernel gives a new one the port of one of them,

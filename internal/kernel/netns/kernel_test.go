@@ -14,11 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/testing/netnstest"
-
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/netnstest"
 )
 
 // TestHalfMadePair: ends that whoever made them did not bring up are brought up the next time; what has an address stays down when it is.

@@ -7,12 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"packetwalk.dev/internal/model/witness"
-
-	"packetwalk.dev/internal/testing/netnstest"
-
 	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
+	"packetwalk.dev/internal/testing/netnstest"
 )
 
 // carried is the payload of a UDP datagram of VXLAN with a TCP segment in it.

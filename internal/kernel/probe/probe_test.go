@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/testing/netnstest"
 
 	"golang.org/x/sys/unix"

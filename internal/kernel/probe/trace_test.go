@@ -13,15 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
-	"packetwalk.dev/internal/testing/netnstest"
-
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/netnstest"
 )
 
 func openTrace(t testing.TB, ns *netns.Namespace, tuples ...packet.Tuple) *probe.Trace {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/pause"
-
 	"packetwalk.dev/internal/base/supervise"
 )
 

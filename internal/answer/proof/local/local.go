@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/model/witness"
-
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/probe"
 	"packetwalk.dev/internal/kernel/ruleset"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Place returns the place of a host whose namespace is on this machine.
