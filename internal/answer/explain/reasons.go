@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -195,6 +196,11 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 			}
 		}
 	}
+	if v.Rule != nil && t.policy(c) != "" {
+		if n, of := policyRule(c, v.Rule); n > 0 { // of Calico's; others number none
+			r.Known["number"], r.Known["rules"] = strconv.Itoa(n), strconv.Itoa(of)
+		}
+	}
 	if asked := t.policies(c, v.Rule); len(asked) > 0 {
 		var names []string
 		for _, policy := range asked {
@@ -215,6 +221,19 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 		t.called[to] = why.Fields
 	}
 	return why
+}
+
+// policyRule returns which of a policy's rules a rule of its chain belongs to, and how many the chain has; 0 for none.
+func policyRule(c *netfilter.Chain, rule *netfilter.Rule) (n, of int) {
+	texts := make([]string, len(c.Rules))
+	index := -1
+	for i := range c.Rules {
+		texts[i] = c.Rules[i].Text
+		if &c.Rules[i] == rule {
+			index = i
+		}
+	}
+	return foreign.PolicyRule(texts, index)
 }
 
 // mostPolicies is the most policies that one reason names.

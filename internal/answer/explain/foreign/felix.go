@@ -17,6 +17,39 @@ func Allows(rule string) bool {
 	return strings.HasSuffix(rule, "-j MARK --set-xmark 0x10000/0x10000") || strings.Contains(rule, " meta mark set meta mark | 0x00010000 ")
 }
 
+// PolicyRule returns which of a policy's rules, from 1, the rule with an index in the policy's chain belongs to, and how many of the
+// policy's rules the chain has; 0 for a chain without any. Felix makes a rule for each peer of a Kubernetes NetworkPolicy's rule, and leaves
+// out what is of the other address family.
+func PolicyRule(chain []string, index int) (n, of int) {
+	for i, text := range chain {
+		decides := felixDecides.MatchString(text) && !felixDropsDenied.MatchString(text) || felixDenies.MatchString(text) &&
+			slices.ContainsFunc(chain[i+1:min(i+3, len(chain))], felixDropsDenied.MatchString)
+		if decides {
+			of++
+		}
+		switch {
+		case i != index:
+		case decides, felixAfter.MatchString(text), felixDropsDenied.MatchString(text):
+			n = of
+		default:
+			n = of + 1 // a part of the next
+		}
+	}
+	if n > of {
+		return 0, of
+	}
+	return n, of
+}
+
+// Rules of a policy's chain. The mark of a denial is one for parts of rules in older releases, which drop without it.
+var (
+	felixDecides = regexp.MustCompile(`-j MARK --set-xmark 0x[12]0000/0x[12]0000$|-j LOG\b|-j DROP$|` +
+		` meta mark set meta mark \| 0x000[12]0000\b| log prefix .* level `)
+	felixDenies      = regexp.MustCompile(`-j MARK --set-xmark 0x40000/0x40000$| meta mark set meta mark \| 0x00040000\b`)
+	felixDropsDenied = regexp.MustCompile(`--mark 0x40000/0x40000 -j DROP$|meta mark & 0x00040000 == 0x00040000 .*\bdrop\b`)
+	felixAfter       = regexp.MustCompile(`-j (?:RETURN|NFLOG)\b| return\b| log prefix .* group `)
+)
+
 // Excepts reports whether a rule of a policy's chain takes a range out of those that the next rule is about.
 func Excepts(rule string) bool { return excepts.MatchString(rule) }
 
@@ -37,7 +70,7 @@ func felix(pools []Pool) attribution.Writer {
 	}
 	flowLog := attribution.Line{To: "NFLOG", For: "Calico: counted for its flow logs"}
 	policy := func(direction string) []attribution.Line {
-		verdict := "Calico policy {policy} "
+		verdict := "Calico policy {policy}[, rule {number} of {rules},|] "
 		return []attribution.Line{
 			{To: "MARK", Text: "--set-xmark 0x10000/0x10000", For: verdict + "allows " + direction},
 			{To: "MARK", Text: "--set-xmark 0x20000/0x20000", For: verdict + "leaves " + direction + " to the next tier"},

@@ -29,3 +29,30 @@ func TestFelixAlways(t *testing.T) {
 		})
 	}
 }
+
+// TestPolicyRule: rules are numbered as the policy has them, also those that felix writes in several parts.
+func TestPolicyRule(t *testing.T) {
+	const accept, pass, deny = "-j MARK --set-xmark 0x10000/0x10000", "-j MARK --set-xmark 0x20000/0x20000", "-j MARK --set-xmark 0x40000/0x40000"
+	const drop, flowLog = "-m mark --mark 0x40000/0x40000 -j DROP", "-m mark --mark 0x40000/0x40000 -j NFLOG --nflog-group 1"
+	for name, test := range map[string]struct {
+		chain []string
+		want  []int
+		of    int
+	}{
+		"3.31":             {[]string{"-p tcp " + accept, "-s 10.0.0.0/8 " + deny, drop, "-p udp " + pass, "-p udp -j LOG --log-prefix x"}, []int{1, 2, 2, 3, 4}, 4},
+		"with flow logs":   {[]string{"-p tcp " + deny, flowLog, drop, accept}, []int{1, 1, 1, 2}, 2},
+		"of several parts": {[]string{"-p tcp " + accept, "-j MARK --set-xmark 0x80000/0x180000", "-s 10.0.0.0/8 -j MARK --set-xmark 0x0/0x80000", accept}, []int{1, 2, 2, 2}, 2},
+		"3.27":             {[]string{"-s 10.0.0.1/32 -j DROP", "-j MARK --set-xmark 0x40000/0x40000", "-m mark --mark 0x40000/0x40000 " + accept, "-m mark --mark 0x10000/0x10000 -j RETURN"}, []int{1, 2, 2, 2}, 2},
+		"nftables": {[]string{"ip saddr 10.0.0.1 counter packets 0 bytes 0 meta mark set meta mark | 0x00040000", "meta mark & 0x00040000 == 0x00040000 counter packets 0 bytes 0 drop",
+			"counter packets 0 bytes 0 meta mark set meta mark | 0x00010000", "meta mark & 0x00010000 == 0x00010000 counter packets 0 bytes 0 return"}, []int{1, 1, 2, 2}, 2},
+		"without rules": {[]string{`-m comment --comment "Policy a/b ingress"`}, []int{0}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i, want := range test.want {
+				if n, of := PolicyRule(test.chain, i); n != want || of != test.of {
+					t.Errorf("rule %d: %d of %d, want %d of %d", i, n, of, want, test.of)
+				}
+			}
+		})
+	}
+}
