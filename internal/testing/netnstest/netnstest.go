@@ -4,13 +4,12 @@ package netnstest
 import (
 	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -91,23 +90,20 @@ func Apply(t testing.TB, ns *netns.Namespace, s netns.State) {
 // Run runs a command in a namespace and returns what it prints.
 func Run(t testing.TB, ns *netns.Namespace, args ...string) string {
 	t.Helper()
-	return run(t, ns, exec.Command(args[0], args[1:]...))
+	return run(t, program.Command{Path: args[0], Args: args[1:], In: ns.Do})
 }
 
 // Script runs a shell script, which ends at the first command that fails, and returns what it prints.
 func Script(t testing.TB, ns *netns.Namespace, text string) string {
 	t.Helper()
-	cmd := exec.Command("sh", "-e")
-	cmd.Stdin = strings.NewReader(text)
-	return run(t, ns, cmd)
+	return run(t, program.Command{Path: "sh", Args: []string{"-e"}, Stdin: []byte(text), In: ns.Do})
 }
 
-func run(t testing.TB, ns *netns.Namespace, cmd *exec.Cmd) string {
+func run(t testing.TB, c program.Command) string {
 	t.Helper()
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Do(cmd.Run); err != nil {
-		t.Fatalf("%s: %v: %s", cmd.Args, err, &out)
+	out, err := c.Output(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out.String()
+	return string(out)
 }
