@@ -20,7 +20,7 @@ import (
 
 // parts are what images are made of.
 type parts struct {
-	distribution string // a folder with this machine's packages
+	distribution string // a folder with what nodes have of Debian
 	busybox      string // a folder with Debian's static ones at bin/busybox and bin/bash-static
 	applets      []string
 	nginx        string // a folder with Debian's nginx
@@ -177,7 +177,7 @@ func unpacked(ctx context.Context, cache string, packages ...string) (string, er
 // distributed is the image that those are made from that have the files of a distribution.
 const distributed = "e2e-test-images/ipc-utils"
 
-// recipes are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with a distribution of this machine's packages in place of
+// recipes are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with what nodes have of Debian in place of
 // Alpine and others, and Debian's nginx and busybox. pause is the lab's own, which starts every pod. What no spec of Conformance runs is
 // left out where it is not made of the same parts.
 func (p parts) recipes() ([]recipe, error) {
