@@ -16,24 +16,24 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// dropProblems returns what drops the load balancer's probes of back ends, and, where a network policy engine runs, pods' DNS requests: by a
-// walk of each.
-func dropProblems(ctx context.Context, name string, st *lab.Status) []string {
+// findDrops adds to a status what drops the load balancer's probes of back ends, and, where a network policy engine runs, pods' requests to
+// the cluster's DNS: by a walk of each. That a pod cannot ask DNS may be meant, and is a warning.
+func findDrops(ctx context.Context, name string, st *lab.Status) {
 	hasProbes := slices.ContainsFunc(st.Frontends, func(f lab.Frontend) bool { return len(f.Probed) > 0 })
 	hasPolicies := slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.CalicoFelix != nil })
 	if !hasProbes && !hasPolicies {
-		return nil
+		return
 	}
 	world, err := openLab(ctx, name)
 	if err != nil {
-		return []string{fmt.Sprintf("what drops probes and DNS requests is unknown: %v", err)}
+		st.Problems = append(st.Problems, fmt.Sprintf("what drops probes and DNS requests is unknown: %v", err))
+		return
 	}
 	defer func() { _ = world.close() }()
-	problems := world.probeDrops(st.Frontends)
+	st.Problems = append(st.Problems, world.probeDrops(st.Frontends)...)
 	if hasPolicies {
-		problems = append(problems, world.dnsDrops()...)
+		st.Warnings = append(st.Warnings, world.dnsDrops()...)
 	}
-	return problems
 }
 
 // probeDrops returns what drops the load balancer's probes of the back ends whose probes fail, or why that is unknown.
@@ -61,33 +61,41 @@ func (w *world) probeDrops(frontends []lab.Frontend) (problems []string) {
 const (
 	// mostDNSWalks is how many pods' DNS requests are walked: of pods with the same namespace and labels one.
 	mostDNSWalks = 20
-	// mostDNSProblems is how many of them are told one by one.
-	mostDNSProblems = 4
+	// mostDNSDrops is how many of their drops are told one by one.
+	mostDNSDrops = 4
 )
 
-// dnsDrops returns what drops pods' requests to the cluster's DNS.
-func (w *world) dnsDrops() (problems []string) {
-	seen := map[string]bool{}
+// dnsDrops returns what drops pods' requests to the cluster's DNS, or why that is unknown.
+func (w *world) dnsDrops() (drops []string) {
+	seen, unseen := map[string]bool{}, map[string]bool{}
 	objects := w.Objects()
 	for i := range objects.Pods {
 		p := &objects.Pods[i]
 		like := fmt.Sprint(p.Namespace, p.Labels)
-		if p.HostNetwork || len(p.IPs) == 0 || seen[like] || len(seen) == mostDNSWalks {
+		if p.HostNetwork || len(p.IPs) == 0 || seen[like] {
+			continue
+		}
+		if len(seen) == mostDNSWalks {
+			unseen[like] = true
 			continue
 		}
 		seen[like] = true
 		pod := endpoint.End{Kind: endpoint.Pod, Namespace: p.Namespace, Name: p.Name}
 		if by := w.dnsDrop(pod); by != "" {
-			problems = append(problems, fmt.Sprintf("DNS requests of %s: %s", pod, by))
+			drops = append(drops, fmt.Sprintf("requests of %s to the cluster's DNS: %s", pod, by))
 		}
 	}
-	if n := len(problems) - mostDNSProblems; n > 0 {
-		problems = append(problems[:mostDNSProblems], fmt.Sprintf("DNS requests of %d more pods are dropped", n))
+	if n := len(drops) - mostDNSDrops; n > 0 {
+		drops = append(drops[:mostDNSDrops], fmt.Sprintf("requests of %d more pods to the cluster's DNS are dropped", n))
 	}
-	return problems
+	if n := len(unseen); n > 0 {
+		drops = append(drops, fmt.Sprintf("whether requests to the cluster's DNS are dropped was not looked at for %d more kinds of pods", n))
+	}
+	return drops
 }
 
-// dnsDrop returns where and by what the requests of an end to the cluster's DNS are dropped; "" where they are not, or that is unknown.
+// dnsDrop returns where and by what the requests of an end to the cluster's DNS are dropped, or why that is unknown; "" where they are not,
+// and for a cluster without that Service.
 func (w *world) dnsDrop(from endpoint.End) string {
 	dns := endpoint.End{Kind: endpoint.Service, Namespace: "kube-system", Name: "kube-dns", Port: 53}
 	read, err := endpoint.Read(endpoint.World{Source: w.Source, Unread: w.unread}, from, dns, packet.UDP)
@@ -97,7 +105,7 @@ func (w *world) dnsDrop(from endpoint.End) string {
 	read.OneWay = true
 	result, err := walk.Walk(w, read.Request)
 	if err != nil {
-		return ""
+		return fmt.Sprintf("unknown: %v", err)
 	}
 	return explain.Drop(result, owners(w, hostsOf(result)))
 }
@@ -107,7 +115,7 @@ func (w *world) dnsDrop(from endpoint.End) string {
 func (w *world) dropNotes(req *walk.Request, from, to endpoint.End) (notes []string) {
 	if to.Kind == endpoint.DNSName && from.Kind == endpoint.Pod && w.more == nil {
 		if by := w.dnsDrop(from); by != "" {
-			notes = append(notes, fmt.Sprintf("%s does not resolve %s: its DNS request is %s", from, to.Name, by))
+			notes = append(notes, fmt.Sprintf("%s is resolved by the cluster's DNS; requests of %s to it: %s", to.Name, from, by))
 		}
 	}
 	if w.status == nil {

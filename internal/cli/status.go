@@ -30,7 +30,7 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 				return err
 			}
 			st := lab.StatusOf(c.Context(), d)
-			st.Problems = append(st.Problems, dropProblems(c.Context(), d.Name(), &st)...)
+			findDrops(c.Context(), d.Name(), &st)
 			if err := printStatus(s.Out, colour.screen(s.Out), st, output); err != nil {
 				return err
 			}
