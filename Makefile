@@ -107,10 +107,8 @@ NODES   ?= 3
 NETWORK ?= bridge
 PAGE    ?= docs/dev/conformance.md
 
-# The suite's image stands on this machine's packages: nc and dig are in it.
 .PHONY: e2e
 e2e: deps controlplane calico build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
-	@scripts/deps nc:netcat-openbsd dig:bind9-dnsutils
 	@go run ./tools/controlplane build e2e
 	@go build -o bin/e2e/ ./tools/e2e
 	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -network $(NETWORK) -page '$(PAGE)'

@@ -34,6 +34,7 @@ var machineFeatures = []feature{
 	{name: "ebtables", needs: []Need{PodBridge}, program: "ebtables-restore"},
 	{name: "ipset", needs: []Need{Calico}, program: "ipset"},
 	{name: "runc", needs: []Need{Lab}, program: "runc"},
+	{name: "tar", needs: []Need{Lab}, program: "tar"},
 	{name: "process namespaces", needs: []Need{Lab}, call: tryProcessNamespaces,
 		remedy: "use a kernel with CONFIG_PID_NS, CONFIG_UTS_NS and CONFIG_IPC_NS; in a container run it with --privileged"},
 	{name: "overlay", needs: []Need{Lab}, modules: []string{"overlay"}, call: tryOverlay},
