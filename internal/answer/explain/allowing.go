@@ -74,6 +74,9 @@ func (d *policyDrop) passes(change func(*packet.Packet)) bool {
 func (d *policyDrop) need(test netfilter.Statement) string {
 	switch m := test.(type) {
 	case *netfilter.MatchPort:
+		if len(m.Ranges) == 0 {
+			return ""
+		}
 		port := m.Ranges[0].Low
 		if d.passes(func(p *packet.Packet) { p.DestinationPort = packet.Exactly(port) }) {
 			return "with " + m.String()
@@ -126,7 +129,8 @@ func (d *policyDrop) within(m *netfilter.MatchAddress) string {
 	with := func(a netip.Addr) bool {
 		return d.passes(func(p *packet.Packet) { setEnd(p, m.Source, a) })
 	}
-	if !with(m.Prefix.Addr()) && !with(m.Prefix.Addr().Next()) {
+	first, second := m.Prefix.Addr(), m.Prefix.Addr().Next()
+	if !with(first) && !(m.Prefix.Contains(second) && with(second)) {
 		return ""
 	}
 	var except []string

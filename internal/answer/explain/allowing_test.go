@@ -177,7 +177,7 @@ func namedPort(address string, port uint64) []netfilter.Element {
 	}}}
 }
 
-// allowed is what would have allowed a packet of TestAllowing, which the fourth rule of a chain dropped.
+// allowed returns the hints for a packet of TestAllowing, which the fourth rule of a chain dropped.
 func allowed(t *testing.T, h *snapshot.Host, c *netfilter.Chain, from string, port uint16) string {
 	t.Helper()
 	return allowedBy(t, h, c, 3, from, port)

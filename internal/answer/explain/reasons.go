@@ -19,10 +19,19 @@ type signatures struct {
 	*attribution.Book
 	mu   sync.Mutex
 	said map[*netfilter.Chain]attribution.Fields // what all rules of a chain that is one thing's say
+	// numbered are the rules of policies in chains.
+	numbered map[*netfilter.Chain]policyRules
+}
+
+// policyRules are the numbers of a policy's rules, by the rules of its chain.
+type policyRules struct {
+	numbers []int
+	count   int
 }
 
 func sign(o *Owners) *signatures {
-	s := &signatures{Book: &attribution.Book{}, said: map[*netfilter.Chain]attribution.Fields{}}
+	s := &signatures{Book: &attribution.Book{}, said: map[*netfilter.Chain]attribution.Fields{},
+		numbered: map[*netfilter.Chain]policyRules{}}
 	if o.book != nil {
 		s.Writers = o.book.Writers
 	}
@@ -91,9 +100,6 @@ func (s *signatures) stands(c *netfilter.Chain) attribution.Fields {
 	return all
 }
 
-// startOfTier is in the comment of the rule with which felix begins a tier of policies.
-const startOfTier = "Start of tier "
-
 // policies are the chains of the policies that a chain asks before a rule, in its order, those of the groups that it leads to included.
 // Those of earlier tiers are left out: before a rule that drops what no policy allowed, or that begins a tier. There are none in other
 // chains.
@@ -110,7 +116,7 @@ func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked
 		switch rule := &c.Rules[i]; {
 		case rule == before:
 			return asked
-		case drops(rule), strings.Contains(comment(rule), startOfTier):
+		case drops(rule), foreign.BeginsTier(comment(rule)):
 			asked = nil
 		default:
 			for _, to := range jumps(rule) {
@@ -197,7 +203,7 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 		}
 	}
 	if v.Rule != nil && t.policy(c) != "" {
-		if n, of := policyRule(c, v.Rule); n > 0 { // of Calico's; others number none
+		if n, of := t.policyRule(c, v.Rule); n > 0 { // of Calico's; others number none
 			r.Known["number"], r.Known["rules"] = strconv.Itoa(n), strconv.Itoa(of)
 		}
 	}
@@ -224,16 +230,24 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 }
 
 // policyRule returns which of a policy's rules a rule of its chain belongs to, and how many the chain has; 0 for none.
-func policyRule(c *netfilter.Chain, rule *netfilter.Rule) (n, of int) {
-	texts := make([]string, len(c.Rules))
-	index := -1
+func (s *signatures) policyRule(c *netfilter.Chain, rule *netfilter.Rule) (n, of int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, known := s.numbered[c]
+	if !known {
+		texts := make([]string, len(c.Rules))
+		for i := range c.Rules {
+			texts[i] = c.Rules[i].Text
+		}
+		all.numbers, all.count = foreign.PolicyRules(texts)
+		s.numbered[c] = all
+	}
 	for i := range c.Rules {
-		texts[i] = c.Rules[i].Text
 		if &c.Rules[i] == rule {
-			index = i
+			return all.numbers[i], all.count
 		}
 	}
-	return foreign.PolicyRule(texts, index)
+	return 0, all.count
 }
 
 // mostPolicies is the most policies that one reason names.

@@ -20,7 +20,7 @@ func (w Watching) Connections(all []witness.Flow) []witness.Flow {
 	})
 }
 
-// matters tells whether a tuple may be that of a connection's direction. Addresses tell where there are no ports.
+// matters reports whether a tuple may be that of a connection's direction. Addresses tell where there are no ports.
 func matters(t packet.Tuple, protocol uint8, source, destination netip.AddrPort) bool {
 	address := func(want, a netip.Addr) bool { return !want.IsValid() || want == a }
 	port := func(want packet.Port, n uint16) bool {

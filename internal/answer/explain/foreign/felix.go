@@ -17,28 +17,28 @@ func Allows(rule string) bool {
 	return strings.HasSuffix(rule, "-j MARK --set-xmark 0x10000/0x10000") || strings.Contains(rule, " meta mark set meta mark | 0x00010000 ")
 }
 
-// PolicyRule returns which of a policy's rules, from 1, the rule with an index in the policy's chain belongs to, and how many of the
-// policy's rules the chain has; 0 for a chain without any. Felix makes a rule for each peer of a Kubernetes NetworkPolicy's rule, and leaves
-// out what is of the other address family.
-func PolicyRule(chain []string, index int) (n, of int) {
+// PolicyRules returns for each rule of a policy's chain which of the policy's rules it belongs to, from 1; 0 for none. Felix makes a rule for
+// each peer of a Kubernetes NetworkPolicy's rule, and leaves out what is of the other address family. count is how many there are.
+func PolicyRules(chain []string) (numbers []int, count int) {
+	numbers = make([]int, len(chain))
 	for i, text := range chain {
-		decides := felixDecides.MatchString(text) && !felixDropsDenied.MatchString(text) || felixDenies.MatchString(text) &&
+		drops := felixDropsDenied.MatchString(text)
+		decides := !drops && felixDecides.MatchString(text) || felixDenies.MatchString(text) &&
 			slices.ContainsFunc(chain[i+1:min(i+3, len(chain))], felixDropsDenied.MatchString)
 		if decides {
-			of++
+			count++
 		}
-		switch {
-		case i != index:
-		case decides, felixAfter.MatchString(text), felixDropsDenied.MatchString(text):
-			n = of
-		default:
-			n = of + 1 // a part of the next
+		numbers[i] = count
+		if !decides && !drops && !felixAfter.MatchString(text) {
+			numbers[i]++ // a part of the next
 		}
 	}
-	if n > of {
-		return 0, of
+	for i, n := range numbers {
+		if n > count {
+			numbers[i] = 0
+		}
 	}
-	return n, of
+	return numbers, count
 }
 
 // Rules of a policy's chain. The mark of a denial is one for parts of rules in older releases, which drop without it.
@@ -49,6 +49,9 @@ var (
 	felixDropsDenied = regexp.MustCompile(`--mark 0x40000/0x40000 -j DROP$|meta mark & 0x00040000 == 0x00040000 .*\bdrop\b`)
 	felixAfter       = regexp.MustCompile(`-j (?:RETURN|NFLOG)\b| return\b| log prefix .* group `)
 )
+
+// BeginsTier reports whether a rule's comment is that of the rule with which a tier of policies begins.
+func BeginsTier(comment string) bool { return strings.Contains(comment, "Start of tier ") }
 
 // Excepts reports whether a rule of a policy's chain takes a range out of those that the next rule is about.
 func Excepts(rule string) bool { return excepts.MatchString(rule) }
@@ -192,7 +195,7 @@ func felix(pools []Pool) attribution.Writer {
 				attribution.Line{To: "cali-from-host-endpoint", For: "Calico: policies of the node's own interfaces"}, accepted),
 			chain("cali-OUTPUT", "policies of what the node itself sends",
 				attribution.Line{To: "ACCEPT", Comment: "Allow {tunnel} packets to other {who}", For: "Calico: {tunnel} to other nodes"},
-				attribution.Line{To: "RETURN", Text: "-o {link}", For: "Calico: from the node to a pod: nobody is asked"},
+				attribution.Line{To: "RETURN", Text: "-o {link}", For: "Calico: from the node to a pod: no policy applies"},
 				attribution.Line{To: "MARK", For: "Calico: nothing is allowed yet"},
 				attribution.Line{To: "cali-to-host-endpoint", For: "Calico: policies of the node's own interfaces"}, accepted),
 			chain("cali-wl-to-host", "from a pod to its node",

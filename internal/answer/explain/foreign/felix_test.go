@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,8 +31,8 @@ func TestFelixAlways(t *testing.T) {
 	}
 }
 
-// TestPolicyRule: rules are numbered as the policy has them, also those that felix writes in several parts.
-func TestPolicyRule(t *testing.T) {
+// TestPolicyRules: rules are numbered as the policy has them, also those that felix writes in several parts.
+func TestPolicyRules(t *testing.T) {
 	const accept, pass, deny = "-j MARK --set-xmark 0x10000/0x10000", "-j MARK --set-xmark 0x20000/0x20000", "-j MARK --set-xmark 0x40000/0x40000"
 	const drop, flowLog = "-m mark --mark 0x40000/0x40000 -j DROP", "-m mark --mark 0x40000/0x40000 -j NFLOG --nflog-group 1"
 	for name, test := range map[string]struct {
@@ -48,10 +49,8 @@ func TestPolicyRule(t *testing.T) {
 		"without rules": {[]string{`-m comment --comment "Policy a/b ingress"`}, []int{0}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i, want := range test.want {
-				if n, of := PolicyRule(test.chain, i); n != want || of != test.of {
-					t.Errorf("rule %d: %d of %d, want %d of %d", i, n, of, want, test.of)
-				}
+			if numbers, of := PolicyRules(test.chain); !slices.Equal(numbers, test.want) || of != test.of {
+				t.Errorf("%d of %d, want %d of %d", numbers, of, test.want, test.of)
 			}
 		})
 	}
