@@ -149,7 +149,7 @@ func inUsr(name string) string {
 	return name
 }
 
-// movedLink is what a link at a package's path, without the first slash, says where it stands in the image: one that led up from a
+// movedLink returns the target of a package's link in the image, by its path without the first slash: one that led up from a
 // directory that is in /usr there would lead elsewhere.
 func movedLink(source, target string) string {
 	if path.IsAbs(target) || inUsr("/"+source) == "/"+source || !strings.Contains(target, "/") {

@@ -288,7 +288,7 @@ func verdictName(code int32) string {
 	return strconv.Itoa(int(code))
 }
 
-// hasEther tells whether an interface's frames have an Ethernet header.
+// hasEther reports whether an interface's frames have an Ethernet header.
 func hasEther(linkType uint16) bool {
 	return linkType == unix.ARPHRD_ETHER || linkType == unix.ARPHRD_LOOPBACK
 }

@@ -15,7 +15,7 @@ import (
 type part string
 
 const (
-	small part = "small" // of images that are there for one program: a shell, and what a request, a ping and a look at the network take
+	small part = "small" // of images of one program: a shell, and what a request, a ping and a look at the network take
 	whole part = "whole" // of nodes, and of images that are a distribution
 )
 

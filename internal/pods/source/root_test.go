@@ -101,7 +101,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// TestRootMadeAgain: a root that was removed is made again, of the archive that is there then.
+// TestRootMadeAgain: a root that was removed is made again, from the present archive.
 func TestRootMadeAgain(t *testing.T) {
 	roots, _ := newRoots(t)
 	b := &BuiltIn{Roots: func() (string, error) { return roots, nil }}

@@ -55,7 +55,7 @@ func layersOf(t *testing.T, found Found, err error) (digest string, layers []str
 	return m.Digest, layertest.Unpack(t, found.Store.Blob, m.Digest)
 }
 
-// TestBase: an image that is there for its program has the small part of Debian's files below it, one that is a distribution all.
+// TestBase: the image of one program has the small part of Debian's files below it, one that is a distribution all.
 func TestBase(t *testing.T) {
 	var missing error
 	f := newFinder(t, &missing)
