@@ -130,7 +130,7 @@ func (d *policyDrop) within(m *netfilter.MatchAddress) string {
 		return d.passes(func(p *packet.Packet) { setEnd(p, m.Source, a) })
 	}
 	first, second := m.Prefix.Addr(), m.Prefix.Addr().Next()
-	if !with(first) && !(m.Prefix.Contains(second) && with(second)) {
+	if passes := with(first) || m.Prefix.Contains(second) && with(second); !passes {
 		return ""
 	}
 	var except []string
