@@ -89,8 +89,15 @@ func TestFelix(t *testing.T) {
 	w.apply(t, "deny-all.yaml")
 	w.until(t, "other", false)
 	c.ask(t, "with a policy that denies new ones")
-	if s := status(t, w.World); len(s.IgnoredPolicies)+len(s.Warnings) > 0 {
+	// The policy forgets DNS: status warns of that for each of the shop's three pods, and of nothing else.
+	s := status(t, w.World)
+	if len(s.IgnoredPolicies) > 0 || len(s.Warnings) != 3 {
 		t.Errorf("status ignores policies %v and warns %q", s.IgnoredPolicies, s.Warnings)
+	}
+	for _, warning := range s.Warnings {
+		if !strings.Contains(warning, "the cluster's DNS: dropped") || !strings.Contains(warning, "policy shop/deny-all, egress") {
+			t.Errorf("status warns %q", warning)
+		}
 	}
 
 	for _, n := range status(t, w.World).Nodes {
