@@ -30,24 +30,28 @@ func (r *proxyResults) writePage(path string) error {
 
 const pageHead = `# Service proxies side by side
 
-This page is written by ` + "`make bench-proxy`" + `, on %s, with %d processors, %s, Linux %s; the machine's load was
-%s at the start and %s at the end (with other work beside, times are longer than they need be).
+` + "`make bench-proxy`" + ` wrote this page on %s, with %d processors, %s and Linux %s. The machine's load was
+%s at the start and %s at the end. Other work on the machine makes times longer.
 
-One API server and etcd run in a network namespace of their own. Services have three endpoints each; the objects come through the API, by
-%d requests at once (the last step took %.0f s). Each service proxy starts on a node that has no rules, in a network namespace of its own, and
-the API server's caches are warm. kube-proxy is upstream's, part of one program with the other components, which counts in its memory. The
-iptables are %s.
+## How it was measured
 
-- **First sync**: from the process's start until the metric ` + "`kubeproxy_sync_proxy_rules_last_timestamp_seconds`" +
-	` says that all is written.
-- **A change**: an endpoint in place of another, or one more, of some service; from the API server's answer until the kernel tells of the
-  transaction that has the endpoint. Changes are made one by one, 50 ms apart; both proxies write iptables at most once a second on average.
-  A change by itself comes 2 s after the one before.
-- **CPU seconds for 1,000 changes**: of 1,000 services, 200 a second; of the process and the programs that it ran.
-- **Connection**: from SYN to SYN-ACK, from the node to a random service; the time to an endpoint itself is of the same run.
-- **Kernel memory**: what the kernel's slab gives back when the node's namespace is removed, the proxy having ended before.
+- One API server and etcd run in a network namespace of their own, with warm caches.
+- Each service has three endpoints. %d requests at a time create the objects through the API. The last step took %.0f s.
+- Each service proxy starts on a node without rules, in a network namespace of its own.
+- kube-proxy is upstream's. It is part of one program with the other components, which counts in its memory.
+- iptables is %s.
+- If the first sync of a service proxy took more than %.0f s, it is not tried with ten times as many services.
 
-A service proxy whose first sync took more than %.0f s is not tried with ten times as many services.
+| figure | measured |
+|---|---|
+| First sync | from the start of the process until ` + "`kubeproxy_sync_proxy_rules_last_timestamp_seconds`" + ` appears |
+| A change | from the API server's response until the kernel reports the transaction with the endpoint |
+| CPU seconds for 1,000 changes | of 1,000 services, 200 a second; of the process and the programs that it ran |
+| Connection | from SYN to SYN-ACK, from the node to a random service; past the services: to an endpoint |
+| Kernel memory | what the kernel's slab frees when the node's namespace is removed, after the proxy has ended |
+
+A change replaces or adds one endpoint of some service. Changes come one by one, 50 ms apart. Both proxies write iptables
+at most once a second on average. A change by itself comes 2 s after the one before.
 
 `
 
