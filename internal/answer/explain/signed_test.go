@@ -395,12 +395,17 @@ func TestRulesPage(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Who wrote this rule?
 
-Each chain and rule that a walk explains, who writes it and what it is there for. In patterns and reasons, {word} stands for one word that
-differs, ` + "`*`" + ` for anything; of [A|B] a reason has the first that is known. The reasons stand beside the generator, in its package's
-` + "`Signed`" + `. Rules of the fabric and of container hosts have their reason as their comment in the kernel, too.
+This page lists every chain and rule that a walk explains, its writer and its purpose. In patterns and reasons,
 
-This page is made of the writers' own tables (` + "`go test ./internal/answer/explain -run TestRulesPage -update`" + `),
-and a test holds them to the rules that they write.
+- {word} stands for one word that differs;
+- ` + "`*`" + ` stands for any text;
+- [A|B] stands for the first of A and B that is known.
+
+The reasons are in ` + "`Signed`" + ` beside each generator. Rules of the fabric and of container hosts also have their reason as
+a comment in the kernel.
+
+` + "`go test ./internal/answer/explain -run TestRulesPage -update`" + ` writes this page from the writers' own tables. A test
+compares it with the rules that they write.
 
 | chain | rule | what it is there for | writer (file) | golden file |
 |---|---|---|---|---|
