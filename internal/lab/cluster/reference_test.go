@@ -22,8 +22,8 @@ func TestReference(t *testing.T) {
 	r := readTypes(t)
 	var page strings.Builder
 	page.WriteString("# cluster.yaml: every field\n\n" + wrap("", "",
-		"Generated from the types in `internal/lab/cluster`. Every field is optional unless it says otherwise. "+
-			"[commands.md](commands.md#clusteryaml) shows the fields in use."))
+		"Every field is optional unless it says that it is required. [commands.md](commands.md#clusteryaml) has "+
+			"examples. The types in `internal/lab/cluster` generate this page."))
 	r.section(&page, "", reflect.TypeFor[Cluster]())
 	goldentest.File(t, path, page.String())
 }
@@ -112,7 +112,7 @@ func (r *types) section(w *strings.Builder, path string, of reflect.Type) {
 		kind, inner, suffix := r.kind(f.Type)
 		at := strings.TrimPrefix(path+"."+tag, ".") + suffix
 		if inner != nil {
-			doc = strings.TrimSpace(doc) + fmt.Sprintf(" See [%s](#%s).", at, anchor(at))
+			doc = sentence(doc, f.Name) + fmt.Sprintf(" See [%s](#%s).", at, anchor(at))
 			below = append(below, func() { r.section(w, at, inner) })
 		} else if doc == "" {
 			r.t.Errorf("%s.%s has no doc comment", of.Name(), f.Name)
@@ -154,9 +154,7 @@ func (r *types) kind(of reflect.Type) (words string, inner reflect.Type, suffix 
 func sentence(doc, name string) string {
 	text := strings.Join(strings.Fields(doc), " ")
 	for _, start := range []string{" is ", " are "} {
-		if rest, ok := strings.CutPrefix(text, name+start); ok {
-			text = strings.ToUpper(rest[:1]) + rest[1:]
-		}
+		text = strings.TrimPrefix(text, name+start)
 	}
 	if text == "" {
 		return ""
@@ -164,7 +162,7 @@ func sentence(doc, name string) string {
 	if !strings.HasSuffix(text, ".") {
 		text += "."
 	}
-	return text
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 func anchor(title string) string {

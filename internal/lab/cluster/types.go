@@ -10,8 +10,8 @@ const (
 
 // Cluster is one cluster.yaml with its defaults filled in.
 type Cluster struct {
-	APIVersion string   `json:"apiVersion"` // packetwalk.dev/v1alpha1
-	Kind       string   `json:"kind"`       // Cluster
+	APIVersion string   `json:"apiVersion"` // always packetwalk.dev/v1alpha1
+	Kind       string   `json:"kind"`       // always Cluster
 	Metadata   Metadata `json:"metadata"`
 	Spec       Spec     `json:"spec"`
 
