@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Element is an element of a set or map, its fields as registers have them: each filled up to a multiple of four bytes.
@@ -21,21 +20,21 @@ const maxElements = 60 << 10
 
 // AddElements adds elements to a set.
 func (t Table) AddElements(s *Set, elements []*Element) []netlink.Message {
-	return t.elements(unix.NFT_MSG_NEWSETELEM, netlink.Create, s, elements, true)
+	return t.elements(msgNewSetElement, netlink.Create, s, elements, true)
 }
 
 // DeleteElements deletes elements from a set, whatever their values are.
 func (t Table) DeleteElements(s *Set, elements []*Element) []netlink.Message {
-	return t.elements(unix.NFT_MSG_DELSETELEM, 0, s, elements, false)
+	return t.elements(msgDeleteSetElement, 0, s, elements, false)
 }
 
 func (t Table) elements(kind int, flags netlink.HeaderFlags, s *Set, elements []*Element, whole bool) (messages []netlink.Message) {
 	for len(elements) > 0 {
-		b := Attrs{{unix.NFTA_SET_ELEM_LIST_TABLE, t.Name}, {unix.NFTA_SET_ELEM_LIST_SET, s.Name}}.
-			Append([]byte{t.Family, unix.NFNETLINK_V0, 0, 0})
+		b := Attrs{{attrSetElementListTable, t.Name}, {attrSetElementListSet, s.Name}}.
+			Append([]byte{t.Family, nfnetlinkV0, 0, 0})
 		list := len(b)
 		b = slices.Grow(b, min(maxElements, len(elements)*128))
-		b = begin(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED)
+		b = begin(b, attrSetElementListElements|nestedFlag)
 		for len(elements) > 0 && len(b)-list < maxElements {
 			b = appendElement(b, s, elements[0], whole)
 			elements = elements[1:]
@@ -47,8 +46,8 @@ func (t Table) elements(kind int, flags netlink.HeaderFlags, s *Set, elements []
 
 func appendElement(b []byte, s *Set, e *Element, whole bool) []byte {
 	at := len(b)
-	b = begin(b, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED)
-	b = appendValue(b, unix.NFTA_SET_ELEM_KEY, e.Key)
+	b = begin(b, attrListElement|nestedFlag)
+	b = appendValue(b, attrSetElementKey, e.Key)
 	if e.End != "" {
 		const keyEnd = 10 // NFTA_SET_ELEM_KEY_END
 		b = appendValue(b, keyEnd, e.End)
@@ -56,21 +55,21 @@ func appendElement(b []byte, s *Set, e *Element, whole bool) []byte {
 	switch {
 	case !whole:
 	case s.Verdicts:
-		b = Attrs{{unix.NFTA_SET_ELEM_DATA, verdict(unix.NFT_GOTO, e.Value)}}.Append(b)
+		b = Attrs{{attrSetElementData, verdict(Goto, e.Value)}}.Append(b)
 	case s.Data != nil:
-		b = appendValue(b, unix.NFTA_SET_ELEM_DATA, e.Value)
+		b = appendValue(b, attrSetElementData, e.Value)
 	}
 	if whole && e.Comment != "" {
 		comment := len(b)
-		b = end(appendComment(begin(b, unix.NFTA_SET_ELEM_USERDATA), udataElementComment, e.Comment), comment)
+		b = end(appendComment(begin(b, attrSetElementUserdata), udataElementComment, e.Comment), comment)
 	}
 	return end(b, at)
 }
 
 func appendValue(b []byte, kind uint16, value string) []byte {
 	outer := len(b)
-	b = begin(b, kind|unix.NLA_F_NESTED)
+	b = begin(b, kind|nestedFlag)
 	inner := len(b)
-	b = append(begin(b, unix.NFTA_DATA_VALUE), value...)
+	b = append(begin(b, attrDataValue), value...)
 	return end(end(b, inner), outer)
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"syscall"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
@@ -28,7 +28,7 @@ func (s *Syncer) read(ctx context.Context) (h held, err error) {
 	if err == nil {
 		h, err = s.readAll(ctx)
 	}
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, syscall.ENOENT) {
 		h, err = held{}, nil
 	}
 	if err == nil {
