@@ -2,6 +2,7 @@ package cli
 
 import (
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/tempfile"
 	"packetwalk.dev/internal/base/termsafe"
 
 	"context"
@@ -18,11 +19,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/capture/redact"
-	"packetwalk.dev/internal/kernel/hostns"
-	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/writers"
 )
 
@@ -115,17 +114,13 @@ func readable(o captureOptions) error {
 
 func captureOrigin(ctx context.Context, o captureOptions) (capture.Origin, error) {
 	if o.here {
-		origin, _, err := hostns.Look(ctx, "")
-		if o.kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-			origin.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, o.kubeconfig) }
-		}
-		return origin, err
+		return session.MachineOrigin(ctx, o.kubeconfig)
 	}
-	d, err := lab.Select(o.name)
-	if err != nil {
-		return capture.Origin{}, badInput{fmt.Errorf("%w; --here captures this machine itself", err)}
+	origin, err := session.LabOrigin(ctx, o.name)
+	if _, ok := errors.AsType[*session.InputError](err); ok {
+		err = fmt.Errorf("%w; --here captures this machine itself", err)
 	}
-	return lab.Origin(ctx, d)
+	return origin, err
 }
 
 // fullNames finds hosts by their names with or without the kind in front; pod/NAME is in namespace default.
@@ -204,11 +199,11 @@ func takeCapture(
 	return nil
 }
 
-// takeRedacted takes a capture into a file without a name in a folder, which is gone when it is closed, and redacts that.
+// takeRedacted takes a capture into a temporary file in a folder, and redacts that.
 func takeRedacted(
 	ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, save func(*redact.Originals) error, hosts []string,
 ) (*capture.Taken, error) {
-	plain, err := nameless(dir)
+	plain, err := tempfile.Create(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -230,18 +225,6 @@ func takeRedacted(
 		err = save(originals)
 	}
 	return taken, err
-}
-
-// nameless makes a file that nobody else finds, and that is gone with this process.
-func nameless(dir string) (*os.File, error) {
-	f, err := os.CreateTemp(dir, ".packetwalk-*") // mode 0600
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
 }
 
 // counted counts what goes to a writer.

@@ -11,37 +11,17 @@ import (
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/session"
 )
 
-// findDrops adds to a status what drops the load balancer's probes of back ends, and, where a network policy engine runs, pods' requests to
-// the cluster's DNS: by a walk of each. That a pod cannot ask DNS may be meant, and is a warning.
-func findDrops(ctx context.Context, name string, st *lab.Status) {
-	hasProbes := slices.ContainsFunc(st.Frontends, func(f lab.Frontend) bool { return len(f.Probed) > 0 })
-	hasPolicies := slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.CalicoFelix != nil })
-	if !hasProbes && !hasPolicies {
-		return
-	}
-	world, err := openLab(ctx, name)
-	if err != nil {
-		st.Problems = append(st.Problems, fmt.Sprintf("what drops probes and DNS requests is unknown: %v", err))
-		return
-	}
-	defer func() { _ = world.close() }()
-	st.Problems = append(st.Problems, world.probeDrops(st.Frontends)...)
-	if hasPolicies {
-		st.Warnings = append(st.Warnings, world.dnsDrops()...)
-	}
-}
-
 // probeDrops returns what drops the load balancer's probes of the back ends whose probes fail, or why that is unknown.
-func (w *world) probeDrops(frontends []lab.Frontend) (problems []string) {
+func probeDrops(s *session.Session, frontends []session.Frontend) (problems []string) {
 	for _, f := range frontends {
 		for _, machine := range slices.Sorted(maps.Keys(f.Probed)) {
 			to := f.Probed[machine]
-			result, err := walk.Walk(w, walk.Request{Host: armview.Host, OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
+			result, err := walk.Walk(s.Source(), walk.Request{Host: armview.Host, OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
 				Protocol: packet.TCP, Source: vnet.ProbeSource, Destination: to.Addr(), DestinationPort: packet.Port{Number: to.Port()},
 			}, TCPFlags: packet.SYN}})
 			probe := fmt.Sprintf("the load balancer's probe of %s at %s", machine, to)
@@ -49,7 +29,7 @@ func (w *world) probeDrops(frontends []lab.Frontend) (problems []string) {
 				problems = append(problems, fmt.Sprintf("%s: why it fails is unknown: %v", probe, err))
 				continue
 			}
-			if by := explain.Drop(result, owners(w, hostsOf(result))); by != "" {
+			if by := explain.Drop(result, owners(s, result.Hosts())); by != "" {
 				problems = append(problems, probe+": "+by)
 			}
 		}
@@ -66,9 +46,9 @@ const (
 )
 
 // dnsDrops returns what drops pods' requests to the cluster's DNS, or why that is unknown.
-func (w *world) dnsDrops() (drops []string) {
+func dnsDrops(ctx context.Context, s *session.Session) (drops []string) {
 	seen, unseen := map[string]bool{}, map[string]bool{}
-	objects := w.Objects()
+	objects := s.Source().Objects()
 	for i := range objects.Pods {
 		p := &objects.Pods[i]
 		like := fmt.Sprint(p.Namespace, p.Labels)
@@ -81,7 +61,7 @@ func (w *world) dnsDrops() (drops []string) {
 		}
 		seen[like] = true
 		pod := endpoint.End{Kind: endpoint.Pod, Namespace: p.Namespace, Name: p.Name}
-		if by := w.dnsDrop(pod); by != "" {
+		if by := dnsDrop(ctx, s, pod); by != "" {
 			drops = append(drops, fmt.Sprintf("requests of %s to the cluster's DNS: %s", pod, by))
 		}
 	}
@@ -96,40 +76,39 @@ func (w *world) dnsDrops() (drops []string) {
 
 // dnsDrop returns where and by what the requests of an end to the cluster's DNS are dropped, or why that is unknown; "" where they are not,
 // and for a cluster without that Service.
-func (w *world) dnsDrop(from endpoint.End) string {
+func dnsDrop(ctx context.Context, s *session.Session, from endpoint.End) string {
 	dns := endpoint.End{Kind: endpoint.Service, Namespace: "kube-system", Name: "kube-dns", Port: 53}
-	read, err := endpoint.Read(endpoint.World{Source: w.Source, Unread: w.unread}, from, dns, packet.UDP)
+	read, err := endpoint.Read(s.World(ctx, ""), from, dns, packet.UDP)
 	if err != nil {
 		return ""
 	}
 	read.OneWay = true
-	result, err := walk.Walk(w, read.Request)
+	result, err := walk.Walk(s.Source(), read.Request)
 	if err != nil {
 		return fmt.Sprintf("unknown: %v", err)
 	}
-	return explain.Drop(result, owners(w, hostsOf(result)))
+	return explain.Drop(result, owners(s, result.Hosts()))
 }
 
 // dropNotes returns what a walk does not come to itself: why a front end has no healthy back end, why a name is not resolved, and that a
 // network policy engine does not follow its policies.
-func (w *world) dropNotes(req *walk.Request, from, to endpoint.End) (notes []string) {
-	if to.Kind == endpoint.DNSName && from.Kind == endpoint.Pod && w.more == nil {
-		if by := w.dnsDrop(from); by != "" {
+func dropNotes(ctx context.Context, s *session.Session, req *walk.Request, from, to endpoint.End) (notes []string) {
+	if to.Kind == endpoint.DNSName && from.Kind == endpoint.Pod && s.Cluster == nil {
+		if by := dnsDrop(ctx, s, from); by != "" {
 			notes = append(notes, fmt.Sprintf("%s is resolved by the cluster's DNS; requests of %s to it: %s", to.Name, from, by))
 		}
 	}
-	if w.status == nil {
+	if s.Lab == nil {
 		return notes
 	}
-	st := w.status()
-	for _, f := range st.Frontends {
-		if f.Address == req.Packet.Destination.String() && f.Port == req.Packet.DestinationPort.Number && len(f.Healthy) == 0 {
-			for _, by := range w.probeDrops([]lab.Frontend{f}) {
+	for _, f := range s.Lab.Frontends() {
+		if f.Address == req.Packet.Destination.String() && f.Port == req.Packet.DestinationPort.Number && f.Healthy == 0 {
+			for _, by := range probeDrops(s, []session.Frontend{f}) {
 				notes = append(notes, "no healthy back end: "+by)
 			}
 		}
 	}
-	for _, p := range st.Problems {
+	for _, p := range s.Lab.Problems() {
 		if strings.HasPrefix(p, "calico-felix ") {
 			notes = append(notes, p)
 		}

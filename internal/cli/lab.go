@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -23,6 +25,15 @@ import (
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
 )
+
+// addLabCommands adds the commands that make labs and work in them.
+func addLabCommands(root *cobra.Command, s Streams) {
+	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"})
+	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s), importCommand(s), doctorCommand(s))
+	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
+	root.AddCommand(labProcessCommand(), imageCommand(s))
+	addNodeCommand(root, s)
+}
 
 func nameFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "name", "", "the lab's name (without it: $"+lab.NameVariable+", or the only one there is)")

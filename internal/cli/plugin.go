@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +9,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -25,7 +24,7 @@ import (
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/cluster/remote"
-	"packetwalk.dev/internal/cluster/remote/localhost"
+	"packetwalk.dev/internal/session"
 )
 
 // The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
@@ -48,7 +47,7 @@ func PluginMain(program string, args []string, s Streams) int {
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	// Who reads the output may go, and what was made on the cluster is to be taken away all the same.
-	signal.Ignore(unix.SIGPIPE)
+	signal.Ignore(syscall.SIGPIPE)
 	klog.SetLogger(logr.Discard()) // the client's log: what goes wrong comes as an error, too
 	return execute(pluginCommand(s), args, s)
 }
@@ -88,15 +87,26 @@ a namespace of its own, and takes all of it away at the end. docs/your-cluster.m
 	f.BoolVar(&o.pods.Kept, "kept-namespace", false, "start the pods in the namespace packetwalk that rbac makes, also with the right to make one")
 	boundedDuration(f, &o.pods.Start, "start-timeout", time.Minute, time.Second, cluster.MostStart, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
-	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), onNodeCommand(s))
+	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o))
+	addNodeCommand(root, s)
 	return root
 }
 
 // shownFlags are those of kubectl's flags that the help names; the others are taken all the same.
 var shownFlags = []string{"kubeconfig", "context", "namespace", "as"}
 
-// open prepares a run on the cluster that the flags choose. namespace is the one that names without any are in.
-func (o *pluginOptions) open() (c *cluster.Cluster, namespace string, err error) {
+// open opens the cluster that the flags choose. namespace is the one that names without any are in.
+func (o *pluginOptions) open(ctx context.Context) (opened *session.Session, namespace string, err error) {
+	c, namespace, err := o.cluster()
+	if err != nil {
+		return nil, "", err
+	}
+	opened, err = session.OpenCluster(ctx, c)
+	return opened, namespace, err
+}
+
+// cluster prepares a run on the cluster that the flags choose.
+func (o *pluginOptions) cluster() (c *cluster.Cluster, namespace string, err error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides)
 	namespace, _, err = config.Namespace()
 	var server *rest.Config
@@ -111,15 +121,6 @@ func (o *pluginOptions) open() (c *cluster.Cluster, namespace string, err error)
 	}
 	c, err = cluster.Open(server, o.pods)
 	return c, namespace, err
-}
-
-// end takes away what a run made. What cannot be taken away is told, and the status then is 1.
-func end(ctx context.Context, s Streams, c *cluster.Cluster, err error) error {
-	if left := c.Close(ctx); left != nil {
-		tell(s, left.Error())
-		err = cmp.Or(err, error(exitStatus(1)))
-	}
-	return err
 }
 
 func pluginCaptureCommand(s Streams, o *pluginOptions) *cobra.Command {
@@ -143,7 +144,7 @@ walks through it anywhere. Secrets are never read.`,
 			}
 			return o.capture(c.Context(), s, nodes, output, redacted)
 		},
-		ValidArgsFunction: o.complete(func(v *cluster.View) []string { return v.Nodes() }),
+		ValidArgsFunction: o.complete(func(s *session.Session) []string { return s.Cluster.Nodes() }),
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
 	c.Flags().BoolVar(&all, "all-nodes", false, "capture all nodes")
@@ -152,16 +153,12 @@ walks through it anywhere. Secrets are never read.`,
 }
 
 func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, output string, redacted redaction) (err error) {
-	c, _, err := o.open()
+	opened, _, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = end(ctx, s, c, err) }()
-	view, err := c.Look(ctx)
-	if err != nil {
-		return err
-	}
-	there := view.Nodes()
+	defer func() { err = closeSession(ctx, s, opened, err) }()
+	there := opened.Cluster.Nodes()
 	for i, name := range nodes {
 		nodes[i] = strings.TrimPrefix(name, "node/")
 		if !slices.Contains(there, nodes[i]) {
@@ -175,15 +172,15 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 	if o.dryRun {
 		return printObjects(s.Out, cluster.Plan(o.pods.ForCapture(len(nodes)), nodes...))
 	}
-	tell(s, c.Unread()...)
-	started, missed := view.Start(ctx, nodes)
+	tell(s, opened.Cluster.UnreadNodes()...)
+	started, missed := opened.Cluster.Start(ctx, nodes)
 	if missed != nil && (named || len(started) == 0) {
 		return missed
 	}
 	nodes = started
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	origin := view.Origin(nodes...)
+	origin := opened.Cluster.Origin(nodes...)
 	fetch := origin.Fetch
 	origin.Fetch = func(host string) (*capture.Raw, error) {
 		raw, err := fetch(host)
@@ -220,7 +217,7 @@ func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
 		Short: "take away what a run that was cut off has left",
 		Args:  noArguments("it takes away everything of packetwalk's"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			run, _, err := o.open()
+			run, _, err := o.cluster()
 			if err != nil {
 				return err
 			}
@@ -274,47 +271,16 @@ func tell(s Streams, lines ...string) {
 const completionTime = 3 * time.Second
 
 // complete completes by the cluster's objects.
-func (o *pluginOptions) complete(names func(*cluster.View) []string) cobra.CompletionFunc {
+func (o *pluginOptions) complete(names func(*session.Session) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 		defer cancel()
-		run, _, err := o.open()
+		opened, _, err := o.open(ctx)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		view, err := run.Look(ctx)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		found := slices.DeleteFunc(names(view), func(name string) bool { return !strings.HasPrefix(name, typed) })
+		found := slices.DeleteFunc(names(opened), func(name string) bool { return !strings.HasPrefix(name, typed) })
 		slices.Sort(found)
 		return found, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// onNodeCommand is what runs in the pods on the nodes.
-func onNodeCommand(s Streams) *cobra.Command {
-	var life time.Duration
-	var node string
-	c := &cobra.Command{Use: "on-node", Short: "what runs in the pods on the nodes", Hidden: true}
-	wait := &cobra.Command{
-		Use: "wait --for DURATION", Args: noArguments("it takes --for alone"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			select {
-			case <-c.Context().Done():
-			case <-time.After(life):
-			}
-			return nil
-		},
-	}
-	wait.Flags().DurationVar(&life, "for", 0, "how long")
-	serve := &cobra.Command{
-		Use: "serve --node NAME", Args: noArguments("it takes --node alone"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return remote.Serve(c.Context(), s.In, s.Out, localhost.Machine(node), Version)
-		},
-	}
-	serve.Flags().StringVar(&node, "node", "", "the node's name")
-	c.AddCommand(wait, serve)
-	return c
 }

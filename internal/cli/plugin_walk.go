@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/session"
 )
 
 func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
@@ -45,8 +45,8 @@ its pods), node/NAME[:PORT], a DNS name of the cluster such as web.shop.svc.clus
 const mostNodes = 20
 
 // endsOf are the ends that have names.
-func endsOf(v *cluster.View) []string {
-	objects := v.Objects()
+func endsOf(s *session.Session) []string {
+	objects := s.Source().Objects()
 	var names []string
 	for _, p := range objects.Pods {
 		names = append(names, "pod/"+p.Namespace+"/"+p.Name)
@@ -57,16 +57,16 @@ func endsOf(v *cluster.View) []string {
 	for _, d := range endpoint.Deployments(&objects) {
 		names = append(names, d.String())
 	}
-	for _, n := range v.Nodes() {
+	for _, n := range s.Cluster.Nodes() {
 		names = append(names, "node/"+n)
 	}
 	return names
 }
 
-// openCluster reads a cluster's objects; the hosts are read as the walk comes to them.
-func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *endpoint.End) (*world, error) {
+// openCluster opens the cluster that the flags choose. Ends without a namespace get the one that the flags choose.
+func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endpoint.End) (*session.Session, error) {
 	o.plugin.pods.Most = o.most
-	c, namespace, err := o.plugin.open()
+	opened, namespace, err := o.plugin.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -75,47 +75,21 @@ func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *endpo
 			e.Namespace = namespace
 		}
 	}
-	view, err := c.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sender, err := endpoint.Sender(view.Objects(), *from)
+	sender, err := endpoint.Sender(opened.Source().Objects(), *from)
 	if err != nil {
 		return nil, badInput{fmt.Errorf("--from %s: %w", from, err)}
 	}
-	if why := view.Refused(string(sender.Kind), sender.Namespace, sender.Name); why != "" {
+	if why := opened.Cluster.Refused(string(sender.Kind), sender.Namespace, sender.Name); why != "" {
 		return nil, fmt.Errorf("--from %s: %s", from, why)
 	}
-	source := view.Source()
-	w := &world{
-		Source: source, more: source.Read, place: view.Place, unread: view.Unread(), notes: c.Unread(), again: again(c),
-		close: func() error { return end(ctx, s, c, nil) },
-	}
-	if w.unread != nil {
-		w.notes = append(w.notes, notAllKnown(w.unread)...)
-	}
-	if o.live {
-		w.before = func(result *walk.Result) { tell(s, announcement(view, result)) }
-	}
-	return w, nil
-}
-
-// again reads the objects anew, and hosts as they are asked for.
-func again(c *cluster.Cluster) func(context.Context) (snapshot.Source, error) {
-	return func(ctx context.Context) (snapshot.Source, error) {
-		view, err := c.Look(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return view.Source(), nil
-	}
+	return opened, nil
 }
 
 // announcement says what --live is about to do on the nodes.
-func announcement(v *cluster.View, result *walk.Result) string {
+func announcement(c *cluster.View, result *walk.Result) string {
 	var nodes []string
-	for _, host := range hostsOf(result) {
-		if n := v.NodeOf(host); n != "" {
+	for _, host := range result.Hosts() {
+		if n := c.NodeOf(host); n != "" {
 			nodes = append(nodes, n)
 		}
 	}
@@ -136,12 +110,12 @@ func announcement(v *cluster.View, result *walk.Result) string {
 
 // plan is what a walk would make, for --dry-run: the sender's node is known beforehand, others only as the packet comes to them.
 func (o *walkOptions) plan(ctx context.Context, s Streams, from, to endpoint.End) (err error) {
-	w, err := openCluster(ctx, s, o, &from, &to)
+	opened, err := o.openCluster(ctx, s, &from, &to)
 	if err != nil {
 		return err
 	}
-	defer func() { err = w.closed(err) }()
-	objects := w.Objects()
+	defer func() { err = closeSession(ctx, s, opened, err) }()
+	objects := opened.Source().Objects()
 	if from, err = endpoint.Sender(objects, from); err != nil {
 		return badInput{err}
 	}

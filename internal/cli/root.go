@@ -8,11 +8,12 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/termsafe"
+	"packetwalk.dev/internal/session"
 )
 
 // Version is the version of this build, set by the linker.
@@ -41,7 +42,7 @@ func Main(args []string, s Streams) int {
 
 // execute runs one command line of a program.
 func execute(root *cobra.Command, args []string, s Streams) int {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ran := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
@@ -61,6 +62,7 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 func conclude(err error, ran bool, help string, stderr io.Writer) int {
 	var status exitStatus
 	var input badInput
+	var sessionInput *session.InputError
 	switch {
 	case err == nil:
 		return 0
@@ -83,7 +85,7 @@ func conclude(err error, ran bool, help string, stderr io.Writer) int {
 	case !ran: // flags and arguments that do not parse
 		fmt.Fprintln(stderr, help)
 		return 2
-	case errors.As(err, &input):
+	case errors.As(err, &input), errors.As(err, &sessionInput):
 		return 2
 	}
 	return 1
@@ -115,12 +117,9 @@ go in it, which source address their destination sees, and which rule decided th
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"},
-		&cobra.Group{ID: "packets", Title: "Its packets:"})
-	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s), importCommand(s), doctorCommand(s))
-	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
+	addLabCommands(root, s)
+	root.AddGroup(&cobra.Group{ID: "packets", Title: "Its packets:"})
 	add(root, "packets", walkCommand(s), captureCommand(s))
-	root.AddCommand(labProcessCommand(), imageCommand(s), onNodeCommand(s))
 	return root
 }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"packetwalk.dev/internal/base/tempfile"
 	"packetwalk.dev/internal/lab"
 )
 
@@ -155,22 +158,14 @@ func programNames() []string {
 func makeWorkplace(d lab.Dir) (*workplace, error) {
 	dir, err := os.MkdirTemp("", "packetwalk-shell-")
 	if err != nil {
-		return nil, inTemp(err)
+		return nil, tempfile.Explain(err)
 	}
 	w := &workplace{dir: dir, lab: d}
 	if err := w.addPrograms(); err != nil {
 		w.remove()
-		return nil, inTemp(err)
+		return nil, tempfile.Explain(err)
 	}
 	return w, nil
-}
-
-// inTemp is the error of a file operation in the temporary directory, with the remedy.
-func inTemp(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w; make room in %s, or set TMPDIR to another directory that exists", err, os.TempDir())
-	}
-	return err
 }
 
 // addPrograms writes what is in the workplace's PATH, and sets its environment.
@@ -281,7 +276,7 @@ func (w *workplace) shell(interactive bool) ([]string, error) {
 	}
 	text := fmt.Sprintf(rc, own, variables.String(), filepath.Join(w.dir, "bin"), w.lab.Name())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, inTemp(err)
+		return nil, tempfile.Explain(err)
 	}
 	if own != "" {
 		return []string{program, "--rcfile", file, "-i"}, nil

@@ -1,10 +1,14 @@
+//go:build linux
+
 package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -13,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/session"
 )
 
 func statusCommand(s Streams) *cobra.Command {
@@ -44,6 +49,26 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 	colourFlag(c, &colour)
 	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
 	return c
+}
+
+// findDrops adds to a status what drops the load balancer's probes of back ends, and, where a network policy engine runs, pods' requests to
+// the cluster's DNS: by a walk of each. That a pod cannot ask DNS may be meant, and is a warning.
+func findDrops(ctx context.Context, name string, st *lab.Status) {
+	hasProbes := slices.ContainsFunc(st.Frontends, func(f lab.Frontend) bool { return len(f.Probed) > 0 })
+	hasPolicies := slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.CalicoFelix != nil })
+	if !hasProbes && !hasPolicies {
+		return
+	}
+	opened, err := session.OpenLab(ctx, name)
+	if err != nil {
+		st.Problems = append(st.Problems, fmt.Sprintf("what drops probes and DNS requests is unknown: %v", err))
+		return
+	}
+	defer func() { _ = opened.Close(ctx) }()
+	st.Problems = append(st.Problems, probeDrops(opened, session.Frontends(*st))...)
+	if hasPolicies {
+		st.Warnings = append(st.Warnings, dnsDrops(ctx, opened)...)
+	}
 }
 
 func printStatus(w io.Writer, on screen, st lab.Status, output string) error {

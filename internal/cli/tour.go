@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -19,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/examples"
+	"packetwalk.dev/internal/base/tempfile"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/preflight"
@@ -192,7 +195,7 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 	files := filepath.Join(w.dir, t.name)
 	if err := os.CopyFS(files, t.files); err != nil {
 		w.remove()
-		return nil, nil, inTemp(err)
+		return nil, nil, tempfile.Explain(err)
 	}
 	on := colour.screen(s.Out)
 	view := tour.View{Writer: termsafe.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}

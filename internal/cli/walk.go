@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/writers"
 )
 
@@ -147,49 +150,48 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if o.plugin != nil && o.plugin.dryRun {
 		return o.plan(ctx, s, from, to)
 	}
-	world, err := o.open(ctx, s, &from, &to)
+	opened, err := o.open(ctx, s, &from, &to)
 	if err != nil {
 		return err
 	}
-	defer func() { err = world.closed(err) }()
-	if err := o.azure.extend(ctx, s, world); err != nil {
+	defer func() { err = closeSession(ctx, s, opened, err) }()
+	if err := o.azure.extend(ctx, s, opened); err != nil {
 		return err
 	}
-	of := endpoint.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil, LookUp: world.lookUp}
-	read, err := endpoint.Read(of, from, to, proto)
+	read, err := endpoint.Read(opened.World(ctx, o.at), from, to, proto)
 	if err != nil {
 		return badInput{err}
 	}
 	req := read.Request
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Time: world.taken, Notes: append(read.Notes, world.notes...), Read: world.read, Text: world.text}
+	options := explain.Options{Time: opened.Taken, Notes: append(read.Notes, opened.Notes...), Read: opened.Assumed, Text: opened.Text}
 	on := o.colour.screen(s.Out)
 	options.Colour, options.Width = on.colour, on.width
-	result, agreed, err := o.walk(ctx, world, req, &options)
+	result, agreed, err := o.walk(ctx, s, opened, req, &options)
 	if other, ok := errors.AsType[*armview.MismatchError](err); ok {
-		return world.azureError(other)
+		return azureError(opened, other)
 	}
+	source := opened.Source()
 	if err != nil {
-		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
+		if _, gone := source.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
 			return fmt.Errorf("--from %s: %s is not there, or no longer; 'kubectl get pods -A -o wide' says what became of it", from, req.Host)
 		}
 		return err
 	}
-	hosts := append(read.Hosts, hostsOf(result)...)
-	options.Owners = owners(world, hosts)
-	options.Owners.States = world
+	met := slices.Concat(read.Hosts, result.Hosts())
+	options.Owners = owners(opened, met)
+	options.Owners.States = source
 	if o.choose != "" {
-		objects := world.Objects()
+		objects := source.Objects()
 		if err := chosenOptions(&options, result, o.choose, &objects); err != nil {
 			return err
 		}
 	}
-	options.Notes = append(options.Notes, world.dropNotes(&req, from, to)...)
-	options.Read = append(options.Read, explain.NetworkPolicies(world, result, options.Owners)...)
-	met := slices.Compact(slices.Sorted(slices.Values(slices.Concat(read.Hosts, hostsOf(result)))))
-	options.Read = append(options.Read, world.assumedInterfaces(met)...)
+	options.Notes = append(options.Notes, dropNotes(ctx, opened, &req, from, to)...)
+	options.Read = append(options.Read, explain.NetworkPolicies(source, result, options.Owners)...)
+	options.Read = append(options.Read, assumedInterfaces(source, slices.Compact(slices.Sorted(slices.Values(met))))...)
 	if !o.live { // with --live the kernel says so
-		if err := lasting(world, result, &options); err != nil {
+		if err := lasting(source, result, &options); err != nil {
 			return err
 		}
 	}
@@ -219,15 +221,52 @@ func undecided(result *walk.Result) bool {
 	})
 }
 
+// open opens what to walk through.
+func (o *walkOptions) open(ctx context.Context, s Streams, from, to *endpoint.End) (*session.Session, error) {
+	switch {
+	case o.plugin != nil:
+		return o.openCluster(ctx, s, from, to)
+	case o.snapshot != "":
+		f := session.File{Path: o.snapshot, Stdin: s.In, Host: o.at, To: netip.AddrPortFrom(to.Address, to.Port)}
+		if o.at == armview.Host && len(o.azure) > 0 { // the host is Azure's, not the node that a text shows
+			f.Host = ""
+		}
+		return session.OpenFile(ctx, f)
+	}
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
+	return session.OpenLab(ctx, o.name)
+}
+
+// closeSession gives back what was opened, after an error or not. What is left is told, and the status then is 1.
+func closeSession(ctx context.Context, s Streams, opened *session.Session, err error) error {
+	if left := opened.Close(ctx); left != nil {
+		tell(s, left.Error())
+		err = cmp.Or(err, error(exitStatus(1)))
+	}
+	return err
+}
+
 // walk predicts and, with --live, compares. The second result is false where prediction and kernel part, or the packet was not sent.
-func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, bool, error) {
+func (o *walkOptions) walk(
+	ctx context.Context, s Streams, opened *session.Session, req walk.Request, options *explain.Options,
+) (*walk.Result, bool, error) {
 	if !o.live {
-		result, err := world.predict(ctx, req, o.choose)
+		objects := opened.Source().Objects()
+		result, err := opened.WalkSome(ctx, req, func(outcomes []walk.Outcome) []walk.Outcome { return mayChoose(outcomes, o.choose, &objects) })
 		return result, true, err
 	}
-	result, report, err := live(ctx, world, req, options)
+	var announce func(*walk.Result)
+	if opened.Cluster != nil {
+		announce = func(result *walk.Result) { tell(s, announcement(opened.Cluster, result)) }
+	}
+	result, report, err := proof.Live(ctx, opened, req, announce)
 	if err != nil {
 		return nil, false, err
+	}
+	for _, changes := range report.Changed {
+		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+changes)
 	}
 	if total := len(result.Outcomes); total > 1 && report.NotSent == "" {
 		options.Numbers, options.Total = []int{report.Outcome + 1}, total
@@ -269,54 +308,17 @@ func lasting(src snapshot.Source, result *walk.Result, options *explain.Options)
 	return nil
 }
 
-// mostTries is how often a packet is sent while the state that its way was predicted from does not stay the same.
-const mostTries = 3
-
-// live predicts and compares, and does so again where they part because somebody changed rules between the one and the other.
-func live(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, proof.Report, error) {
-	for try := 1; ; try++ {
-		if world.before != nil {
-			expected, err := world.predict(ctx, req, "")
-			if err != nil {
-				return nil, proof.Report{}, err
-			}
-			world.before(expected)
-		}
-		result, report, err := proof.Live(ctx, world, world.place, req, false)
-		if err != nil || report.First == nil || try == mostTries {
-			return result, report, err
-		}
-		changed, err := world.renew(ctx, hostsOf(result))
-		if err != nil || len(changed) == 0 {
-			return result, report, err
-		}
-		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+strings.Join(changed, ", "))
-	}
-}
-
-// hostsOf lists the hosts that a walk came to, sorted.
-func hostsOf(result *walk.Result) []string {
-	var hosts []string
-	for s := range result.Steps() {
-		if len(hosts) == 0 || hosts[len(hosts)-1] != s.Host {
-			hosts = append(hosts, s.Host)
-		}
-	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
-}
-
 // owners gives names to what the walk met; hosts are others that it is about.
-func owners(world *world, hosts []string) *explain.Owners {
-	objects := world.Objects()
+func owners(s *session.Session, hosts []string) *explain.Owners {
+	objects := s.Source().Objects()
 	o := explain.NewOwners(objects, writers.Book(&objects))
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
-		if h, err := world.Host(name); err == nil {
+		if h, err := s.Source().Host(name); err == nil {
 			o.AddHost(h)
 		}
 	}
-	if world.public != nil {
-		for name, a := range world.public() {
+	if s.Lab != nil {
+		for name, a := range s.Lab.PublicAddresses() {
 			o.AddAddress(a, explain.Owner{Kind: "vm", Name: name, Role: "public address"})
 		}
 	}

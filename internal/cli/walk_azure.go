@@ -13,6 +13,7 @@ import (
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/session"
 )
 
 // byLogin is the value of --azure that stands for the user's own login.
@@ -28,35 +29,20 @@ func (a *azureOptions) flag(f *pflag.FlagSet) {
 	f.Lookup("azure").NoOptDefVal = byLogin
 }
 
-// extend makes a world go on through Azure, where that was asked for.
-func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
+// extend lets walks go on through Azure, where that was asked for.
+func (a azureOptions) extend(ctx context.Context, s Streams, opened *session.Session) error {
 	if len(a) == 0 {
 		return nil
 	}
-	if w.isRedacted && slices.ContainsFunc(a, isInAzure) {
+	if opened.Redacted && slices.ContainsFunc(a, isInAzure) {
 		return badInput{errors.New("--azure: the capture is redacted, so that its nodes are not found in Azure; " + redactedRemedy)}
 	}
-	resources, err := a.read(ctx, s, w.Source.Objects().Nodes)
+	resources, err := a.read(ctx, s, opened.Source().Objects().Nodes)
 	if err != nil {
 		return err
 	}
-	extended, err := armview.Extend(w.Source, resources)
-	if err == nil && len(resources.Unread) == 0 {
-		err = extended.Unmatched()
-	}
-	if err != nil {
-		return w.azureError(err)
-	}
-	w.Source = extended
-	w.notes = append(w.notes, extended.Notes()...)
-	if again := w.again; again != nil {
-		w.again = func(ctx context.Context) (snapshot.Source, error) {
-			fresh, err := again(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return armview.Extend(fresh, resources)
-		}
+	if err := opened.ExtendAzure(resources); err != nil {
+		return azureError(opened, err)
 	}
 	return nil
 }
@@ -65,10 +51,10 @@ func (a azureOptions) extend(ctx context.Context, s Streams, w *world) error {
 const redactedRemedy = "walk through the capture without --redact, or replace in the files all addresses, MAC addresses and names " +
 	"as the redaction's --map file has them"
 
-// azureError is the error for resources that are not those of the world's cluster. Those of a redacted capture's own cluster are not,
+// azureError is the error for resources that are not those of the session's cluster. Those of a redacted capture's own cluster are not,
 // either, and the reason then misleads.
-func (w *world) azureError(err error) error {
-	if w.isRedacted {
+func azureError(s *session.Session, err error) error {
+	if s.Redacted {
 		return badInput{fmt.Errorf("--azure: the capture is redacted, and the files have other addresses and names; %s (%w)", redactedRemedy, err)}
 	}
 	return badInput{fmt.Errorf("--azure: %w", err)}
@@ -80,8 +66,8 @@ func isInAzure(name string) bool {
 }
 
 // assumedInterfaces returns an assumption for each host whose interface in Azure only its address tells.
-func (w *world) assumedInterfaces(hosts []string) (assumed []walk.Assumption) {
-	extended, ok := w.Source.(*armview.Extended)
+func assumedInterfaces(source snapshot.Source, hosts []string) (assumed []walk.Assumption) {
+	extended, ok := source.(*armview.Extended)
 	if !ok {
 		return nil
 	}

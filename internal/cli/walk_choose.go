@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -66,54 +64,19 @@ func fits(o *walk.Outcome, word string, objects *snapshot.Objects) bool {
 	})
 }
 
-// predict walks. Where hosts are read on demand, it has those read that the packet comes to in the outcomes that the word of --choose may
-// pick; "" picks all.
-func (w *world) predict(ctx context.Context, req walk.Request, word string) (*walk.Result, error) {
-	for {
-		result, err := walk.Walk(w, req)
-		unread, ok := errors.AsType[*snapshot.UnreadError](err)
-		if err != nil && !ok {
-			return nil, err
-		}
-		var hosts []string
-		if ok {
-			hosts = []string{unread.Host}
-		} else {
-			objects := w.Objects()
-			hosts = unreadHosts(result, word, &objects)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case w.more != nil && w.more(ctx, hosts):
-		case ok:
-			return nil, unread
-		default:
-			return result, nil
-		}
-	}
-}
-
-// unreadHosts are the hosts that are not read to which the packet or its answer comes in the outcomes that a word may pick: of a number
-// those up to it, of another word those that it fits, or all where it fits none as far as they are known.
-func unreadHosts(result *walk.Result, word string, objects *snapshot.Objects) (hosts []string) {
-	outcomes := result.Outcomes
+// mayChoose returns the outcomes that a word of --choose may pick as far as they are known: of a number those up to it, of another word those
+// that it fits, or all where it fits none, or is "".
+func mayChoose(outcomes []walk.Outcome, word string, objects *snapshot.Objects) []walk.Outcome {
 	if n, err := strconv.Atoi(word); err == nil {
-		outcomes = outcomes[:min(max(n, 0), len(outcomes))]
-	} else if word != "" {
+		return outcomes[:min(max(n, 0), len(outcomes))]
+	}
+	if word != "" {
 		fit := slices.DeleteFunc(slices.Clone(outcomes), func(o walk.Outcome) bool { return !fits(&o, word, objects) })
 		if len(fit) > 0 {
-			outcomes = fit
+			return fit
 		}
 	}
-	for i := range outcomes {
-		for _, e := range []*walk.End{&outcomes[i].End, outcomes[i].BackEnd} {
-			if e != nil && e.Unread {
-				hosts = append(hosts, e.Host)
-			}
-		}
-	}
-	return hosts
+	return outcomes
 }
 
 // hostFits tells whether a word is a host's name, with or without its kind.

@@ -169,6 +169,9 @@ func firstOf(errs []error) error {
 	return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
 }
 
+// UnreadNodes says of the nodes that cannot be read why that is.
+func (v *View) UnreadNodes() []string { return v.cluster.Unread() }
+
 // Unread is why some kinds of objects are not known; nil where all are.
 func (v *View) Unread() error { return v.unread }
 

@@ -290,7 +290,7 @@ func (v *View) once(ctx context.Context, source *capture.Lazy, p Pair) (*proof.R
 	if err != nil {
 		return nil, err
 	}
-	_, report, err := proof.Live(ctx, source, v.places(v.sees(p)), read.Request, false)
+	_, report, err := proof.Once(ctx, source, v.places(v.sees(p)), read.Request, false)
 	return &report, err
 }
 

@@ -119,7 +119,7 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	}
 	limited, cancel := context.WithTimeout(ctx, packetTimeout)
 	defer cancel()
-	_, report, err := proof.Live(limited, b.source(limited), b.place, requestOf(host, p), true)
+	_, report, err := proof.Once(limited, b.source(limited), b.place, requestOf(host, p), true)
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, ctx.Err()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,42 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
+// Subject is what [Live] compares with the kernel: states that packets walk through, and the places of their hosts.
+type Subject interface {
+	// Source returns the states as they were read last.
+	Source() snapshot.Source
+	// Walk predicts the way of a packet through them. Where hosts are read on demand, it first reads those that the packet comes to.
+	Walk(ctx context.Context, request walk.Request) (*walk.Result, error)
+	// Place returns the place of a host, as [Places] does.
+	Place(host string) (Place, error)
+	// Refresh reads the states anew and says what differs at some hosts, such as "node/a: iptables rules". The states that Source returns
+	// are the new ones if something differs, and else the old ones.
+	Refresh(ctx context.Context, hosts []string) (changes []string, err error)
+}
+
+// maxSends is how often a packet is sent while the states change from which its way is predicted.
+const maxSends = 3
+
+// Live predicts what becomes of a request's packet, sends it as [Once] does, and reports how far prediction and kernel agree. Where they
+// part, and the states have changed in the meantime at a host that the packet came to, it does so again, up to three times. announce is
+// told each prediction before its packet is sent; it may be nil.
+func Live(ctx context.Context, subject Subject, request walk.Request, announce func(*walk.Result)) (*walk.Result, Report, error) {
+	var changed []string
+	for try := 1; ; try++ {
+		result, report, err := once(ctx, subject, request, false, announce)
+		report.Changed = changed
+		if err != nil || report.First == nil || try == maxSends {
+			return result, report, err
+		}
+		changes, err := subject.Refresh(ctx, result.Hosts())
+		if err != nil || len(changes) == 0 {
+			return result, report, err
+		}
+		changed = append(changed, strings.Join(changes, ", "))
+	}
+}
+
+// Once predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
 // kernel agree. A packet that goes round without end in one of the outcomes is not sent. The source should be fresh: what changed since it
 // was read is a difference. The request must be one that can be sent: made by its host, with tcp, udp or an ICMP echo; the error is
 // kernel.ErrUnsendable where no socket can send it. With everywhere it can also be a packet that comes in by a wire of the source, which
@@ -26,20 +62,41 @@ import (
 // difference then. It is for hosts that are otherwise quiet.
 //
 // When it returns, with or without an error, also that of an ended ctx, nothing is left in the places but the connection itself.
-func Live(
+func Once(
 	ctx context.Context, source snapshot.Source, places Places, request walk.Request, everywhere bool,
+) (*walk.Result, Report, error) {
+	return once(ctx, fixed{source, places}, request, everywhere, nil)
+}
+
+// fixed is a subject whose states are read once.
+type fixed struct {
+	source snapshot.Source
+	places Places
+}
+
+func (f fixed) Source() snapshot.Source                             { return f.source }
+func (f fixed) Place(host string) (Place, error)                    { return f.places(host) }
+func (f fixed) Refresh(context.Context, []string) ([]string, error) { return nil, nil }
+
+func (f fixed) Walk(_ context.Context, request walk.Request) (*walk.Result, error) {
+	return walk.Walk(f.source, request)
+}
+
+// once is Once for any subject; it calls announce, which may be nil, before it sends.
+func once(
+	ctx context.Context, subject Subject, request walk.Request, everywhere bool, announce func(*walk.Result),
 ) (*walk.Result, Report, error) {
 	begin := time.Now()
 	if request.Forwarded && !everywhere {
 		return nil, Report{}, errors.New("only packets that the host makes itself can be sent: start the walk at their sender")
 	}
-	probe, payload, result, err := predict(ctx, source, places, &request)
+	probe, payload, result, err := predict(ctx, subject, &request)
 	if err != nil {
 		return nil, Report{}, err
 	}
 	probe = &closedOnce{Sender: probe}
 	defer probe.Close()
-	expected := *result
+	source, expected := subject.Source(), *result
 	if result.More {
 		if expected.Outcomes, err = sample(source, result); err != nil {
 			return nil, Report{}, err
@@ -50,14 +107,17 @@ func Live(
 		forgetOpen(result)
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
 	}
+	if announce != nil {
+		announce(result)
+	}
 	a := &attempt{
 		source: source, probe: probe, payload: payload, predicted: result, tuple: probe.Tuple(),
 		sent: make(chan sent, 1), activity: make(chan struct{}, 1),
 	}
-	report, err := a.run(ctx, places, &expected, everywhere)
+	report, err := a.run(ctx, subject.Place, &expected, everywhere)
 	forgetOpen(result)
 	if report.First != nil {
-		report.First.showRule(ctx, places)
+		report.First.showRule(ctx, subject.Place)
 	}
 	report.Took = time.Since(begin)
 	return result, report, err
@@ -80,19 +140,17 @@ const portTries = 8
 
 // predict prepares the probe of a request, and walks its packet, which then has what it will be sent with. A port that the kernel chose is
 // given back where a host on the way remembers a connection that had it: the server may, too, and what it has of that no snapshot tells.
-func predict(
-	ctx context.Context, source snapshot.Source, places Places, request *walk.Request,
-) (probe Sender, payload []byte, result *walk.Result, err error) {
+func predict(ctx context.Context, subject Subject, request *walk.Request) (probe Sender, payload []byte, result *walk.Result, err error) {
 	asked := request.Packet
 	for try := 1; ; try++ {
 		request.Packet, payload = asked, payloadFor(&asked)
-		if probe, err = prepare(ctx, source, places, request, payload); err != nil {
+		if probe, err = prepare(ctx, subject, request, payload); err != nil {
 			return nil, nil, nil, err
 		}
 		request.Packet.Tuple = probe.Tuple()
 		complete(&request.Packet, len(payload), request.Forwarded)
 		request.OpenRules = true
-		if result, err = walk.Walk(source, *request); err != nil {
+		if result, err = subject.Walk(ctx, *request); err != nil {
 			return nil, nil, nil, errors.Join(err, probe.Close())
 		}
 		if asked.SourcePort != (packet.Port{}) || request.Forwarded || try == portTries || !remembered(result) {
@@ -122,7 +180,8 @@ func remembered(result *walk.Result) bool {
 }
 
 // prepare makes the probe of a request: of the host's own, or one that the far end of the wire by which it arrives sends as a frame.
-func prepare(ctx context.Context, source snapshot.Source, places Places, request *walk.Request, payload []byte) (Sender, error) {
+func prepare(ctx context.Context, subject Subject, request *walk.Request, payload []byte) (Sender, error) {
+	source := subject.Source()
 	from, p := request.Host, &request.Packet
 	var wire snapshot.Peer
 	if request.Forwarded {
@@ -147,7 +206,7 @@ func prepare(ctx context.Context, source snapshot.Source, places Places, request
 			p.TTL = 64
 		}
 	}
-	place, err := places(from)
+	place, err := subject.Place(from)
 	if err != nil {
 		return nil, fmt.Errorf("send from %s: %w", from, err)
 	}

@@ -100,7 +100,7 @@ func (w *world) place(host string) (proof.Place, error) {
 
 func (w *world) live(source snapshot.Source, host string, p packet.Packet) (*walk.Result, proof.Report) {
 	w.t.Helper()
-	result, report, err := proof.Live(w.t.Context(), source, w.place, walk.Request{Host: host, Packet: p}, true)
+	result, report, err := proof.Once(w.t.Context(), source, w.place, walk.Request{Host: host, Packet: p}, true)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -408,6 +408,73 @@ nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
 	}
 }
 
+// changing is a subject whose router begins to reject a port after the states were read, and before the packet is sent.
+type changing struct {
+	w       *world
+	source  snapshot.Source
+	reads   int
+	changes int // that are left
+}
+
+func (c *changing) Source() snapshot.Source { return c.source }
+
+func (c *changing) Walk(_ context.Context, r walk.Request) (*walk.Result, error) {
+	result, err := walk.Walk(c.source, r)
+	if c.changes > 0 {
+		c.changes--
+		c.w.sh("node/router", "iptables-nft -I FORWARD -d 10.2.0.2/32 -p tcp --dport 8080 -j REJECT")
+	}
+	return result, err
+}
+
+func (c *changing) Place(host string) (proof.Place, error) { return c.w.place(host) }
+
+func (c *changing) Refresh(_ context.Context, hosts []string) ([]string, error) {
+	c.reads++
+	fresh := c.w.source()
+	for _, name := range hosts {
+		before, err := c.source.Host(name)
+		if err != nil {
+			return nil, err
+		}
+		after, err := fresh.Host(name)
+		if err != nil {
+			return nil, err
+		}
+		if len(snapshot.Changes(before, after)) > 0 {
+			c.source = fresh
+			return []string{name + ": rules"}, nil
+		}
+	}
+	return nil, nil
+}
+
+// TestLiveAgain: a packet is sent again where prediction and kernel part because rules have changed in between, and each walk is announced
+// as it was compared.
+func TestLiveAgain(t *testing.T) {
+	for name, c := range map[string]struct{ changes, sent int }{"quiet": {0, 1}, "one change": {1, 2}, "always changing": {5, 3}} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			subject := &changing{w: w, source: w.source(), changes: c.changes}
+			var announced []*walk.Result
+			result, report, err := proof.Live(t.Context(), subject, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:8080")},
+				func(r *walk.Result) { announced = append(announced, r) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(announced) != c.sent || announced[c.sent-1] != result {
+				t.Errorf("%d walks were announced, want %d, the last of them the result", len(announced), c.sent)
+			}
+			if len(report.Changed) != c.sent-1 || c.sent > 1 && report.Changed[0] != "node/router: rules" {
+				t.Errorf("changes %q", report.Changed)
+			}
+			if parted := report.First != nil; parted != (c.changes > c.sent) {
+				t.Errorf("prediction and kernel part: %v\n%s", parted, report)
+			}
+		})
+	}
+}
+
 // What is cancelled leaves nothing behind either.
 func TestLiveCancelled(t *testing.T) {
 	w := routed(t)
@@ -420,7 +487,7 @@ func TestLiveCancelled(t *testing.T) {
 	w.sh("node/router", "iptables-nft -F FORWARD") // what is predicted does not come: it is waited for
 	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer cancel()
-	_, _, err := proof.Live(ctx, source, w.place, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:97")}, false)
+	_, _, err := proof.Once(ctx, source, w.place, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:97")}, false)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}

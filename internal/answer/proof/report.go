@@ -42,6 +42,8 @@ type Report struct {
 	Ends string
 	// NotSent says why the packet was not sent, so that nothing was compared; "" where it was.
 	NotSent string
+	// Changed says for each earlier try what changed meanwhile at hosts on the way, so that the packet was sent again.
+	Changed []string
 	Took    time.Duration // from the request to the end of the comparison
 }
 

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func closeAll(watchers []*watcher) {
 	_ = inParallel(watchers, func(w *watcher) error { return w.Close() })
 }
 
-// inParallel does something for each watcher. Errors name the hosts.
+// inParallel does something for each watcher. The error is the first one, with its host: as a rule the others have the same cause.
 func inParallel(watchers []*watcher, do func(*watcher) error) error {
 	errs := make([]error, len(watchers))
 	var wg sync.WaitGroup
@@ -179,5 +180,5 @@ func inParallel(watchers []*watcher, do func(*watcher) error) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return cmp.Or(errs...)
 }

@@ -138,7 +138,7 @@ func TestLive(t *testing.T) {
 	for _, request := range []walk.Request{
 		to(packet.TCP, "203.0.113.9", 80), to(packet.TCP, "203.0.113.9", 81), to(packet.UDP, "203.0.113.9", 9), to(packet.ICMP, "203.0.113.9", 0),
 	} {
-		_, report, err := proof.Live(t.Context(), w.source(t.Context(), node), places(node, w), request, false)
+		_, report, err := proof.Once(t.Context(), w.source(t.Context(), node), places(node, w), request, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestBrokenOff(t *testing.T) {
 	proved := make(chan error, 1)
 	source := w.source(t.Context(), node)
 	go func() { // waits for seconds for an answer that does not come
-		_, _, err := proof.Live(t.Context(), source, places(node, w), to(packet.TCP, "203.0.113.9", 82), false)
+		_, _, err := proof.Once(t.Context(), source, places(node, w), to(packet.TCP, "203.0.113.9", 82), false)
 		proved <- err
 	}()
 	for begin := time.Now(); w.captures() < 3; time.Sleep(5 * time.Millisecond) {

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math/big"
 	"reflect"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -119,6 +120,18 @@ func (r *Result) Steps() iter.Seq[*Step] {
 			}
 		}
 	}
+}
+
+// Hosts returns the hosts that the packet or its answer came to in any outcome, sorted.
+func (r *Result) Hosts() []string {
+	var hosts []string
+	for s := range r.Steps() {
+		if len(hosts) == 0 || hosts[len(hosts)-1] != s.Host {
+			hosts = append(hosts, s.Host)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
 }
 
 // Steps are those of the way there, and of the way back.

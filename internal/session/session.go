@@ -1,0 +1,206 @@
+// Package session opens what packets walk through: a lab that runs, a file, or a cluster. What a command does with it is the same for all
+// three.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/answer/endpoint"
+	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// Session is an open lab, file or cluster. It implements proof.Subject.
+type Session struct {
+	Taken    time.Time // of the states; zero where they are read now
+	Redacted bool      // addresses and names are replaced
+	Text     bool      // the states are what a text shows
+	Notes    []string  // about the states, for the user
+	// Assumed is what reading the states had to assume.
+	Assumed []walk.Assumption
+	// Unread is why Kubernetes objects, or some of them, are unknown; nil where they are known.
+	Unread error
+	// Lab has what only a lab knows, and Cluster what only a cluster knows. Each is nil for the others.
+	Lab     Lab
+	Cluster *cluster.View
+
+	backend   backend
+	source    snapshot.Source
+	resources *armview.Resources // of Azure; nil where walks end at the nodes
+}
+
+// backend is what a session reads.
+type backend interface {
+	// read reads the states, or prepares to read each host when it is asked for.
+	read(ctx context.Context) (snapshot.Source, error)
+	// place returns the place of a host, as proof.Places does.
+	place(host string) (proof.Place, error)
+	close(ctx context.Context) error
+}
+
+// hostReader is a backend whose hosts are read on demand. Before that the source returns an UnreadError for them.
+type hostReader interface {
+	// readHosts reads some hosts and reports whether it tried any that it had not tried before.
+	readHosts(ctx context.Context, hosts []string) bool
+}
+
+// Lab is what only a running lab knows.
+type Lab interface {
+	// PublicAddresses returns the public addresses of VMs, by the names of these.
+	PublicAddresses() map[string]netip.Addr
+	// LookUp asks the lab's resolver for the addresses of a name.
+	LookUp(ctx context.Context, name string) ([]netip.Addr, error)
+	// Frontends returns the front ends of the load balancer.
+	Frontends() []Frontend
+	// Problems returns what is broken, in words.
+	Problems() []string
+}
+
+// Frontend is a front end of a lab's load balancer.
+type Frontend struct {
+	Address string
+	Port    uint16
+	Healthy int // back ends whose probe succeeds
+	// Probed has the machines whose probe fails, and where the load balancer probes them.
+	Probed map[string]netip.AddrPort
+}
+
+// InputError marks an error that the user can correct.
+type InputError struct{ Err error }
+
+func (e *InputError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *InputError) Unwrap() error { return e.Err }
+
+// Source implements proof.Subject.
+func (s *Session) Source() snapshot.Source { return s.source }
+
+// Place implements proof.Subject. A host that can no longer be read has no place.
+func (s *Session) Place(host string) (proof.Place, error) { return s.backend.place(host) }
+
+// Close gives back what was opened, also when ctx has ended. The error says what is left.
+func (s *Session) Close(ctx context.Context) error { return s.backend.close(ctx) }
+
+// World returns what the ends of a walk are read against; at is the host where a packet comes in whose sender is unknown, or "".
+func (s *Session) World(ctx context.Context, at string) endpoint.World {
+	w := endpoint.World{Source: s.source, Unread: s.Unread, At: at, Far: s.Cluster != nil}
+	if s.Lab != nil {
+		w.Public = s.Lab.PublicAddresses
+		w.LookUp = func(name string) ([]netip.Addr, error) { return s.Lab.LookUp(ctx, name) }
+	}
+	return w
+}
+
+// ExtendAzure lets walks go on past the nodes through Azure's resources. The error is an armview.MismatchError where these are of other
+// nodes.
+func (s *Session) ExtendAzure(resources *armview.Resources) error {
+	extended, err := armview.Extend(s.source, resources)
+	if err == nil && len(resources.Unread) == 0 {
+		err = extended.Unmatched()
+	}
+	if err != nil {
+		return err
+	}
+	s.source, s.resources = extended, resources
+	s.Notes = append(s.Notes, extended.Notes()...)
+	return nil
+}
+
+// Walk implements proof.Subject.
+func (s *Session) Walk(ctx context.Context, request walk.Request) (*walk.Result, error) {
+	return s.WalkSome(ctx, request, func(outcomes []walk.Outcome) []walk.Outcome { return outcomes })
+}
+
+// WalkSome is Walk, but reads no host on demand to which only outcomes lead that choose leaves out.
+func (s *Session) WalkSome(
+	ctx context.Context, request walk.Request, choose func([]walk.Outcome) []walk.Outcome,
+) (*walk.Result, error) {
+	reader, onDemand := s.backend.(hostReader)
+	for {
+		result, err := walk.Walk(s.source, request)
+		unread, ok := errors.AsType[*snapshot.UnreadError](err)
+		if err != nil && !ok {
+			return nil, err
+		}
+		var hosts []string
+		if ok {
+			hosts = []string{unread.Host}
+		} else {
+			hosts = unreadHosts(choose(result.Outcomes))
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case onDemand && reader.readHosts(ctx, hosts):
+		case ok:
+			return nil, unread
+		default:
+			return result, nil
+		}
+	}
+}
+
+// unreadHosts returns the hosts that are not read at which the packet or its answer ends.
+func unreadHosts(outcomes []walk.Outcome) (hosts []string) {
+	for i := range outcomes {
+		for _, e := range []*walk.End{&outcomes[i].End, outcomes[i].BackEnd} {
+			if e != nil && e.Unread {
+				hosts = append(hosts, e.Host)
+			}
+		}
+	}
+	return hosts
+}
+
+// Refresh implements proof.Subject.
+func (s *Session) Refresh(ctx context.Context, hosts []string) ([]string, error) {
+	fresh, err := s.backend.read(ctx)
+	if err == nil && s.resources != nil {
+		fresh, err = armview.Extend(fresh, s.resources)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var changes []string
+	for _, name := range hosts {
+		before, err := s.source.Host(name)
+		if err != nil {
+			continue // it was not known before
+		}
+		after, err := fresh.Host(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			changes = append(changes, name+", which is gone")
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for _, part := range snapshot.Changes(before, after) {
+			changes = append(changes, fmt.Sprintf("%s: %s", name, part))
+		}
+	}
+	if len(changes) > 0 {
+		s.source = fresh
+	}
+	return changes, nil
+}
+
+// setUnread notes why Kubernetes objects are unknown; nil where they are known.
+func (s *Session) setUnread(err error) {
+	if s.Unread = err; err == nil {
+		return
+	}
+	lines := strings.Split(err.Error(), "\n")
+	lines[0] = "not all Kubernetes objects are known: " + lines[0]
+	s.Notes = append(s.Notes, lines...)
+}
