@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -46,16 +45,22 @@ func (a *azureFiles) read(name string, r *armview.Resources) error {
 	case !info.IsDir():
 		return a.file(name, 0, r)
 	}
-	names, err := filepath.Glob(filepath.Join(globQuoted(name), "*.json"))
+	entries, err := os.ReadDir(name) // sorted by name
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".json") {
+			names = append(names, filepath.Join(name, e.Name()))
+		}
+	}
 	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", name, err)
 	case len(names) == 0:
 		return fmt.Errorf("%s has no *.json file; %s", name, a.how(name))
 	case len(names) > maxAzureFiles:
 		return fmt.Errorf("%s: more than %d files", name, maxAzureFiles)
 	}
-	slices.Sort(names)
 	for _, n := range names {
 		if err := a.file(n, syscall.O_NONBLOCK, r); err != nil { // a pipe without a writer does not hold it
 			return err
@@ -94,9 +99,4 @@ func (a *azureFiles) add(name string, text []byte, r *armview.Resources) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return err
-}
-
-// globQuoted makes a name mean itself in a pattern.
-func globQuoted(name string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(name)
 }

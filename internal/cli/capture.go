@@ -84,16 +84,6 @@ func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string
 	return writeCapture(ctx, s, origin, o.output, o.redaction, names)
 }
 
-// rootFor says what root is needed for.
-func rootFor(o captureOptions) error {
-	if err := needRoot(); err != nil && o.here {
-		return errors.New("other network namespaces and rules are read by root alone; run it with sudo")
-	} else if err != nil {
-		return err
-	}
-	return nil
-}
-
 // readable looks at the files that the user named, before anything is captured.
 func readable(o captureOptions) error {
 	var errs []error

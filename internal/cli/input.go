@@ -47,6 +47,15 @@ func needRoot() error {
 	return nil
 }
 
+// rootFor returns an error that says what a capture needs root for; nil as root.
+func rootFor(o captureOptions) error {
+	err := needRoot()
+	if err != nil && o.here {
+		return errors.New("other network namespaces and rules are read by root alone; run it with sudo")
+	}
+	return err
+}
+
 // checkMachine loads the kernel modules that the needs have, and refuses a machine that lacks something, with the rows of doctor.
 func checkMachine(ctx context.Context, w io.Writer, needs ...preflight.Need) error {
 	if err := needRoot(); err != nil {

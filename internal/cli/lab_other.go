@@ -13,6 +13,8 @@ var labCommands = []string{"up", "status", "down", "tour", "import", "doctor", "
 
 // addLabCommands adds commands that say what they need.
 func addLabCommands(root *cobra.Command, _ Streams) {
+	root.Long += "\n\nHere it walks through captures and pasted text: labs need Linux."
+	root.Example = "  packetwalk walk --snapshot cluster.pwcap.tar.gz --from pod/web-1 --to 203.0.113.9:443"
 	for _, name := range labCommands {
 		root.AddCommand(&cobra.Command{
 			Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return session.ErrLinux },
@@ -31,3 +33,6 @@ func nameFlag(c *cobra.Command, name *string) {
 
 // needRoot returns what labs need before that.
 func needRoot() error { return session.ErrLinux }
+
+// rootFor returns what a capture of a lab, or of this machine, needs before that.
+func rootFor(captureOptions) error { return session.ErrLinux }

@@ -43,7 +43,7 @@ type pluginOptions struct {
 
 // PluginMain runs one command line of kubectl's plugin and returns its exit status. program is the name that it was called by.
 func PluginMain(program string, args []string, s Streams) int {
-	if filepath.Base(program) == completeName {
+	if programName(program) == completeName {
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	// Who reads the output may go, and what was made on the cluster is to be taken away all the same.
@@ -52,11 +52,14 @@ func PluginMain(program string, args []string, s Streams) int {
 	return execute(pluginCommand(s), args, s)
 }
 
-// IsPlugin tells whether the program was called as kubectl's plugin.
+// IsPlugin reports whether the program was called as kubectl's plugin.
 func IsPlugin(program string) bool {
-	base := filepath.Base(program)
-	return base == pluginName || base == completeName
+	name := programName(program)
+	return name == pluginName || name == completeName
 }
+
+// programName returns the name that a program was called by, on Windows without its ending.
+func programName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".exe") }
 
 func pluginCommand(s Streams) *cobra.Command {
 	o := &pluginOptions{rules: clientcmd.NewDefaultClientConfigLoadingRules(), pods: cluster.Options{Version: Version}}

@@ -42,7 +42,7 @@ func (w when) screen(out io.Writer) screen {
 		return s
 	}
 	if w == "auto" {
-		s.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+		s.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && showsColour(out.(*os.File))
 	}
 	if width, _, err := term.GetSize(int(out.(*os.File).Fd())); err == nil {
 		s.width = width
