@@ -35,6 +35,10 @@ build: ## build the programs into bin/
 	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
 	@ln -f bin/packetwalk bin/kubectl-packetwalk
 
+.PHONY: plugin
+plugin: ## build only bin/kubectl-packetwalk, for GOOS= (linux, darwin or windows) and GOARCH=
+	@go build -ldflags "$(LDFLAGS)" -o bin/kubectl-packetwalk$(if $(filter windows,$(GOOS)),.exe) ./cmd/packetwalk
+
 controlplane: ## build upstream's control plane, kubelet and containerd, and the nodes' root; cached for all clones (minutes)
 	@go run ./tools/controlplane build
 	@go run ./tools/controlplane build realnode
@@ -64,6 +68,17 @@ bench-proxy: deps controlplane build ## compare kube-proxy and packetwalk-node, 
 
 lint: ## run golangci-lint
 	go run $(GOLANGCI_LINT) run --allow-serial-runners ./...
+
+# The systems on which kubectl-packetwalk and "packetwalk walk --snapshot" run, and the packages that have files for only some of them.
+# To vet these packages, Go compiles all that they import.
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+PORTABLE  := ./cmd/packetwalk $(addprefix ./internal/,cli session base/program base/tempfile)
+
+.PHONY: cross
+cross: ## compile and vet kubectl-packetwalk for Linux, macOS and Windows
+	@set -e; for platform in $(PLATFORMS); do echo "vet $$platform"; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} nice go vet $(PORTABLE); \
+	done
 
 # An input that covers more is minimised ten times at most. Without a limit this may take a minute for each, and most of FUZZTIME.
 fuzz: ## run every fuzz target for FUZZTIME, with FUZZ_PARALLEL processes
