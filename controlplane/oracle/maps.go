@@ -19,7 +19,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	nftablesproxy "packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -72,7 +72,7 @@ func (f failedSyncs) WithName(string) klog.LogSink { return f }
 
 // oursMaps is our service proxy with nftables in a namespace.
 type oursMaps struct {
-	config iptables.Config
+	config proxy.Config
 	kernel *ruleset.NFTables
 	syncer *nftablesproxy.Syncer
 	ports  *service.Ports

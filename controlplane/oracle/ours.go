@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -76,9 +77,9 @@ func newOurs(ns *netns.Namespace, v Settings, counters bool) (*ours, error) {
 }
 
 // configOf is our configuration that stands for the settings.
-func configOf(ns *netns.Namespace, v Settings) (iptables.Config, error) {
-	c := iptables.Config{
-		Family: service.IPv4, Rules: iptables.RulesCurrent, Detector: iptables.Detector{Interface: v.PodInterface},
+func configOf(ns *netns.Namespace, v Settings) (proxy.Config, error) {
+	c := proxy.Config{
+		Family: service.IPv4, Rules: iptables.RulesCurrent, Detector: proxy.Detector{Interface: v.PodInterface},
 		MasqueradeBit: v.MasqueradeBit, MasqueradeAll: v.MasqueradeAll, NodeIP: netip.MustParseAddr(v.NodeIP), TCPLiberal: v.TCPLiberal,
 	}
 	if v.IPv6 {

@@ -18,6 +18,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
+	"packetwalk.dev/internal/node/proxy"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -68,7 +69,7 @@ func generated(t *testing.T, scenario string) (saved string, archive *txtar.Arch
 		}
 	})
 	settings := decode(t, section(t, archive, "config"), &struct{ Rules, ClusterCIDR, Node string }{})
-	config := iptablesproxy.Config{Family: service.IPv4, Rules: settings.Rules, MasqueradeBit: 14}
+	config := proxy.Config{Family: service.IPv4, Rules: settings.Rules, MasqueradeBit: 14}
 	config.Detector.CIDR = netip.MustParsePrefix(settings.ClusterCIDR)
 	syncer, err := iptablesproxy.NewSyncer(config, kernelTables{ns})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -61,7 +61,7 @@ func writeServices(ctx context.Context, ns *netns.Namespace, lines []string) err
 		for key, list := range ports {
 			of.Put(key, list)
 		}
-		config := iptables.Config{Family: family, MasqueradeBit: 14, MasqueradeAll: len(lines)%2 == 0}
+		config := proxy.Config{Family: family, MasqueradeBit: 14, MasqueradeAll: len(lines)%2 == 0}
 		if _, err := nftables.NewSyncer(config, nftables.NewRules(&ruleset.NFTables{NetNS: ns.FD()})).Sync(ctx, of, nil); err != nil {
 			return err
 		}

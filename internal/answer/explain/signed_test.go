@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -307,12 +308,12 @@ func randomPrefix(random *rand.Rand) netip.Prefix {
 
 func randomServices(t *testing.T, random *rand.Rand) string {
 	chance := func() bool { return random.IntN(2) == 0 }
-	c := iptablesproxy.Config{
+	c := proxy.Config{
 		Family: service.IPv4, Rules: pick(random, iptablesproxy.Ages()...), MasqueradeBit: 14, MasqueradeAll: chance(),
 		LocalhostNodePorts: chance(),
 		TCPLiberal:         chance(), NFAcct: chance(), NodeIP: randomAddr(random),
-		Detector: pick(random, iptablesproxy.Detector{}, iptablesproxy.Detector{CIDR: randomPrefix(random)},
-			iptablesproxy.Detector{Interface: "azv+"}),
+		Detector: pick(random, proxy.Detector{}, proxy.Detector{CIDR: randomPrefix(random)},
+			proxy.Detector{Interface: "azv+"}),
 	}
 	if chance() {
 		c.NodePortIPs = []netip.Addr{randomAddr(random), randomAddr(random)}

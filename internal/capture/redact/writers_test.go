@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -131,11 +132,11 @@ func proxyComments(t *testing.T) []string {
 	empty.Endpoints, empty.ForCluster, empty.ForLocal = nil, nil, nil
 	local := port
 	local.ExternalPolicy, local.ForLocal = service.Local, nil
-	detector := iptablesproxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
+	detector := proxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
 	var all []string
 	for _, age := range iptablesproxy.Ages() {
 		for _, p := range []service.Port{port, empty, local} {
-			set, err := iptablesproxy.Generate(iptablesproxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
+			set, err := iptablesproxy.Generate(proxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
 				LocalhostNodePorts: true, NFAcct: true}, []service.Port{p})
 			if err != nil {
 				t.Fatal(err)

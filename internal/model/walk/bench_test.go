@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/node/proxy"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -35,8 +36,8 @@ func nodeRules(tb testing.TB, services int) []byte {
 		p.ForCluster, p.ForLocal = p.Endpoints, p.Endpoints
 		ports = append(ports, p)
 	}
-	set, err := iptablesproxy.Generate(iptablesproxy.Config{
-		Rules: iptablesproxy.RulesCurrent, MasqueradeBit: 14, Detector: iptablesproxy.Detector{CIDR: netip.MustParsePrefix("10.244.0.0/16")},
+	set, err := iptablesproxy.Generate(proxy.Config{
+		Rules: iptablesproxy.RulesCurrent, MasqueradeBit: 14, Detector: proxy.Detector{CIDR: netip.MustParsePrefix("10.244.0.0/16")},
 	}, ports)
 	if err != nil {
 		tb.Fatal(err)

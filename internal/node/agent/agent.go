@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -50,14 +51,14 @@ type agent struct {
 	Options
 	source      objectSource
 	metrics     *metrics
-	health      *iptables.Health
-	checks      *iptables.HealthChecks
+	health      *proxy.Health
+	checks      *proxy.HealthChecks
 	nft         *ruleset.NFTables // for all families, as are its rules
 	rules       *nftables.Rules
 	families    []programsOf
-	proxies     []*proxy // none without the service proxy
-	unserved    []*proxy // of families that are not served and may have rules of another service proxy
-	allUnserved []*proxy // of families that are not served
+	proxies     []*familyProxy // none without the service proxy
+	unserved    []*familyProxy // of families that are not served and may have rules of another service proxy
+	allUnserved []*familyProxy // of families that are not served
 	own         noderules.Rules
 	masq        *masqAgent // nil without
 	faults      faults
@@ -81,13 +82,13 @@ type programsOf struct {
 	programs *programs
 }
 
-// proxy is the service proxy of one family, which waits for no other's.
-type proxy struct {
+// familyProxy is the service proxy of one family, which waits for no other's.
+type familyProxy struct {
 	programsOf
 	pace   pacer
 	ports  *service.Ports
 	syncer syncer
-	config iptables.Config
+	config proxy.Config
 	other  syncer // of the other backend, whose rules are to be removed; nil: they are
 	idle   syncer // of the other backend
 	udp    bool   // UDP flows may be stale
@@ -100,9 +101,9 @@ type proxy struct {
 
 // syncer keeps the rules of one family, made by proxy/iptables or proxy/nftables.
 type syncer interface {
-	Configure(iptables.Config)
+	Configure(proxy.Config)
 	// Sync writes what differs, of all if it did not succeed the last time, else of services that have changed since.
-	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (iptables.Result, error)
+	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error)
 	// ForceFull makes the next Sync write everything that differs.
 	ForceFull()
 	// Canary tells whether the rules are there at all.
@@ -115,7 +116,7 @@ type syncer interface {
 // iptablesSyncer writes the rules of all services together.
 type iptablesSyncer struct{ *iptables.Syncer }
 
-func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []service.Key) (iptables.Result, error) {
+func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []service.Key) (proxy.Result, error) {
 	return s.Syncer.Sync(ctx, ports.All())
 }
 
@@ -169,7 +170,7 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a := &agent{
 		Options: o, metrics: m, logger: logger,
-		health:       iptables.NewHealth(2*o.SyncPeriod, time.Now),
+		health:       proxy.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
 		failedChecks: map[service.Key]bool{},
 		notices:      make(chan struct{}, 1), nft: &ruleset.NFTables{},
@@ -180,7 +181,7 @@ func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a.waiting = newWaiting(m.waiting)
 	a.others = others{look: conflict.ServiceProxies}
 	m.start(&o)
-	a.checks = iptables.NewHealthChecks(a.health.Healthy)
+	a.checks = proxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
 		a.families = append(a.families, programsOf{f, newPrograms(f, o.IPTablesVariant)})
 	}
@@ -232,12 +233,12 @@ func (a *agent) addProxies() error {
 	return nil
 }
 
-func newProxy(c iptables.Config, f programsOf, backend string, rules *nftables.Rules) (*proxy, error) {
+func newProxy(c proxy.Config, f programsOf, backend string, rules *nftables.Rules) (*familyProxy, error) {
 	syncer, err := iptables.NewSyncer(c, f.programs)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{syncer},
+	p := &familyProxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{syncer},
 		other: nftables.NewSyncer(c, rules), config: c}
 	if backend == BackendNFTables {
 		p.syncer, p.other = p.other, p.syncer
@@ -353,7 +354,7 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 				a.take()
 			}
 		case now := <-due.C:
-			a.sync(work, slices.DeleteFunc(slices.Clone(a.proxies), func(p *proxy) bool { return p.pace.until(now) > 0 })...)
+			a.sync(work, slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.until(now) > 0 })...)
 		case <-canary.C:
 			if len(a.others.found) > 0 {
 				a.lookForOthers(work)

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -76,13 +76,13 @@ type slowLook struct {
 	fails  error
 }
 
-func (slowLook) Configure(iptables.Config) {}
+func (slowLook) Configure(proxy.Config) {}
 
 func (slowLook) Canary(context.Context) (bool, error) { return true, nil }
 
-func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (iptables.Result, error) {
+func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
 	s.synced <- time.Now()
-	return iptables.Result{}, nil
+	return proxy.Result{}, nil
 }
 
 func (s slowLook) Repair(context.Context) ([]string, error) {
@@ -103,7 +103,7 @@ func (changing) Delta(bool) kube.Delta {
 }
 
 // looping is an agent whose looks are such, in a bubble of time; its context lasts an hour there.
-func looping(t *testing.T, look slowLook, more ...*proxy) (a *agent, api changing, ended <-chan struct{}) {
+func looping(t *testing.T, look slowLook, more ...*familyProxy) (a *agent, api changing, ended <-chan struct{}) {
 	o := Defaults()
 	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
 	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
@@ -112,7 +112,7 @@ func looping(t *testing.T, look slowLook, more ...*proxy) (a *agent, api changin
 	}
 	api = changing{changed: make(chan struct{}, 1)}
 	a.source = api
-	a.proxies = append([]*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}, more...)
+	a.proxies = append([]*familyProxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}, more...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	done := make(chan struct{})
 	go func() { a.loop(ctx, func() {}); close(done) }()
@@ -168,7 +168,7 @@ func TestFamilyThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		look := slowLook{synced: make(chan time.Time, 9)}
 		refused := 0
-		six := &proxy{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
+		six := &familyProxy{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
 			syncer: onceMore{refusing{err: unix.ENOMEM}, &refused, func() {}}}
 		a, api, ended := looping(t, look, six)
 		for range 60 {

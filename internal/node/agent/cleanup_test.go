@@ -29,11 +29,11 @@ func TestCleanUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &proxy{programsOf: programsOf{family: service.IPv4}}
+		p := &familyProxy{programsOf: programsOf{family: service.IPv4}}
 		if c.written {
 			p.triggered = map[service.Key]time.Time{}
 		}
-		a.proxies = []*proxy{p}
+		a.proxies = []*familyProxy{p}
 		removed := false
 		err = a.cleanUp(func(ctx context.Context) (bool, error) {
 			if _, bounded := ctx.Deadline(); !bounded {

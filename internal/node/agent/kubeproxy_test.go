@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
@@ -66,7 +67,7 @@ func TestWhatTheNodeSays(t *testing.T) {
 			node: node([]string{"10.0.0.9"}), family: service.IPv4, own: "127.0.0.1", ports: "127.0.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, p := &agent{Options: c.options}, &proxy{programsOf: programsOf{family: c.family}}
+			a, p := &agent{Options: c.options}, &familyProxy{programsOf: programsOf{family: c.family}}
 			if c.had != "" {
 				p.config.NodeIP = netip.MustParseAddr(c.had)
 			}
@@ -181,7 +182,7 @@ func TestServes(t *testing.T) {
 	configuration := &proxyconfig.Configuration{Mode: proxyconfig.ModeNFTables}
 	configuration.APIVersion, configuration.Kind = proxyconfig.APIVersion, proxyconfig.Kind
 	a := &agent{Options: Options{ServiceProxy: true, Backend: BackendNFTables, MetricsAddress: address, HealthzAddress: taken.Addr().String(),
-		Configz: configuration}, metrics: newMetrics(BackendNFTables), health: iptables.NewHealth(time.Minute, time.Now)}
+		Configz: configuration}, metrics: newMetrics(BackendNFTables), health: proxy.NewHealth(time.Minute, time.Now)}
 	a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var beside sync.WaitGroup

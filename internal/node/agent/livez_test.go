@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -27,7 +27,7 @@ func TestLivez(t *testing.T) {
 		t.Error("nobody is alive")
 	}
 	for _, o.ServiceProxy = range []bool{false, true} {
-		a := &agent{Options: o, metrics: newMetrics(o.Backend), health: iptables.NewHealth(2*o.SyncPeriod, time.Now)}
+		a := &agent{Options: o, metrics: newMetrics(o.Backend), health: proxy.NewHealth(2*o.SyncPeriod, time.Now)}
 		a.faults = faults{warn: t.Logf, now: map[string]fault{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -68,7 +68,7 @@ func TestMeters(t *testing.T) {
 // TestFailuresOfPartOfAChange are counted as kube-proxy counts them, also where comparing everything made up for them.
 func TestFailuresOfPartOfAChange(t *testing.T) {
 	m := newMetrics(BackendIPTables)
-	m.synced(service.IPv4, iptables.Result{Full: true, PartialErr: errors.New("refused")}, time.Second, nil)
+	m.synced(service.IPv4, proxy.Result{Full: true, PartialErr: errors.New("refused")}, time.Second, nil)
 	for _, name := range []string{"restore_failures", "partial_restore_failures"} {
 		want := "kubeproxy_sync_proxy_rules_iptables_" + name + `_total{ip_family="IPv4"} 1` + "\n"
 		if !strings.Contains(string(m.text()), want) {

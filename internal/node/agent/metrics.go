@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -126,7 +127,7 @@ func (m *metrics) answered(path string, code int) {
 }
 
 // synced notes one sync of a family.
-func (m *metrics) synced(f service.Family, r iptables.Result, took time.Duration, err error) {
+func (m *metrics) synced(f service.Family, r proxy.Result, took time.Duration, err error) {
 	family := f.String()
 	m.sync.of(family).observe(took)
 	if r.Full {

@@ -60,7 +60,7 @@ func eligible(n *corev1.Node) bool {
 
 // configure finds what a family's rules depend on beside the services: the ranges of cluster IPs, and of the node its address, its pods'
 // range, and the addresses that node ports answer on.
-func (a *agent) configure(p *proxy, delta kube.Delta) error {
+func (a *agent) configure(p *familyProxy, delta kube.Delta) error {
 	n := delta.Node
 	p.config.ServiceCIDRs = serviceCIDRs(p.family, delta.ServiceCIDRs)
 	if p.family.Of(a.NodeIP) {
@@ -94,7 +94,7 @@ func podRange(f service.Family, n *corev1.Node) (netip.Prefix, error) {
 }
 
 // nodePortIPs finds the addresses that node ports answer on, when only some are wanted.
-func (a *agent) nodePortIPs(p *proxy, n *corev1.Node) (err error) {
+func (a *agent) nodePortIPs(p *familyProxy, n *corev1.Node) (err error) {
 	cidrs := slices.DeleteFunc(slices.Clone(a.NodePortCIDRs), func(c netip.Prefix) bool { return !p.family.Of(c.Addr()) })
 	switch own := p.config.NodeIP; {
 	case a.NodePortPrimary && own.IsValid():

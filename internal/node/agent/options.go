@@ -11,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
+	"packetwalk.dev/internal/node/proxy"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
@@ -213,10 +214,10 @@ func (o *Options) nodeRules() noderules.Rules {
 }
 
 // config is what the rules of a family depend on.
-func (o *Options) config(f service.Family) iptablesproxy.Config {
-	c := iptablesproxy.Config{
+func (o *Options) config(f service.Family) proxy.Config {
+	c := proxy.Config{
 		Family: f, Rules: o.Rules, MasqueradeBit: o.MasqueradeBit, MasqueradeAll: o.MasqueradeAll,
-		Detector: iptablesproxy.Detector{Interface: o.PodInterface},
+		Detector: proxy.Detector{Interface: o.PodInterface},
 	}
 	for _, cidr := range o.ClusterCIDRs {
 		if f.Of(cidr.Addr()) {

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxy"
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -21,7 +22,7 @@ import (
 )
 
 // sync brings the kernel to the API's state of now, for some families.
-func (a *agent) sync(ctx context.Context, proxies ...*proxy) {
+func (a *agent) sync(ctx context.Context, proxies ...*familyProxy) {
 	delta := a.take()
 	for _, p := range proxies {
 		start := time.Now()
@@ -74,7 +75,7 @@ func (a *agent) take() kube.Delta {
 }
 
 // dropOthers leaves the services that are not among all there are without ports.
-func (p *proxy) dropOthers(all kube.Delta) {
+func (p *familyProxy) dropOthers(all kube.Delta) {
 	for _, key := range p.ports.Services() {
 		if _, there := all.Services[key]; !there {
 			p.put(key, nil, nil)
@@ -83,7 +84,7 @@ func (p *proxy) dropOthers(all kube.Delta) {
 }
 
 // put takes a service's ports, and the slices that they were made of.
-func (p *proxy) put(key service.Key, ports []service.Port, of []*discoveryv1.EndpointSlice) {
+func (p *familyProxy) put(key service.Key, ports []service.Port, of []*discoveryv1.EndpointSlice) {
 	if p.pending == nil {
 		p.pending = map[service.Key][]time.Time{}
 	}
@@ -100,7 +101,7 @@ func (p *proxy) put(key service.Key, ports []service.Port, of []*discoveryv1.End
 
 // tellFailure tells when the rules cannot be written: health, for which they wait though nothing may have changed in the API, and an event
 // of the node's; not of the first time, which may be somebody's haste.
-func (a *agent) tellFailure(ctx context.Context, p *proxy, node *corev1.Node, err error) {
+func (a *agent) tellFailure(ctx context.Context, p *familyProxy, node *corev1.Node, err error) {
 	if err == nil {
 		p.failed, p.told = 0, false
 		return
@@ -138,7 +139,7 @@ func sendEvent(ctx context.Context, log logf, send func(context.Context) error) 
 	}()
 }
 
-func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) error {
+func (a *agent) syncFamily(ctx context.Context, p *familyProxy, delta kube.Delta) error {
 	start := time.Now()
 	if err := a.configure(p, delta); err != nil {
 		return err
@@ -174,14 +175,14 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) erro
 
 // removeOthers removes what the other backend left behind, and kube-proxy with nftables, once there are rules, and all of the family that
 // is not served: kube-proxy always serves both.
-func (a *agent) removeOthers(ctx context.Context, p *proxy) {
+func (a *agent) removeOthers(ctx context.Context, p *familyProxy) {
 	if len(a.others.found) > 0 {
 		return // they are in use
 	}
 	if p.other != nil && a.remove(ctx, p.family, p.other) == nil {
 		p.other = nil
 	}
-	a.unserved = slices.DeleteFunc(a.unserved, func(p *proxy) bool { return a.remove(ctx, p.family, p.syncer, p.other) == nil })
+	a.unserved = slices.DeleteFunc(a.unserved, func(p *familyProxy) bool { return a.remove(ctx, p.family, p.syncer, p.other) == nil })
 }
 
 // remove removes the rules of syncers, and kube-proxy's with nftables.
@@ -208,7 +209,7 @@ func withoutIPTables(ctx context.Context, rules *nftables.Rules, f service.Famil
 }
 
 // cleanFlows looks at conntrack when something about UDP services has changed, and until that has succeeded.
-func (a *agent) cleanFlows(p *proxy) {
+func (a *agent) cleanFlows(p *familyProxy) {
 	if !p.udp {
 		return
 	}
@@ -231,7 +232,7 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 	errs := a.checks.Sync(checks)
 	a.faults.note("health check node ports", errors.Join(errs...))
 	for _, err := range errs {
-		var e *iptablesproxy.ListenError
+		var e *proxy.ListenError
 		if !errors.As(err, &e) {
 			continue
 		}
@@ -249,7 +250,7 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 }
 
 // observe measures how long changes of endpoints took to get into the rules, by the time that their controller noted on each slice.
-func (a *agent) observe(p *proxy) {
+func (a *agent) observe(p *familyProxy) {
 	now := time.Now()
 	first := p.triggered == nil // what was there before we started says nothing about us
 	if first {

@@ -27,7 +27,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/nfnetlink"
@@ -53,10 +53,10 @@ type refusing struct {
 	err error
 }
 
-func (refusing) Configure(iptables.Config) {}
+func (refusing) Configure(proxy.Config) {}
 
-func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (iptables.Result, error) {
-	return iptables.Result{}, r.err
+func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
+	return proxy.Result{}, r.err
 }
 
 func (refusing) Canary(context.Context) (bool, error) { return false, nil }
@@ -86,11 +86,11 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.faults.last, a.health = 0, iptables.NewHealth(0, time.Now)
+	a.faults.last, a.health = 0, proxy.NewHealth(0, time.Now)
 	api := oneNode{events: make(chan corev1.Event, 10)}
 	a.source = changing{}
-	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
-	a.proxies = []*proxy{p}
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
+	a.proxies = []*familyProxy{p}
 	for i := range 5 {
 		if i == 3 {
 			a.source = api
@@ -176,7 +176,7 @@ func TestAsksForNothing(t *testing.T) {
 
 // TestObserve: what changed after the first sync is measured once, by the time that its controller noted.
 func TestObserve(t *testing.T) {
-	a, p := &agent{metrics: newMetrics(BackendNFTables)}, &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts()}
+	a, p := &agent{metrics: newMetrics(BackendNFTables)}, &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts()}
 	key := service.Key{Namespace: "default", Service: "web"}
 	start := time.Now().Add(-time.Hour)
 	slice := func(seconds int) *discoveryv1.EndpointSlice {
@@ -208,7 +208,7 @@ type onceMore struct {
 	told  func()
 }
 
-func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (iptables.Result, error) {
+func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error) {
 	if *o.syncs++; *o.syncs == 2 {
 		o.told()
 	}
@@ -228,7 +228,7 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 	a.source = oneNode{events: make(chan corev1.Event, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
+	a.proxies = []*familyProxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
 		syncer: onceMore{refusing{err: unix.EOPNOTSUPP}, new(int), cancel}}}
 	watched := 0
 	a.loop(ctx, func() {
@@ -308,9 +308,9 @@ func TestRemovesLater(t *testing.T) {
 	ns, a := agentIn(t)
 	a.source = oneNode{}
 	other := holding{removals: new(int)}
-	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
 		syncer: refusing{}, other: other}
-	a.proxies = []*proxy{p}
+	a.proxies = []*familyProxy{p}
 	if err := ns.Do(func() error {
 		if a.sync(t.Context(), p); p.failed > 0 || p.other == nil || *other.removals != 1 {
 			t.Errorf("after a sync: %d removals", *other.removals)
@@ -329,9 +329,9 @@ func TestRemovesLater(t *testing.T) {
 // TestStaleFlowsLater: stale flows that could not be deleted after a sync are a fault, and are looked for again without another one.
 func TestStaleFlowsLater(t *testing.T) {
 	ns, a := agentIn(t)
-	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{}, udp: true,
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{}, udp: true,
 		triggered: map[service.Key]time.Time{}}
-	a.proxies = []*proxy{p}
+	a.proxies = []*familyProxy{p}
 	p.ports.Put(service.Key{Namespace: "default", Service: "dns"}, []service.Port{{Protocol: service.UDP, Port: 53,
 		ClusterIP: netip.MustParseAddr("10.0.0.10"),
 		Endpoints: []service.Endpoint{{Serving: true, Addr: netip.MustParseAddrPort("10.1.0.1:53")}}}})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -27,7 +28,7 @@ func manyPorts(n int) []service.Port {
 
 // BenchmarkChange is what the agent computes for a change of one service among 10,000.
 func BenchmarkChange(b *testing.B) {
-	config := Config{Family: service.IPv4, Rules: RulesCurrent, MasqueradeBit: 14}
+	config := proxy.Config{Family: service.IPv4, Rules: RulesCurrent, MasqueradeBit: 14}
 	ports := manyPorts(10_000)
 	from, err := newState(config, ports, nil)
 	if err != nil {

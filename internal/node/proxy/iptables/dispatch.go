@@ -103,8 +103,8 @@ func (b *builder) externalChain(r *portRules) {
 		add("masquerade traffic for %s external destinations", chainMarkMasq, false)
 	} else {
 		policy = r.local
-		if !b.Detector.isZero() {
-			b.nat.add(r.external, b.Detector.match(iptables.Rule{
+		if !b.Detector.IsZero() {
+			b.nat.add(r.external, matchDetector(b.Detector, iptables.Rule{
 				Matches: comment("pod traffic for " + r.name + " external destinations"), Target: iptables.Jump(r.cluster),
 			}, false))
 		}
@@ -235,7 +235,7 @@ func (b *builder) oldFirewallChain(r *portRules, policy string) {
 
 func (b *builder) xlbChain(r *portRules, chain string) {
 	if b.Detector.CIDR.IsValid() {
-		b.nat.add(chain, b.Detector.match(iptables.Rule{
+		b.nat.add(chain, matchDetector(b.Detector, iptables.Rule{
 			Matches: comment("Redirect pods trying to reach external loadbalancer VIP to clusterIP"), Target: iptables.Jump(r.cluster),
 		}, false))
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -13,31 +14,6 @@ import (
 // largeCluster is the number of endpoints above which the comments in service and endpoint chains are left out
 // (k8s.io/kubernetes pkg/proxy/iptables/proxier.go, largeClusterEndpointsThreshold).
 const largeCluster = 1000
-
-// Config is everything besides the service ports that the rules depend on. Its zero value but for Family, Rules and MasqueradeBit is what
-// kube-proxy does without a cluster CIDR.
-type Config struct {
-	Family service.Family
-	Rules  string // one of Ages
-	// Detector tells traffic of local pods from other traffic.
-	Detector Detector
-	// MasqueradeBit is the bit of the packet mark that asks for source NAT: 14 by default, so 0x4000.
-	MasqueradeBit int
-	// MasqueradeAll marks everything sent to a cluster IP.
-	MasqueradeAll bool
-	// NodeIP is the node's own address; load balancer source ranges that hold it let the node itself in.
-	NodeIP netip.Addr
-	// NodePortIPs are the addresses that answer on node ports; nil: all of the node's.
-	NodePortIPs []netip.Addr
-	// ServiceCIDRs are the ranges of cluster IPs: with nftables what is for an address of them that no service has is dropped.
-	ServiceCIDRs []netip.Prefix
-	// LocalhostNodePorts lets node ports answer on 127.0.0.0/8 (IPv4 only; needs net.ipv4.conf.all.route_localnet=1).
-	LocalhostNodePorts bool
-	// TCPLiberal: net.netfilter.nf_conntrack_tcp_be_liberal is set, so INVALID packets are not dropped.
-	TCPLiberal bool
-	// NFAcct: the kernel has the two accounting objects that today's rules count with (CounterNames).
-	NFAcct bool
-}
 
 // The accounting objects (nfnetlink_acct) of the current rule set.
 const (
@@ -48,17 +24,8 @@ const (
 // CounterNames are the accounting objects that have to exist before rules with Config.NFAcct can be loaded.
 func CounterNames() []string { return []string{CounterInvalid, CounterLocalhost} }
 
-// Detector recognises traffic that local pods send: by its source range or by the interface it comes in by. The zero value recognises none.
-type Detector struct {
-	CIDR      netip.Prefix
-	Interface string // a name, or a prefix followed by "+"
-}
-
-// isZero tells that the detector recognises nothing.
-func (d Detector) isZero() bool { return !d.CIDR.IsValid() && d.Interface == "" }
-
-// match adds the detector's condition to a rule: local traffic, or with not all other.
-func (d Detector) match(r iptables.Rule, not bool) iptables.Rule {
+// matchDetector adds the detector's condition to a rule: local traffic, or with not all other.
+func matchDetector(d proxy.Detector, r iptables.Rule, not bool) iptables.Rule {
 	if d.CIDR.IsValid() {
 		r.Source = iptables.AddressMatch{Not: not, Prefix: d.CIDR.Masked()}
 	} else {
@@ -83,7 +50,7 @@ type Jump struct {
 }
 
 // Generate makes the rule set for service ports of c.Family, which service.Build returns sorted.
-func Generate(c Config, ports []service.Port) (*RuleSet, error) {
+func Generate(c proxy.Config, ports []service.Port) (*RuleSet, error) {
 	a, err := ageOf(c.Rules)
 	if err != nil {
 		return nil, err
@@ -103,7 +70,7 @@ func Generate(c Config, ports []service.Port) (*RuleSet, error) {
 	return &b.set, nil
 }
 
-func newBuilder(c Config, a *age, large bool) *builder {
+func newBuilder(c proxy.Config, a *age, large bool) *builder {
 	b := &builder{Config: c, age: a, large: large, filter: newTable(iptables.Filter), nat: newTable(iptables.NAT)}
 	b.LocalhostNodePorts = b.LocalhostNodePorts && c.Family == service.IPv4
 	return b
@@ -143,7 +110,7 @@ func (t *table) add(chain string, r iptables.Rule) {
 }
 
 type builder struct {
-	Config
+	proxy.Config
 	age         *age
 	large       bool
 	filter, nat *table
@@ -373,9 +340,9 @@ func (b *builder) internal(r *portRules) {
 	}
 	masquerade := r.to(r.ClusterIP, "cluster IP", iptables.Jump(chainMarkMasq))
 	if !b.MasqueradeAll {
-		masquerade = b.Detector.match(masquerade, true)
+		masquerade = matchDetector(b.Detector, masquerade, true)
 	}
-	if b.MasqueradeAll || !b.Detector.isZero() {
+	if b.MasqueradeAll || !b.Detector.IsZero() {
 		in := chain
 		if b.age.masqueradeInServices {
 			in = chainServices

@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/listing"
@@ -29,7 +30,7 @@ var update = flag.Bool("update", false, "rewrite the golden rules under testdata
 type scenario struct {
 	path     string
 	archive  *txtar.Archive
-	config   Config
+	config   proxy.Config
 	node     service.Node
 	services []*corev1.Service
 	slices   []*discoveryv1.EndpointSlice
@@ -71,7 +72,7 @@ func load(t testing.TB, path string) *scenario {
 		t.Fatalf("%s: config: %v", path, err)
 	}
 	s.node = service.Node{Name: c.Node, Zone: c.Zone}
-	s.config = Config{Family: service.IPv4, Rules: c.Rules, MasqueradeBit: 14, MasqueradeAll: c.MasqueradeAll,
+	s.config = proxy.Config{Family: service.IPv4, Rules: c.Rules, MasqueradeBit: 14, MasqueradeAll: c.MasqueradeAll,
 		LocalhostNodePorts: c.LocalhostNodePorts, TCPLiberal: c.TCPLiberal, NFAcct: c.NFAcct}
 	if c.IPv6 {
 		s.config.Family = service.IPv6

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -83,7 +84,7 @@ func BenchmarkKernel(b *testing.B) {
 	eachVariant(b, func(b *testing.B, kernel *namespaceApplier) {
 		ports := manyPorts(10_000)
 		added := slices.Insert(slices.Clone(ports), 7000, manyPorts(10_001)[10_000])
-		s, err := NewSyncer(Config{Family: service.IPv4, Rules: RulesCurrent, MasqueradeBit: 14}, kernel)
+		s, err := NewSyncer(proxy.Config{Family: service.IPv4, Rules: RulesCurrent, MasqueradeBit: 14}, kernel)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -45,7 +46,7 @@ func (p *part) key() portKey { return portKey{p.port.Name, p.port.Protocol} }
 
 // state is a rule set as text, in parts, so that a change costs what it changes.
 type state struct {
-	config Config
+	config proxy.Config
 	large  bool
 	frame  []chainText // what is there without any service port
 	jumps  []Jump
@@ -54,7 +55,7 @@ type state struct {
 }
 
 // newState makes the state for service ports, with the parts of the one before, which may be nil, where they are the same.
-func newState(c Config, ports []service.Port, before *state) (*state, error) {
+func newState(c proxy.Config, ports []service.Port, before *state) (*state, error) {
 	a, err := ageOf(c.Rules)
 	if err != nil {
 		return nil, err

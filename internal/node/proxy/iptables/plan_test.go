@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -135,7 +136,7 @@ func targets(rules map[place][]string) error {
 }
 
 // wants holds the kernel's own chains against those that are generated for the ports, and nothing else.
-func (m *memory) wants(t *testing.T, c Config, ports []service.Port) {
+func (m *memory) wants(t *testing.T, c proxy.Config, ports []service.Port) {
 	t.Helper()
 	set, err := Generate(c, ports)
 	if err != nil {
@@ -196,7 +197,7 @@ func randomPorts(r *rand.Rand, most int) []service.Port {
 func TestChangesLeadToWhatIsGenerated(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		c := Config{Family: service.IPv4, Rules: Ages()[r.IntN(len(Ages()))], MasqueradeBit: 14}
+		c := proxy.Config{Family: service.IPv4, Rules: Ages()[r.IntN(len(Ages()))], MasqueradeBit: 14}
 		if r.IntN(2) == 0 {
 			c.Detector.CIDR = netip.MustParsePrefix("10.128.0.0/9")
 		}
@@ -260,7 +261,7 @@ func TestChangesLeadToWhatIsGenerated(t *testing.T) {
 	}
 }
 
-func testSyncerOf(t *testing.T, c Config, kernel Applier) *Syncer {
+func testSyncerOf(t *testing.T, c proxy.Config, kernel Applier) *Syncer {
 	t.Helper()
 	s := testSyncer(t, c.Rules, kernel)
 	s.Configure(c)

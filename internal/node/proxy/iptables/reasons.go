@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"packetwalk.dev/internal/model/attribution"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -49,7 +50,7 @@ func Signed(ports []service.Port) attribution.Writer {
 var always = sync.OnceValue(func() string {
 	nat, filter := iptables.Edit{Table: iptables.NAT}, iptables.Edit{Table: iptables.Filter}
 	for _, rules := range []string{rules112, RulesCurrent} {
-		set, err := Generate(Config{Rules: rules, MasqueradeBit: 14}, nil)
+		set, err := Generate(proxy.Config{Rules: rules, MasqueradeBit: 14}, nil)
 		if err != nil {
 			panic(err) // an age of this package
 		}
@@ -73,7 +74,7 @@ var always = sync.OnceValue(func() string {
 
 // forms are the chains of always as they are today.
 var forms = sync.OnceValue(func() string {
-	set, err := Generate(Config{Rules: RulesCurrent, MasqueradeBit: 14}, nil)
+	set, err := Generate(proxy.Config{Rules: RulesCurrent, MasqueradeBit: 14}, nil)
 	if err != nil {
 		panic(err) // an age of this package
 	}

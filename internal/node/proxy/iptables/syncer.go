@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -27,23 +28,10 @@ type Applier interface {
 	Most(ctx context.Context) int
 }
 
-// Result tells what a sync did.
-type Result struct {
-	Full bool
-	// Written counts the rules written, Total those that the rule set has, each by table.
-	Written, Total map[string]int
-	// NoLocalInternal and NoLocalExternal are those of the RuleSet.
-	NoLocalInternal, NoLocalExternal int
-	// CleanupErr: chains out of use could not be deleted. They are harmless, and the next full sync tries again.
-	CleanupErr error
-	// PartialErr: what has changed could not be written by itself, so all was compared with the kernel.
-	PartialErr error
-}
-
 // Syncer keeps the kernel's rules equal to the service ports. It is not safe for concurrent use.
 type Syncer struct {
 	applier Applier
-	config  Config
+	config  proxy.Config
 
 	state   *state           // what was wanted last
 	written bool             // and is what the kernel has: not after a failure, and before the first sync
@@ -52,7 +40,7 @@ type Syncer struct {
 }
 
 // NewSyncer makes a syncer; it touches nothing before the first Sync.
-func NewSyncer(config Config, applier Applier) (*Syncer, error) {
+func NewSyncer(config proxy.Config, applier Applier) (*Syncer, error) {
 	if _, err := ageOf(config.Rules); err != nil {
 		return nil, err
 	}
@@ -61,8 +49,8 @@ func NewSyncer(config Config, applier Applier) (*Syncer, error) {
 
 // Sync makes the rules those of the service ports. The first sync, and the one after a failure, compare all own chains and jumps with the
 // kernel's (a full sync); the others write only what has changed.
-func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (Result, error) {
-	result := Result{Full: !s.written}
+func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (proxy.Result, error) {
+	result := proxy.Result{Full: !s.written}
 	to, err := newState(s.config, ports, s.state)
 	if err != nil {
 		return result, err
@@ -96,7 +84,7 @@ func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (Result, error)
 }
 
 // full compares what is wanted with the kernel's rules and writes what differs.
-func (s *Syncer) full(ctx context.Context, result *Result) error {
+func (s *Syncer) full(ctx context.Context, result *proxy.Result) error {
 	now, err := s.dump(ctx)
 	if err != nil {
 		return err
@@ -116,7 +104,7 @@ func (s *Syncer) askMost(ctx context.Context) int {
 }
 
 // Configure changes what the rules depend on; the next Sync writes what that changes. Family and Rules must stay as they are.
-func (s *Syncer) Configure(c Config) { s.config = c }
+func (s *Syncer) Configure(c proxy.Config) { s.config = c }
 
 // ForceFull makes the next Sync a full one.
 func (s *Syncer) ForceFull() { s.written = false }

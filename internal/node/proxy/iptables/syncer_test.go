@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -27,7 +28,7 @@ func testPort(name string, endpoints ...string) service.Port {
 
 func testSyncer(t *testing.T, rules string, kernel Applier) *Syncer {
 	t.Helper()
-	s, err := NewSyncer(Config{Family: service.IPv4, Rules: rules, MasqueradeBit: 14}, kernel)
+	s, err := NewSyncer(proxy.Config{Family: service.IPv4, Rules: rules, MasqueradeBit: 14}, kernel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func (n *namespaceApplier) nat(t *testing.T) string {
 	return n.must(t, "", "iptables-save", "-t", "nat")
 }
 
-func mustSync(t *testing.T, s *Syncer, ports ...service.Port) Result {
+func mustSync(t *testing.T, s *Syncer, ports ...service.Port) proxy.Result {
 	t.Helper()
 	r, err := s.Sync(t.Context(), ports)
 	if err != nil {
@@ -233,7 +234,7 @@ func TestLargeClustersHaveNoEndpointComments(t *testing.T) {
 		endpoints = append(endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80).String())
 	}
 	for rules, want := range map[string]bool{RulesCurrent: false, rules111: false, rules112: false, rules119: false} {
-		set, err := Generate(Config{Family: service.IPv4, Rules: rules, MasqueradeBit: 14}, []service.Port{testPort("a", endpoints...)})
+		set, err := Generate(proxy.Config{Family: service.IPv4, Rules: rules, MasqueradeBit: 14}, []service.Port{testPort("a", endpoints...)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +249,7 @@ func TestLargeClustersHaveNoEndpointComments(t *testing.T) {
 }
 
 func TestUnknownRuleSet(t *testing.T) {
-	if _, err := NewSyncer(Config{Rules: "0.9"}, nil); err == nil || err.Error() != `no rule set "0.9"; there are 1.11, 1.12, 1.19, current` {
+	if _, err := NewSyncer(proxy.Config{Rules: "0.9"}, nil); err == nil || err.Error() != `no rule set "0.9"; there are 1.11, 1.12, 1.19, current` {
 		t.Errorf("got %v", err)
 	}
 }

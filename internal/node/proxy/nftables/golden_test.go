@@ -14,7 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/testing/goldentest"
@@ -22,7 +22,7 @@ import (
 
 // scenario is what goes into a golden file: config (the settings below as YAML) and objects.yaml (Services and EndpointSlices).
 type scenario struct {
-	config iptables.Config
+	config proxy.Config
 	ports  []service.Port
 }
 
@@ -36,7 +36,7 @@ func parseScenario(t testing.TB, in []txtar.File) (s scenario) {
 	if err := yaml.UnmarshalStrict(in[0].Data, &c); err != nil {
 		t.Fatal(err)
 	}
-	s.config = iptables.Config{Family: service.IPv4, MasqueradeBit: 14, MasqueradeAll: c.MasqueradeAll}
+	s.config = proxy.Config{Family: service.IPv4, MasqueradeBit: 14, MasqueradeAll: c.MasqueradeAll}
 	if c.IPv6 {
 		s.config.Family = service.IPv6
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel/ruleset"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -41,7 +41,7 @@ func oneLess(ports []service.Port) []service.Port {
 	return ports
 }
 
-var many = iptables.Config{Family: service.IPv4, MasqueradeBit: 14}
+var many = proxy.Config{Family: service.IPv4, MasqueradeBit: 14}
 
 // TestKernelHoldsMany: of many services, more than go into one message, the kernel holds all, and a change of one endpoint is a few
 // elements.

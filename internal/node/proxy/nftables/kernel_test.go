@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -44,7 +44,7 @@ func nftablesIn(t testing.TB, ns *netns.Namespace) Kernel {
 	return nft
 }
 
-func syncerIn(t testing.TB, ns *netns.Namespace, c iptables.Config) *Syncer {
+func syncerIn(t testing.TB, ns *netns.Namespace, c proxy.Config) *Syncer {
 	return NewSyncer(c, NewRules(nftablesIn(t, ns)))
 }
 
@@ -67,7 +67,7 @@ func byService(ports []service.Port) map[service.Key][]service.Port {
 }
 
 // sync gives a syncer service ports, of which any may have changed.
-func sync(ctx context.Context, s *Syncer, ports []service.Port) (iptables.Result, error) {
+func sync(ctx context.Context, s *Syncer, ports []service.Port) (proxy.Result, error) {
 	all := allOf(ports)
 	changed := all.Services()
 	if s.state != nil {
@@ -76,7 +76,7 @@ func sync(ctx context.Context, s *Syncer, ports []service.Port) (iptables.Result
 	return s.Sync(ctx, all, changed)
 }
 
-func mustSync(t testing.TB, s *Syncer, ports []service.Port) iptables.Result {
+func mustSync(t testing.TB, s *Syncer, ports []service.Port) proxy.Result {
 	t.Helper()
 	r, err := sync(t.Context(), s, ports)
 	if err != nil || r.CleanupErr != nil {

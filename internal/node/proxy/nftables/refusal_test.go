@@ -14,7 +14,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
@@ -40,7 +40,7 @@ func (m *meddled) Ask(ctx context.Context, request netlink.Message) ([]netlink.M
 	return m.Kernel.Ask(ctx, request)
 }
 
-func meddledIn(t testing.TB, ns *netns.Namespace, c iptables.Config) (*Syncer, *meddled) {
+func meddledIn(t testing.TB, ns *netns.Namespace, c proxy.Config) (*Syncer, *meddled) {
 	m := &meddled{Kernel: nftablesIn(t, ns)}
 	return NewSyncer(c, NewRules(m)), m
 }

@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // writer makes the chains of one configuration.
 type writer struct {
-	iptables.Config
+	proxy.Config
 	family  uint8
 	address nf.Field
 	// Where headers have the addresses.
@@ -24,7 +24,7 @@ type writer struct {
 	words               nf.Reg // registers that an address takes
 }
 
-func newWriter(c iptables.Config) *writer {
+func newWriter(c proxy.Config) *writer {
 	w := &writer{Config: c, family: nf.IPv4, source: 12, destination: 16, words: 1}
 	if c.Family == service.IPv6 {
 		w.family, w.source, w.destination, w.words = nf.IPv6, 8, 24, 4

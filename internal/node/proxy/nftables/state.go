@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
@@ -88,7 +88,7 @@ func (s *Step) isZero() bool {
 }
 
 // NewState makes the state without service ports. held is what the table holds already, if that is known.
-func NewState(c iptables.Config, held Elements) *State {
+func NewState(c proxy.Config, held Elements) *State {
 	s := &State{w: newWriter(c), sets: map[string]*nf.Set{}, services: map[service.Key][]*stored{}, names: map[name][]*stored{},
 		shared: map[string]map[string]int{setClusterIPs: {}, setHairpin: {}, setNodeIPs: {}}, fans: map[fan]int{}, named: map[string]fan{},
 		held: held, heldFans: fanSetsOf(held)}

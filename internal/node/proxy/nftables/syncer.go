@@ -11,7 +11,7 @@ import (
 
 	"github.com/mdlayher/netlink"
 
-	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
@@ -28,7 +28,7 @@ const mostElements = 4_000
 // Syncer keeps the kernel's table equal to the service ports. It is not safe for concurrent use.
 type Syncer struct {
 	rules  *Rules
-	config iptablesproxy.Config
+	config proxy.Config
 	table  nf.Table
 	most   int // elements changed in one transaction
 
@@ -41,13 +41,13 @@ type Syncer struct {
 }
 
 // NewSyncer makes a syncer of one family's table; it touches nothing before the first Sync.
-func NewSyncer(config iptablesproxy.Config, rules *Rules) *Syncer {
+func NewSyncer(config proxy.Config, rules *Rules) *Syncer {
 	return &Syncer{rules: rules, config: config, table: newWriter(config).table(), most: mostElements,
 		said: map[string]string{}, unsure: map[string]Forget{}}
 }
 
 // Configure changes what the table depends on; the next Sync writes what that changes. Family must stay as it is.
-func (s *Syncer) Configure(c iptablesproxy.Config) {
+func (s *Syncer) Configure(c proxy.Config) {
 	if !reflect.DeepEqual(c, s.config) {
 		s.config = c
 		s.ForceFull()
@@ -59,8 +59,8 @@ func (s *Syncer) ForceFull() { s.state = nil }
 
 // Sync makes the table that of the service ports, of which those of some services have changed since the last sync. The first sync, and the
 // one after a failure, compare everything with what the kernel holds (a full sync); the others write what has changed.
-func (s *Syncer) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (iptablesproxy.Result, error) {
-	result := iptablesproxy.Result{Full: s.state == nil}
+func (s *Syncer) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error) {
+	result := proxy.Result{Full: s.state == nil}
 	state := s.state
 	s.state = nil
 	var err error
@@ -300,14 +300,17 @@ func (s *Syncer) Remove(ctx context.Context) error {
 
 // RemoveKubeProxys removes the table that kube-proxy has with nftables (k8s.io/kubernetes pkg/proxy/nftables), if it is there.
 func RemoveKubeProxys(ctx context.Context, k Kernel, f service.Family) error {
-	table := newWriter(iptablesproxy.Config{Family: f}).table()
+	table := newWriter(proxy.Config{Family: f}).table()
 	table.Name = "kube-proxy"
 	return remove(ctx, k, table)
 }
 
+// chainIPTablesServices is the chain by which kube-proxy's rules begin in iptables' table nat.
+const chainIPTablesServices = "KUBE-SERVICES"
+
 // HasIPTables tells whether the kernel holds the chain by which kube-proxy's rules with iptables-nft begin, ours included.
 func HasIPTables(ctx context.Context, k Kernel, f service.Family) (bool, error) {
-	table := newWriter(iptablesproxy.Config{Family: f}).table()
+	table := newWriter(proxy.Config{Family: f}).table()
 	table.Name = iptables.NAT
 	answers, err := k.Ask(ctx, table.ListChains())
 	if isOneOf(err, unknown...) {
@@ -317,7 +320,7 @@ func HasIPTables(ctx context.Context, k Kernel, f service.Family) (bool, error) 
 		return false, fmt.Errorf("list chains: %w", err)
 	}
 	chains, err := table.Hooks(answers)
-	_, there := chains[iptablesproxy.ChainServices]
+	_, there := chains[chainIPTablesServices]
 	return there, err
 }
 

@@ -14,7 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
@@ -185,7 +185,7 @@ func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := &randomWorld{r: rand.New(rand.NewPCG(seed, 12)), services: map[int]*corev1.Service{}, slices: map[int]*discoveryv1.EndpointSlice{}}
-			config := iptables.Config{Family: service.IPv4, MasqueradeBit: 14}
+			config := proxy.Config{Family: service.IPv4, MasqueradeBit: 14}
 			config.Detector.CIDR = netip.MustParsePrefix("10.1.0.0/16")
 			state, table := NewState(config, nil), newModel()
 			table.apply(t, state.Compare(Elements{}))
@@ -396,7 +396,7 @@ func TestOneEndpointOfMany(t *testing.T) {
 		{"none", all, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			state := NewState(iptables.Config{Family: service.IPv4}, nil)
+			state := NewState(proxy.Config{Family: service.IPv4}, nil)
 			state.Update(byService([]service.Port{port(all...)}))
 			c := state.Update(byService([]service.Port{port(test.after...)}))
 			slots := 0
@@ -444,7 +444,7 @@ func TestForget(t *testing.T) {
 		return e
 	}
 	w.services[0], w.slices[0] = s, slice(1, 2, 3)
-	state := NewState(iptables.Config{Family: service.IPv4}, nil)
+	state := NewState(proxy.Config{Family: service.IPv4}, nil)
 	if c := state.Update(withGone(state, w.ports())); len(c.Steps) != 1 || len(c.Steps[0].Sets) != 1 || len(c.Steps[0].Forget) != 0 {
 		t.Fatalf("at first: %+v", c)
 	}

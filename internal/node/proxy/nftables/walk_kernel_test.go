@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/flows"
 )
@@ -92,7 +92,7 @@ func ends(t *testing.T, n *oneNode, request walk.Request) []string {
 // where walks of its listing say, and each outcome of those comes about.
 func TestWalksAgainstKernel(t *testing.T) {
 	const each = 120
-	config := iptables.Config{Family: service.IPv4, MasqueradeBit: 14, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
+	config := proxy.Config{Family: service.IPv4, MasqueradeBit: 14, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
 	config.Detector.CIDR = netip.MustParsePrefix("10.1.0.0/16")
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 99))

@@ -23,7 +23,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
-	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/nftables"
 )
@@ -130,7 +130,7 @@ func randomPackets(r *rand.Rand, n int) (requests []walk.Request) {
 // TestEachStateForwards: if a change, or a comparison with what is there, goes in as many transactions as can be, each packet goes in each
 // state between as before or as after.
 func TestEachStateForwards(t *testing.T) {
-	config := iptables.Config{Family: service.IPv4, MasqueradeBit: 14}
+	config := proxy.Config{Family: service.IPv4, MasqueradeBit: 14}
 	config.Detector.CIDR = netip.MustParsePrefix("10.1.0.0/16")
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestOtherShapeForwards(t *testing.T) {
 	for range 20 {
 		w.change()
 	}
-	config := iptables.Config{Family: service.IPv4, MasqueradeBit: 14, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
+	config := proxy.Config{Family: service.IPv4, MasqueradeBit: 14, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
 	config.Detector.CIDR = netip.MustParsePrefix("10.1.0.0/16")
 	ns := namespace(t, "ns")
 	mustSync(t, syncerIn(t, ns, config), w.ports())
