@@ -44,9 +44,6 @@ const watchRetry = 5 * time.Second
 // noticeQuiet is how long after a notice of a deleted rule the agent looks: who flushes tables does it in several steps.
 const noticeQuiet = 100 * time.Millisecond
 
-// stopGrace is how long a sync may continue after the agent is told to stop.
-const stopGrace = time.Second
-
 type agent struct {
 	Options
 	source      objectSource
@@ -308,13 +305,6 @@ func (a *agent) run(ctx context.Context) error {
 	return nil
 }
 
-// finishing returns a context that ends stopGrace after ctx, so that a sync is not aborted midway.
-func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
-	return work, func() { stop(); cancel() }
-}
-
 // loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
 // each rule of which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
 func (a *agent) loop(ctx context.Context, watch func()) {
@@ -322,60 +312,53 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 	for _, p := range a.proxies {
 		p.pace = pace
 	}
-	looks := pace // of its own: a look at the rules of thousands of services takes longer than a change, which does not wait for its rest
-	looks.began = true
-	due := time.NewTimer(forever)
-	defer due.Stop()
-	canary := time.NewTicker(canaryPeriod)
-	defer canary.Stop()
-	repair := time.NewTimer(a.SyncPeriod)
-	defer repair.Stop()
-	var quiet <-chan time.Time
-	work, cancel := finishing(ctx)
-	defer cancel()
-	a.sync(work, a.proxies...)
-	watch()
-	for {
-		wait := forever
-		for _, p := range a.proxies {
-			wait = min(wait, p.pace.until(time.Now()))
-		}
-		due.Reset(wait)
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.source.Changed():
-			for _, p := range a.proxies {
-				a.health.Queued(p.family)
-				a.metrics.lastQueued.of(p.family.String()).setNow()
-				p.pace.asked = true
-			}
-			if len(a.proxies) == 0 {
-				a.take()
-			}
-		case now := <-due.C:
-			a.sync(work, slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.until(now) > 0 })...)
-		case <-canary.C:
-			if len(a.others.found) > 0 {
-				a.lookForOthers(work)
-			}
-			a.lookForFlush(work)
-		case <-a.notices:
-			// At a pace, so that another program that fights for the same rules cannot make us spin.
-			if quiet == nil {
-				quiet = time.After(max(noticeQuiet, looks.delay(time.Now())))
-			}
-		case <-quiet:
-			quiet = nil
-			start := time.Now()
-			a.repair(work)
-			looks.after(start, time.Now(), true)
-		case <-repair.C:
-			start := time.Now()
-			a.repair(work)
-			repair.Reset(untilLook(a.SyncPeriod, time.Since(start)))
-		}
+	check := ruleCheck{period: a.SyncPeriod, next: time.Now().Add(a.SyncPeriod), pace: pace}
+	check.pace.began = true
+	canary := time.Now().Add(canaryPeriod)
+	r := reconciler{
+		start:   func(ctx context.Context) { a.sync(ctx, a.proxies...); watch() },
+		changed: wakeup{a.source.Changed(), a.noteChange},
+		damaged: wakeup{a.notices, check.notice},
+		tasks: []task{
+			{a.untilSync, func(ctx context.Context) { a.sync(ctx, a.dueProxies()...) }},
+			{func(now time.Time) time.Duration { return max(0, canary.Sub(now)) }, func(ctx context.Context) {
+				canary = time.Now().Add(canaryPeriod)
+				if len(a.others.found) > 0 {
+					a.lookForOthers(ctx)
+				}
+				a.lookForFlush(ctx)
+			}},
+			{check.until, func(ctx context.Context) { check.run(func() { a.repair(ctx) }) }},
+		},
 	}
+	r.run(ctx)
+}
+
+// noteChange asks for a sync of all families.
+func (a *agent) noteChange() {
+	for _, p := range a.proxies {
+		a.health.Queued(p.family)
+		a.metrics.lastQueued.of(p.family.String()).setNow()
+		p.pace.asked = true
+	}
+	if len(a.proxies) == 0 {
+		a.take()
+	}
+}
+
+// untilSync is how long it is until a family is due.
+func (a *agent) untilSync(now time.Time) time.Duration {
+	wait := forever
+	for _, p := range a.proxies {
+		wait = min(wait, p.pace.until(now))
+	}
+	return wait
+}
+
+// dueProxies are those of the families that are due.
+func (a *agent) dueProxies() []*familyProxy {
+	now := time.Now()
+	return slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.until(now) > 0 })
 }
 
 // lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.

@@ -220,7 +220,7 @@ func TestPacerKeepsThePeriod(t *testing.T) {
 
 func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 	now := time.Unix(0, 0)
-	p := pacer{min: time.Second, max: 30 * time.Second, began: true}
+	p := pacer{min: time.Second, backoff: backoff{max: 30 * time.Second}, began: true}
 	for i, c := range []struct {
 		took time.Duration
 		ok   bool

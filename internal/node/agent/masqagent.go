@@ -16,6 +16,18 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
+// trigger names the cause of a look at the ip-masq-agent's rules.
+type trigger string
+
+const (
+	byWatch    trigger = "watch"    // the API has changed
+	byInterval trigger = "interval" // the period is over
+	byRepair   trigger = "repair"   // rules were changed
+)
+
+// masqGap is the least time between two looks at the kernel, however fast changes come.
+const masqGap = 100 * time.Millisecond
+
 // configSource is where the ip-masq agent gets its ConfigMaps from; *kube.ConfigMaps is one.
 type configSource interface {
 	Run(ctx context.Context)
@@ -53,7 +65,10 @@ type masqAgent struct {
 	problems []ipmasq.Problem
 	sent     map[string]bool // events of the configuration that was read last
 	repairs  chan struct{}
-	failed   int // looks in a row
+	asked    []trigger // for a look, since the last one
+	earliest time.Time // of a look that is asked for
+	next     time.Time // of a look that nothing asks for
+	retry    backoff   // up to the period
 }
 
 func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log, warn logf) *masqAgent {
@@ -64,6 +79,62 @@ func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqM
 		state:   newMasqState(o, log, warn),
 		repairs: make(chan struct{}, 1),
 	}
+}
+
+// repair asks for a comparison with the kernel's rules; several make one.
+func (m *masqAgent) repair() {
+	select {
+	case m.repairs <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the rules until the context ends, and leaves them in place.
+func (m *masqAgent) run(ctx context.Context) {
+	watches := make(chan struct{})
+	go func() { defer close(watches); m.source.Run(ctx) }()
+	defer func() { <-watches }()
+	m.next = time.Now().Add(m.period())
+	r := reconciler{
+		changed: wakeup{m.source.Changed(), func() { m.ask(byWatch) }},
+		damaged: wakeup{m.repairs, func() { m.ask(byRepair) }},
+		tasks:   []task{{m.until, m.look}},
+	}
+	r.run(ctx)
+}
+
+// ask asks for a look.
+func (m *masqAgent) ask(by trigger) {
+	if !slices.Contains(m.asked, by) {
+		m.asked = append(m.asked, by)
+	}
+}
+
+// until is how long it is until the next look.
+func (m *masqAgent) until(now time.Time) time.Duration {
+	if len(m.asked) > 0 {
+		return max(0, m.earliest.Sub(now))
+	}
+	return max(0, later(m.earliest, m.next).Sub(now))
+}
+
+// look reads the configuration and brings the kernel to it.
+func (m *masqAgent) look(ctx context.Context) {
+	if len(m.asked) == 0 {
+		m.ask(byInterval)
+	}
+	for _, by := range m.asked {
+		m.read(ctx, by)
+	}
+	m.asked = nil
+	ok := m.apply(ctx) == nil
+	wait := m.period()
+	m.retry.max = wait
+	if m.retry.after(ok); !ok {
+		wait = m.retry.wait
+	}
+	now := time.Now()
+	m.earliest, m.next = now.Add(masqGap), now.Add(wait)
 }
 
 // period returns how often the configuration is read again.
@@ -199,6 +270,17 @@ func (m *masqAgent) report(ctx context.Context, maps []*corev1.ConfigMap, proble
 		}
 	}
 	m.send(ctx, events)
+}
+
+// send sends the events, by keys of object, version and message, that were not sent the last time.
+func (m *masqAgent) send(ctx context.Context, events map[string]func(context.Context) error) {
+	sent := map[string]bool{}
+	for key, send := range events {
+		if sent[key] = true; !m.sent[key] {
+			sendEvent(ctx, m.state.warn, send)
+		}
+	}
+	m.sent = sent
 }
 
 // apply brings the kernel to the configuration.

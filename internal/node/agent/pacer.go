@@ -54,15 +54,14 @@ func untilLook(period, took time.Duration) time.Duration { return max(period, lo
 // pacer decides when the next sync begins. After quiet, and after the first one that succeeds, it is as soon as it is asked for: with
 // 100,000 services the first takes seconds, in which others change.
 type pacer struct {
-	min    time.Duration // from one sync's end to the next
-	rests  rests
-	began  bool          // with a sync that succeeded
-	max    time.Duration // of a failed sync's wait
-	asked  bool          // for a sync, since the last one
-	next   time.Time     // before then none begins
-	retry  time.Time     // when the last one, which failed, is tried again without being asked for; zero: never
-	rested time.Time     // when all rests so far would be over, had each followed its sync
-	wait   time.Duration // after the failure before
+	min   time.Duration // from one sync's end to the next
+	rests rests
+	began bool // with a sync that succeeded
+	backoff
+	asked  bool      // for a sync, since the last one
+	next   time.Time // before then none begins
+	retry  time.Time // when the last one, which failed, is tried again without being asked for; zero: never
+	rested time.Time // when all rests so far would be over, had each followed its sync
 }
 
 // usualPeriod is kube-proxy's default for the least time between two syncs with iptables. It is kept on average, so that somebody who waits
@@ -72,7 +71,7 @@ const usualPeriod = time.Second
 // newPacer is the pace of a backend whose syncs are to be a period apart; another than the usual one is kept between any two, as by
 // kube-proxy (k8s.io/kubernetes pkg/proxy/runner).
 func newPacer(backend string, period, most time.Duration) pacer {
-	p := pacer{min: period, rests: restsOf(backend), max: most}
+	p := pacer{min: period, rests: restsOf(backend), backoff: backoff{max: most}}
 	if backend == BackendIPTables && period == usualPeriod {
 		p.min, p.rests.least = 0, usualPeriod
 	}
@@ -80,7 +79,7 @@ func newPacer(backend string, period, most time.Duration) pacer {
 }
 
 // after notes a sync from start to end, and whether it succeeded. A failed one is tried again when something has changed, which may be
-// what was wrong; else after a second, then two, four, … up to max.
+// what was wrong; else by the back-off.
 func (p *pacer) after(start, end time.Time, ok bool) {
 	p.asked, p.retry, p.next = false, time.Time{}, end.Add(p.min)
 	if ok && !p.began {
@@ -91,11 +90,9 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 	rest := max(p.min, p.rests.from(took))
 	p.rested = later(p.rested, start).Add(took + rest)
 	p.next = later(p.next, later(end.Add(took), p.rested.Add(-burst)))
-	if ok {
-		p.wait = 0
+	if p.backoff.after(ok); ok {
 		return
 	}
-	p.wait = min(max(2*p.wait, time.Second), p.max)
 	p.retry = later(end.Add(max(rest, p.wait)), p.next)
 }
 
