@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+	"packetwalk.dev/internal/base/procstat"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
@@ -424,7 +425,7 @@ func TestRunQuit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); syscall.Kill(n, 0) == nil; time.Sleep(10 * time.Millisecond) {
-		if state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n)); bytes.Contains(state, []byte(") Z ")) {
+		if stat, _ := procstat.Read(fmt.Sprintf("/proc/%d", n)); stat.State == procstat.Zombie {
 			break // it is dead; whoever it was left to has not noticed yet
 		}
 		if time.Now().After(deadline) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
@@ -103,12 +104,8 @@ func (f footprint) expectGone(t *testing.T, w *world.World) {
 
 // runs reports whether there is such a process that is more than an entry nobody has waited for (state Z, proc_pid_stat(5)).
 func runs(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, fields, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(fields, "Z")
+	stat, err := procstat.Read(fmt.Sprintf("/proc/%d", pid))
+	return err == nil && stat.State != procstat.Zombie
 }
 
 // A conversation is a connection from the internet's client that is established, and used only when told to.

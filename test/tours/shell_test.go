@@ -3,11 +3,11 @@ package tours
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/test/world"
 )
 
@@ -44,12 +44,12 @@ func TestShellPrompt(t *testing.T) {
 // children are the processes of that name in the terminal's session.
 func (p *pty) children(name string) []string {
 	var found []string
-	all, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, file := range all {
-		text, _ := os.ReadFile(file)
-		_, rest, _ := strings.Cut(string(text), "("+name+") ")
-		if fields := strings.Fields(rest); len(fields) > 3 && fields[3] == strconv.Itoa(p.cmd.Process.Pid) {
-			found = append(found, file)
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
+		stat, err := procstat.Read(dir)
+		if err == nil && string(comm) == name+"\n" && stat.Session == p.cmd.Process.Pid {
+			found = append(found, dir)
 		}
 	}
 	return found

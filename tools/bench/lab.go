@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"packetwalk.dev/internal/base/procstat"
 )
 
 // bin is where `make build` puts the programs.
@@ -193,18 +195,7 @@ func memoryOf(dir string) (process, bool) {
 	if p.name == "packetwalk-controlplane" && len(args) > 1 {
 		p.name = args[1]
 	}
-	p.cpu = processorTime(dir)
+	stat, _ := procstat.Read(dir) // of one that has ended: zero
+	p.cpu = stat.CPU.Seconds()
 	return p, p.rss > 0
-}
-
-// processorTime reads proc_pid_stat(5): utime, stime, cutime and cstime, in hundredths of a second (USER_HZ).
-func processorTime(dir string) float64 {
-	text, _ := os.ReadFile(dir + "/stat")
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // behind the name: the first is the third of all
-	var ticks float64
-	for i := 14 - 3; i <= 17-3 && i < len(fields); i++ {
-		n, _ := strconv.ParseFloat(fields[i], 64)
-		ticks += n
-	}
-	return ticks / 100
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/internal/kernel/netns"
 )
 
@@ -85,16 +86,8 @@ func (k *kernelWatch) look(data []byte, now time.Time) {
 
 // cpuTime is what a process has used, with the children that it waited for.
 func cpuTime(pid int) time.Duration {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	_, rest, _ := strings.Cut(string(text), ") ")
-	var ticks time.Duration
-	for i, field := range strings.Fields(rest) {
-		if i >= 11 && i < 15 { // utime, stime, cutime, cstime; proc_pid_stat(5)
-			n, _ := strconv.Atoi(field)
-			ticks += time.Duration(n)
-		}
-	}
-	return ticks * 10 * time.Millisecond
+	stat, _ := procstat.Read("/proc/" + strconv.Itoa(pid)) // of one that has ended: zero
+	return stat.CPU
 }
 
 // slab is the kernel's own memory in MB, when it has come to rest.

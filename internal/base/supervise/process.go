@@ -1,13 +1,11 @@
 package supervise
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/procstat"
 )
 
 // handle is a process that runs. done closes when it has ended, after exit is set.
@@ -98,14 +97,14 @@ func adopt(process Process) (*handle, error) {
 
 // runs tells whether the process that has the number was started then and has not ended.
 func runs(pid int, started uint64) (bool, error) {
-	stat, err := readStat(pid)
+	stat, err := procstat.Read("/proc/" + strconv.Itoa(pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("adopt pid %d: %w", pid, err)
 	}
-	return stat.start == started && stat.state != 'Z', nil
+	return stat.Start == started && stat.State != procstat.Zombie, nil
 }
 
 // waitPidfd waits for the end of a process that is not our child; how it ended only its parent learns.
@@ -157,11 +156,11 @@ func writePid(path string, pid int) error {
 	if path == "" {
 		return nil
 	}
-	stat, err := readStat(pid)
+	stat, err := procstat.Read("/proc/" + strconv.Itoa(pid))
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, fmt.Appendf(nil, "%d %d\n", pid, stat.start), 0o600)
+	return atomicfile.Write(path, fmt.Appendf(nil, "%d %d\n", pid, stat.Start), 0o600)
 }
 
 func readPid(path string) (pid int, start uint64, err error) {
@@ -192,48 +191,12 @@ func parsePid(text string) (pid int, start uint64, ok bool) {
 	return pid, start, err == nil
 }
 
-// stat is what /proc/PID/stat says that is needed here (proc_pid_stat(5)).
-type stat struct {
-	state byte   // 'Z': a zombie
-	start uint64 // clock ticks since boot
-}
-
-func readStat(pid int) (stat, error) {
-	path := filepath.Join("/proc", strconv.Itoa(pid), "stat")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return stat{}, err
-	}
-	parsed, ok := parseStat(text)
-	if !ok {
-		return stat{}, fmt.Errorf("%s: unknown form", path)
-	}
-	return parsed, nil
-}
-
-// parseStat reads fields 3 and 22. The second field, the name in parentheses, may hold spaces and parentheses, so the last one ends it.
-func parseStat(text []byte) (stat, bool) {
-	end := bytes.LastIndexByte(text, ')')
-	if end < 0 {
-		return stat{}, false
-	}
-	fields := strings.Fields(string(text[end+1:]))
-	if len(fields) < 20 || len(fields[0]) != 1 {
-		return stat{}, false
-	}
-	start, err := strconv.ParseUint(fields[19], 10, 64)
-	return stat{state: fields[0][0], start: start}, err == nil
-}
-
-// clockTicks is USER_HZ, ticks a second in /proc: 100 on every Linux architecture that Go supports.
-const clockTicks = 100
-
 // bootTime turns clock ticks since boot into a time of day.
 func bootTime(ticks uint64) time.Time {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		return time.Now()
 	}
-	age := time.Duration(now.Nano()) - time.Duration(ticks)*time.Second/clockTicks
+	age := time.Duration(now.Nano()) - time.Duration(ticks)*procstat.Tick
 	return time.Now().Add(-age)
 }

@@ -414,24 +414,6 @@ func TestBoundedWhileRunning(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	tests := []struct {
-		text string
-		want stat
-		ok   bool
-	}{
-		{"12 (sh) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 1765 2920448 200", stat{'S', 1765}, true},
-		{"12 (a) b) Z 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 99 0 0", stat{'Z', 99}, true},
-		{"12 (sh) S 1 12", stat{}, false},
-		{"", stat{}, false},
-	}
-	for _, test := range tests {
-		if got, ok := parseStat([]byte(test.text)); got != test.want || ok != test.ok {
-			t.Errorf("parseStat(%q) = %v, %v; want %v, %v", test.text, got, ok, test.want, test.ok)
-		}
-	}
-}
-
 func FuzzParsePid(f *testing.F) {
 	f.Add("12 345\n")
 	f.Add("-1 0")

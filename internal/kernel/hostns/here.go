@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
@@ -147,7 +148,8 @@ func (m machine) pids() ([]string, error) {
 	var all []process
 	for _, e := range entries {
 		if n, err := strconv.Atoi(e.Name()); err == nil {
-			all = append(all, process{n, m.started(e.Name())})
+			stat, _ := procstat.Read(filepath.Join(m.proc, e.Name())) // of one that is gone: zero
+			all = append(all, process{n, stat.Start})
 		}
 	}
 	slices.SortFunc(all, func(a, b process) int { return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.pid, b.pid)) })
@@ -156,17 +158,6 @@ func (m machine) pids() ([]string, error) {
 		texts[i] = strconv.Itoa(p.pid)
 	}
 	return texts, nil
-}
-
-// started is when a process began, in ticks since the machine did (proc_pid_stat(5), field 22); 0 for one that is gone.
-func (m machine) started(pid string) uint64 {
-	text, _ := os.ReadFile(filepath.Join(m.proc, pid, "stat"))
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // its name may hold anything
-	if len(fields) < 20 {
-		return 0
-	}
-	n, _ := strconv.ParseUint(fields[19], 10, 64)
-	return n
 }
 
 // podCgroup is a pod's uid in the name of its cgroup: with dashes under cgroupfs, with underscores under systemd (kubernetes:
