@@ -224,7 +224,7 @@ BASE   ?= https://packetwalk.dev/releases/$(VERSION)
 RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' -- $(IMAGE)
 
 .PHONY: release
-release: ## build what VERSION=v1.2.0 publishes: image, plugin, programs, chart, manifests and checksums, in bin/release
+release: ## what VERSION=v1.2.0 publishes: image, plugin, programs, chart, manifests, notes and their checksums in bin/release
 	@$(RELEASE)
 
 .PHONY: test-release

@@ -1,6 +1,6 @@
 // Command release writes what a version of packetwalk publishes into bin/release: the image, the plugin and the node's programs for amd64
-// and arm64, the Helm chart, the manifests, krew's manifest, the SBOM, and the checksums. Plugin, chart and manifests name the image by its
-// digest. The same commit and the same version give the same bytes. make release runs it:
+// and arm64, the Helm chart, the manifests, krew's manifest, the SBOM, the release notes, and the checksums. Plugin, chart and manifests
+// name the image by its digest. The same commit and the same version give the same bytes. make release runs it:
 //
 //	go run ./tools/release -version v1.2.0 -ldflags FLAGS -base URL -- COMMAND that makes bin/packetwalk-image.tar
 package main
@@ -84,7 +84,8 @@ func (r *releaser) run(ctx context.Context, makeImage []string) error {
 	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
 		return err
 	}
-	for _, write := range []func(context.Context, string) error{r.copyImage, r.writePrograms, r.writeChart, r.writeManifests, r.writeKrew} {
+	for _, write := range []func(context.Context, string) error{r.copyImage, r.writePrograms, r.writeChart, r.writeManifests,
+		r.writeKrew, r.writeNotes} {
 		if err := write(ctx, digest); err != nil {
 			return err
 		}
