@@ -219,6 +219,13 @@ test-image: deps image ## build the image twice, compare the archives, and run i
 	CI=1 IMAGE=$(CURDIR)/bin/packetwalk-image.tar IMAGE_VERSION='$(VERSION)' go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" \
 		-run 'TestWhole$$' ./tools/image
 
+# LEVEL is zstd's: 3 makes it in a minute.
+LEVEL ?= 19
+
+.PHONY: lab-archive
+lab-archive: deps controlplane calico build ## all that a lab needs, without compiler or network: bin/lab/packetwalk-lab_linux_ARCH.tar.zst
+	@LEVEL=$(LEVEL) scripts/lab-archive '$(VERSION)' bin/lab
+
 # make release VERSION=v1.2.0 needs a checkout without changes. BASE is where the files will be published.
 BASE   ?= https://packetwalk.dev/releases/$(VERSION)
 RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' -- $(IMAGE)
