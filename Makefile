@@ -226,6 +226,17 @@ LEVEL ?= 19
 lab-archive: deps controlplane calico build ## all that a lab needs, without compiler or network: bin/lab/packetwalk-lab_linux_ARCH.tar.zst
 	@LEVEL=$(LEVEL) scripts/lab-archive '$(VERSION)' bin/lab
 
+LAB_IMAGE := bin/packetwalk-lab-image.tar
+
+.PHONY: lab-image
+lab-image: lab-archive ## the same as an image of a container that brings a lab up: bin/packetwalk-lab-image.tar
+	@go run ./tools/image -version '$(VERSION)' -arch "$$(go env GOARCH)" -lab bin/lab/packetwalk-lab_linux_"$$(go env GOARCH)".tar.zst \
+		-o $(LAB_IMAGE)
+
+.PHONY: test-lab-image
+test-lab-image: lab-image ## the image of labs in a container of runc: its published ports, and its end
+	CI=1 LAB_IMAGE=$(CURDIR)/$(LAB_IMAGE) go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" -run 'TestLabImage$$' ./test/places
+
 # make release VERSION=v1.2.0 needs a checkout without changes. BASE is where the files will be published.
 BASE   ?= https://packetwalk.dev/releases/$(VERSION)
 RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' -- $(IMAGE)
