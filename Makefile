@@ -226,10 +226,10 @@ LEVEL ?= 19
 lab-archive: deps controlplane calico build ## all that a lab needs, without compiler or network: bin/lab/packetwalk-lab_linux_ARCH.tar.zst
 	@LEVEL=$(LEVEL) scripts/lab-archive '$(VERSION)' bin/lab
 
-LAB_IMAGE := bin/packetwalk-lab-image.tar
+LAB_IMAGE := bin/lab/packetwalk-lab-image.tar
 
 .PHONY: lab-image
-lab-image: lab-archive ## the same as an image of a container that brings a lab up: bin/packetwalk-lab-image.tar
+lab-image: lab-archive ## the same as an image of a container that brings a lab up: bin/lab/packetwalk-lab-image.tar
 	@go run ./tools/image -version '$(VERSION)' -arch "$$(go env GOARCH)" -lab bin/lab/packetwalk-lab_linux_"$$(go env GOARCH)".tar.zst \
 		-o $(LAB_IMAGE)
 
@@ -237,20 +237,22 @@ lab-image: lab-archive ## the same as an image of a container that brings a lab 
 test-lab-image: lab-image ## the image of labs in a container of runc: its published ports, and its end
 	CI=1 LAB_IMAGE=$(CURDIR)/$(LAB_IMAGE) go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" -run 'TestLabImage$$' ./test/places
 
-# make release VERSION=v1.2.0 needs a checkout without changes. BASE is where the files will be published.
+# make release VERSION=v1.2.0 needs a checkout without changes. BASE is where the files will be published. LAB= leaves out what labs need.
+LAB    ?= 1
 BASE   ?= https://packetwalk.dev/releases/$(VERSION)
-RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' -- $(IMAGE)
+RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' \
+	$(if $(LAB),-lab bin/lab) -- $(IMAGE)
 
 .PHONY: release
-release: ## what VERSION=v1.2.0 publishes: image, plugin, programs, chart, manifests, notes and their checksums in bin/release
+release: $(if $(LAB),lab-image) ## what VERSION=v1.2.0 publishes: image, labs, plugin, programs, chart, manifests, notes and their checksums in bin/release
 	@$(RELEASE)
 
 .PHONY: test-release
 test-release: deps ## build a release twice, compare the files, and check that plugin and chart name the image's digest
-	@$(MAKE) --no-print-directory release VERSION=v0.0.0-test
+	@$(MAKE) --no-print-directory release VERSION=v0.0.0-test LAB=
 	@rm -rf $(AGAIN) && mkdir -p $(AGAIN)/bin
 	@git ls-files -coz --exclude-standard | xargs -0 cp --parents -dt $(AGAIN)
-	@$(MAKE) --no-print-directory -C $(AGAIN) release VERSION=v0.0.0-test
+	@$(MAKE) --no-print-directory -C $(AGAIN) release VERSION=v0.0.0-test LAB=
 	diff -r bin/release $(AGAIN)/bin/release
 	@rm -rf $(AGAIN)
 	cd bin/release && sha256sum --quiet -c SHA256SUMS && digest=$$(grep -om1 'sha256:[0-9a-f]*' node.yaml) && \

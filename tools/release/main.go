@@ -38,6 +38,7 @@ var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[
 
 type releaser struct {
 	version, ldflags, base string
+	lab                    string // a folder whose files are published, too: the archives and the image of labs; "" for none
 	out                    string // the folder that is written
 	created                time.Time
 }
@@ -48,6 +49,7 @@ func main() {
 	flag.StringVar(&r.version, "version", "", "the version, such as v1.2.0")
 	flag.StringVar(&r.ldflags, "ldflags", "", "flags of Go's linker for the programs")
 	flag.StringVar(&r.base, "base", "", "the URL of the folder that the archives will be published in")
+	flag.StringVar(&r.lab, "lab", "", "a folder whose files are published, too: the archives and the image of labs")
 	flag.StringVar(&r.out, "o", "bin/release", "the folder to write")
 	flag.Parse()
 	err := r.run(ctx, flag.Args())
@@ -85,7 +87,7 @@ func (r *releaser) run(ctx context.Context, makeImage []string) error {
 		return err
 	}
 	for _, write := range []func(context.Context, string) error{r.copyImage, r.writePrograms, r.writeChart, r.writeManifests,
-		r.writeKrew, r.writeNotes} {
+		r.writeKrew, r.writeNotes, r.copyLab} {
 		if err := write(ctx, digest); err != nil {
 			return err
 		}
@@ -123,6 +125,23 @@ func (r *releaser) copyImage(context.Context, string) error {
 	for _, file := range []string{imageArchive, imageSBOM} {
 		to := filepath.Join(r.out, filepath.Base(file))
 		if err := os.Link(file, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyLab links the archives and the image of labs into the release.
+func (r *releaser) copyLab(context.Context, string) error {
+	if r.lab == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(r.lab)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(r.lab, e.Name()), filepath.Join(r.out, e.Name())); err != nil {
 			return err
 		}
 	}

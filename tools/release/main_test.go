@@ -152,3 +152,18 @@ func TestSums(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 }
+
+func TestCopyLab(t *testing.T) {
+	r := releaser{lab: t.TempDir(), out: t.TempDir()}
+	const name = "packetwalk-lab_linux_amd64.tar.zst"
+	if err := errors.Join(os.WriteFile(filepath.Join(r.lab, name), []byte("zstd"), 0o600), r.copyLab(t.Context(), digest)); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(r.out, name)); err != nil || string(text) != "zstd" {
+		t.Errorf("%q, %v", text, err)
+	}
+	r.lab = ""
+	if err := r.copyLab(t.Context(), digest); err != nil {
+		t.Error(err)
+	}
+}
