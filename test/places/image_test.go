@@ -73,6 +73,10 @@ func TestLabImage(t *testing.T) {
 		}
 	}
 	mount(t, "overlay", root, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", lower, base, base))
+	// Docker makes this file, too.
+	if err := os.WriteFile(filepath.Join(root, "etc", "resolv.conf"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	spec := runc.Spec{Root: root, Args: config.Entrypoint, Env: config.Env, Mounts: []runc.Mount{runc.Cgroups}}
 	for volume := range config.Volumes {
 		spec.Mounts = append(spec.Mounts, runc.Mount{Destination: volume, Type: "tmpfs", Source: "tmpfs"})
