@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1,
@@ -89,7 +90,7 @@ func (a *access) listen(context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-func (a *access) Report(s *Status) { s.APIServer = *a.server.Load() }
+func (a *access) Report(s *status.Status) { s.APIServer = *a.server.Load() }
 
 func (a *access) clientAs(user controlplane.User) (*kubernetes.Clientset, error) {
 	kubeconfig, err := a.ca.Kubeconfig(a.dir.Name(), a.plane.Server(), user, time.Now())
@@ -116,7 +117,7 @@ func (p *processes) launch(ctx context.Context, all, some []controlplane.Compone
 	})
 }
 
-func (p *processes) Report(s *Status) {
+func (p *processes) Report(s *status.Status) {
 	for _, one := range p.all {
 		s.Components = append(s.Components, one.State())
 	}

@@ -3,6 +3,7 @@ package lab
 import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/status"
 
 	"context"
 	"errors"
@@ -79,7 +80,7 @@ func (a *addons) lackOfMetrics() string {
 	return ""
 }
 
-func (a *addons) Report(s *Status) {
+func (a *addons) Report(s *status.Status) {
 	if lack := a.lackOfMetrics(); lack != "" {
 		s.Warnings = append(s.Warnings, lack)
 	}

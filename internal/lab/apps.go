@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/confine"
@@ -116,12 +117,12 @@ func (h *host) detach() {
 const appSteady = time.Minute
 
 // report adds the host to a status.
-func (h *host) report(s *Status) {
+func (h *host) report(s *status.Status) {
 	one := h.Host
 	if p := h.app.Load(); p != nil {
 		state := p.State()
 		one.Pid = state.Pid
-		if state.Failures >= maxConsecutiveExits && (state.Pid == 0 || time.Since(state.Since) < appSteady) {
+		if state.Failures >= status.MaxConsecutiveExits && (state.Pid == 0 || time.Since(state.Since) < appSteady) {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s: its application %s is crash-looping, %d times so far; its log: packetwalk logs %s",
 				h.Name, h.App, state.Failures, h.Name))
 		}

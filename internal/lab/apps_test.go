@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -32,7 +33,7 @@ func TestAppLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{Host: Host{Name: "vm", Kind: kindVM, App: "whereami"}, ns: ns}
+	h := &host{Host: status.Host{Name: "vm", Kind: status.KindVM, App: "whereami"}, ns: ns}
 	t.Cleanup(func() {
 		if err := errors.Join(h.remove(), ns.Remove(), d.removeState()); err != nil {
 			t.Error(err)

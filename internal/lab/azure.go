@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // azure is Azure's side of the lab: the fabric and its network.
@@ -92,30 +93,30 @@ func (a *azure) Stop() {
 	}
 }
 
-func (a *azure) Report(s *Status) {
+func (a *azure) Report(s *status.Status) {
 	n, health := a.Snapshot()
 	s.Frontends, s.Outbound = frontends(n, health), a.outbound()
 	s.Warnings = append(s.Warnings, plan.HalfPeerings(n)...)
 	if err := a.Fault(); err != nil {
-		s.Problems = append(s.Problems, "Azure's network does not follow: "+oneLine(err))
+		s.Problems = append(s.Problems, "Azure's network does not follow: "+status.OneLine(err))
 	}
 }
 
 // outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
-func (a *azure) outbound() []Outbound {
+func (a *azure) outbound() []status.Outbound {
 	uses, err := a.PortUses()
 	if err != nil {
 		a.log.Warn("read the use of outbound ports", "err", err)
 	}
-	all := []Outbound{}
+	all := []status.Outbound{}
 	for _, u := range uses {
-		o := Outbound{Node: u.Machine, Ports: u.Ports, InUse: u.InUse}
+		o := status.Outbound{Node: u.Machine, Ports: u.Ports, InUse: u.InUse}
 		if f := u.Fullest; f.InUse > 0 {
 			protocol := "tcp"
 			if f.Protocol == unix.IPPROTO_UDP {
 				protocol = "udp"
 			}
-			o.Fullest = &OutboundUse{Protocol: protocol, Destination: f.Destination.String(), InUse: f.InUse, Percent: 100 * f.InUse / u.Ports}
+			o.Fullest = &status.OutboundUse{Protocol: protocol, Destination: f.Destination.String(), InUse: f.InUse, Percent: 100 * f.InUse / u.Ports}
 		}
 		all = append(all, o)
 	}
@@ -123,8 +124,8 @@ func (a *azure) outbound() []Outbound {
 }
 
 // frontends are the load balancing rules with those of their back ends that are up.
-func frontends(n vnet.Network, h vnet.Health) []Frontend {
-	all := []Frontend{}
+func frontends(n vnet.Network, h vnet.Health) []status.Frontend {
+	all := []status.Frontend{}
 	for _, lb := range n.LoadBalancers {
 		for _, rule := range lb.Rules {
 			all = append(all, frontend(n, lb, rule, h))
@@ -133,8 +134,8 @@ func frontends(n vnet.Network, h vnet.Health) []Frontend {
 	return all
 }
 
-func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Health) Frontend {
-	f := Frontend{Rule: rule.Name, Port: rule.FrontendPort, Healthy: []string{}}
+func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Health) status.Frontend {
+	f := status.Frontend{Rule: rule.Name, Port: rule.FrontendPort, Healthy: []string{}}
 	if i := slices.IndexFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == rule.Frontend }); i >= 0 {
 		f.Address = lb.Frontends[i].Address.String()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
@@ -23,7 +24,7 @@ func (l *bounds) Start(ctx context.Context) error {
 	l.podProcesses, l.nodeBounds = b.PodProcesses, b.Node
 	l.unbounded = cgroup.Bound(l.dir.cgroup(""), b.Lab)
 	if err := l.dir.makeDisk(ctx); err != nil {
-		l.noDisk = "what they write is not limited: " + oneLine(err)
+		l.noDisk = "what they write is not limited: " + status.OneLine(err)
 	}
 	for _, s := range l.missing() {
 		l.done("%s", unboundedText(s))
@@ -37,7 +38,7 @@ func (l *bounds) Start(ctx context.Context) error {
 	return nil
 }
 
-func (l *bounds) Report(s *Status) {
+func (l *bounds) Report(s *status.Status) {
 	for _, u := range l.missing() {
 		s.Warnings = append(s.Warnings, unboundedText(u))
 	}

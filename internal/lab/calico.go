@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -178,7 +179,7 @@ func (n *node) felixReady() bool {
 	return status == http.StatusOK && bytes.Contains(components, []byte("InternalDataplaneMainLoop"))
 }
 
-func (p *policyEngine) Report(s *Status) {
+func (p *policyEngine) Report(s *status.Status) {
 	var unready []string
 	down := false
 	for _, n := range p.nodes.list() {

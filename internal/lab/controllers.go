@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // services is upstream's service controller over Azure's load balancer.
@@ -33,7 +34,7 @@ func (l *services) Start(ctx context.Context) error {
 	return nil
 }
 
-func (l *services) Report(s *Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
+func (l *services) Report(s *status.Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
 
 // routes is upstream's route controller, where the nodes' pods have ranges of their own.
 type routes struct {
@@ -78,7 +79,7 @@ func (l *routes) look(ctx, waiting context.Context) error {
 	}
 }
 
-func (l *routes) Report(s *Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
+func (l *routes) Report(s *status.Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
 
 // unrouted are the nodes without a route to their pods.
 func (l *routes) unrouted(ctx context.Context, table string) ([]string, error) {

@@ -9,12 +9,12 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -79,13 +79,10 @@ func (c *core) problems() []string {
 	defer c.mu.Unlock()
 	var lines []string
 	for _, what := range slices.Sorted(maps.Keys(c.faults)) {
-		lines = append(lines, fmt.Sprintf("%s: %s", what, oneLine(c.faults[what])))
+		lines = append(lines, fmt.Sprintf("%s: %s", what, status.OneLine(c.faults[what])))
 	}
 	return lines
 }
-
-// oneLine is an error on one line, joined ones too.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // Pauses of keep: before what has ended is begun again, and how long it must run to be well.
 const (

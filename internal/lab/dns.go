@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/confine"
 )
 
@@ -37,7 +38,7 @@ func writeResolvConf(dir string, text []byte) error {
 
 // resolverOf is the name server that a kind of host asks.
 func resolverOf(kind string) netip.Addr {
-	if kind == kindInternet {
+	if kind == status.KindInternet {
 		return plan.InternetResolver
 	}
 	return plan.AzureResolver
@@ -73,8 +74,8 @@ func (l *resolvers) Start(context.Context) error {
 		return err
 	}
 	l.all = []*host{
-		{Host: Host{Name: azureDNS, Kind: kindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
-		{Host: Host{Name: internetDNS, Kind: kindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
+		{Host: status.Host{Name: azureDNS, Kind: status.KindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
+		{Host: status.Host{Name: internetDNS, Kind: status.KindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
 	}
 	return l.bring(l.cluster())
 }
@@ -97,8 +98,8 @@ func (l *resolvers) bring(c *cluster.Cluster) error {
 			return err
 		}
 		m.args = args
-		m.mounts = []confine.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, Writable: m.Kind == kindAzure}}
-		if m.Kind == kindAzure {
+		m.mounts = []confine.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
+		if m.Kind == status.KindAzure {
 			m.files = map[string]string{zoneKeyFile: secret}
 		}
 		g.Go(func() error { return l.start(m) })
@@ -106,7 +107,7 @@ func (l *resolvers) bring(c *cluster.Cluster) error {
 	return g.Wait()
 }
 
-func (l *resolvers) Report(s *Status) {
+func (l *resolvers) Report(s *status.Status) {
 	for _, m := range l.all {
 		m.report(s)
 	}
@@ -134,7 +135,7 @@ func resolverArgs(m *host, c *cluster.Cluster) []string {
 	args := []string{"--listen", m.Address}
 	if c.HasAddon(cluster.AddonHTTPRouting) {
 		args = append(args, "--zone", c.HTTPRoutingZone(), "--zone-file", zoneFile)
-		if m.Kind == kindAzure {
+		if m.Kind == status.KindAzure {
 			args = append(args, "--tsig-keyname", zoneKey, "--tsig-secret-file", zoneKeyFile)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/preflight"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/source"
 )
 
@@ -135,12 +136,12 @@ func reporter(w io.Writer, begin time.Time) func(Step) {
 var errNotReady = errors.New("the lab is not ready yet")
 
 // status is what `packetwalk status` prints.
-func (l *lab) status() Status {
-	s := newStatus(l.dir, os.Getpid())
+func (l *lab) status() status.Status {
+	s := status.New(l.dir.Name(), os.Getpid())
 	s.Ready, s.Kubeconfig = l.isReady.Load(), l.dir.Kubeconfig()
 	l.parts.report(&s)
-	s.Problems = append(append(s.problems(), s.Problems...), l.problems()...)
-	s.Warnings = append(s.warnings(), s.Warnings...)
+	s.Problems = append(append(s.DerivedProblems(), s.Problems...), l.problems()...)
+	s.Warnings = append(s.DerivedWarnings(), s.Warnings...)
 	for _, ns := range l.unmounted() {
 		s.Problems = append(s.Problems, fmt.Sprintf("%s: its network namespace is no longer mounted at %s; 'packetwalk up --name %s' mounts it again",
 			hostOf(ns), ns.Path(), s.Name))

@@ -16,13 +16,14 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/confine"
 )
 
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.
 type host struct {
-	Host
+	status.Host
 	ns *netns.Namespace
 	// args, mounts and files are the application's, beside its image's.
 	args   []string
@@ -32,25 +33,18 @@ type host struct {
 }
 
 // hostsOf are the cluster's VMs and internet hosts.
-func hostsOf(c *cluster.Cluster) []Host {
-	var all []Host
+func hostsOf(c *cluster.Cluster) []status.Host {
+	var all []status.Host
 	for _, h := range c.Spec.Internet.Hosts {
-		all = append(all, Host{Name: h.Name, Kind: kindInternet, Address: h.Address.String(), App: h.App})
+		all = append(all, status.Host{Name: h.Name, Kind: status.KindInternet, Address: h.Address.String(), App: h.App})
 	}
 	for _, vm := range c.Spec.Azure.VMs {
 		public, _ := c.VMPublicIP(vm.Name)
-		all = append(all, Host{Name: vm.Name, Kind: kindVM, Address: vm.Address.String(), PublicIP: text(public), App: vm.App,
+		all = append(all, status.Host{Name: vm.Name, Kind: status.KindVM, Address: vm.Address.String(), PublicIP: text(public), App: vm.App,
 			IPForwarding: vm.IPForwarding})
 	}
 	return all
 }
-
-// Kinds of hosts.
-const (
-	kindVM       = "vm"
-	kindInternet = "internet"
-	kindAzure    = "azure" // of Azure's own
-)
 
 // hosts are the VMs and internet hosts.
 type hosts struct {
@@ -67,7 +61,7 @@ func (l *hosts) Start(ctx context.Context) error {
 	want := hostsOf(l.cluster())
 	if l.cut.source != nil {
 		for _, h := range hostsOf(l.cut.from) {
-			if slices.ContainsFunc(want, h.sameMachine) {
+			if slices.ContainsFunc(want, canBecome(h)) {
 				continue
 			}
 			ns, err := netns.Open(l.dir.NetNS(h.Name))
@@ -88,7 +82,7 @@ func (l *hosts) Change(ctx context.Context, c change) error {
 	var gone []*host
 	l.mu.Lock()
 	l.all = slices.DeleteFunc(l.all, func(m *host) bool {
-		i := slices.IndexFunc(want, m.sameMachine)
+		i := slices.IndexFunc(want, canBecome(m.Host))
 		if i < 0 {
 			gone = append(gone, m)
 			return true
@@ -106,7 +100,7 @@ func (l *hosts) Change(ctx context.Context, c change) error {
 	return l.add(want)
 }
 
-func (l *hosts) Report(s *Status) {
+func (l *hosts) Report(s *status.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.all {
@@ -120,10 +114,12 @@ func (l *hosts) Stop() {
 	}
 }
 
-// sameMachine tells whether the host can become the other one without being made anew.
-func (h Host) sameMachine(other Host) bool {
-	other.PublicIP = h.PublicIP
-	return h == other
+// canBecome returns what reports whether a host can become another one without being rebuilt.
+func canBecome(h status.Host) func(status.Host) bool {
+	return func(other status.Host) bool {
+		other.PublicIP = h.PublicIP
+		return h == other
+	}
 }
 
 func text(a netip.Addr) string {
@@ -134,7 +130,7 @@ func text(a netip.Addr) string {
 }
 
 // add makes hosts that the fabric's network has, and starts their applications.
-func (l *hosts) add(all []Host) error {
+func (l *hosts) add(all []status.Host) error {
 	var g errgroup.Group
 	for _, h := range all {
 		m := &host{Host: h}
@@ -156,7 +152,7 @@ func (l *hosts) make(m *host) (err error) {
 	if m.ns, _, err = netns.Ensure(l.dir.NetNS(m.Name)); err != nil {
 		return err
 	}
-	if m.Kind == kindInternet {
+	if m.Kind == status.KindInternet {
 		err = l.azure.AttachHost(m.Name, m.ns)
 	} else {
 		err = l.azure.AttachNIC(plan.NICOf(m.Name), m.ns)
@@ -179,7 +175,7 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 		return fmt.Errorf("end the processes of %s: %w", m.Name, err)
 	}
 	detach := l.azure.DetachHost
-	if m.Kind == kindVM {
+	if m.Kind == status.KindVM {
 		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
 	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.appCgroup(m.Name)), removetree.Remove(l.dir.Host(m.Name)))

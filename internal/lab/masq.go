@@ -2,6 +2,7 @@ package lab
 
 import (
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/status"
 
 	"context"
 	"fmt"
@@ -67,9 +68,9 @@ type masqReport struct {
 
 // Report asks the nodes what their ip-masq-agents complain about: as problems what keeps a configuration from being in force, as warnings
 // what is likely not meant. What many nodes say is said once.
-func (l *masq) Report(s *Status) {
+func (l *masq) Report(s *status.Status) {
 	if l.cluster().Spec.Network.IPMasqAgent != cluster.IPMasqNone {
-		s.add(masqComplaints(askAgents[masqReport](l.nodes, "/ip-masq-agent")))
+		s.Add(masqComplaints(askAgents[masqReport](l.nodes, "/ip-masq-agent")))
 	}
 }
 

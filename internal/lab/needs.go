@@ -5,6 +5,7 @@ import (
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/preflight"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // Needs are what a lab needs of the machine: one that is made from a cluster.yaml, or the existing one. nil is as in [UpOptions].
@@ -70,4 +71,4 @@ func (l *optionalFeatures) Start(ctx context.Context) error {
 	return nil
 }
 
-func (l *optionalFeatures) Report(s *Status) { s.Warnings = append(s.Warnings, l.off...) }
+func (l *optionalFeatures) Report(s *status.Status) { s.Warnings = append(s.Warnings, l.off...) }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/lab/preflight"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // TestNeeds: a world needs what it uses, and nothing else.
@@ -57,7 +58,7 @@ func TestOptionalFeatures(t *testing.T) {
 	if err := l.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var s Status
+	var s status.Status
 	l.Report(&s)
 	want := []string{"walk --live does not work: nft trace: no such file; load it"}
 	if !slices.Equal(said, want) || !slices.Equal(s.Warnings, want) {

@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -189,7 +190,7 @@ func (n *nodes) Stop() {
 	}
 }
 
-func (n *nodes) Report(s *Status) {
+func (n *nodes) Report(s *status.Status) {
 	for _, one := range n.list() {
 		n.mu.Lock()
 		status := one.status()
@@ -225,7 +226,7 @@ func (l *nodes) startKubelet(ctx context.Context, n *node) error {
 }
 
 // stateOf is nil for a process that there is not.
-func stateOf(s *supervise.Supervisor) *Component {
+func stateOf(s *supervise.Supervisor) *status.Component {
 	if s == nil {
 		return nil
 	}
@@ -233,8 +234,8 @@ func stateOf(s *supervise.Supervisor) *Component {
 	return &state
 }
 
-func (n *node) status() Node {
-	s := Node{Name: n.Name, Address: n.Address.String()}
+func (n *node) status() status.Node {
+	s := status.Node{Name: n.Name, Address: n.Address.String()}
 	if n.agent != nil {
 		s.Agent = n.agent.State()
 	}

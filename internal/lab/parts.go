@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // A part is a piece of a lab that starts, changes, tells and stops by itself. A lab is a list of them.
@@ -19,7 +20,7 @@ type part interface {
 	// Change brings the part from what one cluster.yaml says to what another says.
 	Change(ctx context.Context, c change) error
 	// Report adds to a status how the part is. It is not called before Start has succeeded.
-	Report(s *Status)
+	Report(s *status.Status)
 	// Stop waits for what Start keeps running, whose context has ended. What the part has made stays, for the next lab process.
 	Stop()
 }
@@ -35,7 +36,7 @@ type change struct {
 type still struct{}
 
 func (still) Change(context.Context, change) error { return nil }
-func (still) Report(*Status)                       {}
+func (still) Report(*status.Status)                {}
 func (still) Stop()                                {}
 
 // startOnly is a part that is nothing but its start.
@@ -142,7 +143,7 @@ type unfinished struct{ error }
 func (u unfinished) Unwrap() error { return u.error }
 
 // report asks the parts that are up, and says for which a lab waits that starts.
-func (ps parts) report(s *Status) {
+func (ps parts) report(s *status.Status) {
 	var missing []string
 	for _, p := range ps {
 		select {

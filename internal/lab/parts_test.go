@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"packetwalk.dev/internal/lab/status"
 	"slices"
 	"strings"
 	"sync"
@@ -41,8 +42,8 @@ func (p noted) Change(context.Context, change) error {
 	p.notes.add("change " + p.name)
 	return p.change
 }
-func (p noted) Report(*Status) { p.notes.add("report " + p.name) }
-func (p noted) Stop()          { p.notes.add("stop " + p.name) }
+func (p noted) Report(*status.Status) { p.notes.add("report " + p.name) }
+func (p noted) Stop()                 { p.notes.add("stop " + p.name) }
 
 // untilEnded waits as a part does that waits for something that never comes.
 func untilEnded(ctx context.Context) error {
@@ -65,7 +66,7 @@ func TestPartsInOrder(t *testing.T) {
 		if err := ps.change(t.Context(), change{}); err == nil || !errors.As(err, new(unfinished)) {
 			t.Errorf("change: %v", err)
 		}
-		var s Status
+		var s status.Status
 		ps.report(&s)
 		ps.stop()
 		want := strings.Fields("start a start b start c start d change a change b change c change d report a report b report c report d stop d stop c stop b stop a")
@@ -164,7 +165,7 @@ func TestReportWhileStarting(t *testing.T) {
 		ps.place("nodes", noted{name: "nodes", notes: &n}, "the control plane")
 		go func() { _ = ps.start(t.Context(), newDeadline(time.Minute), nil) }()
 		synctest.Wait()
-		var s Status
+		var s status.Status
 		ps.report(&s)
 		if want := []string{"the lab starts, and waits for: the control plane, nodes"}; !slices.Equal(s.Problems, want) ||
 			!slices.Contains(n.all, "report a") {

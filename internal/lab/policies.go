@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -18,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -31,14 +31,6 @@ type policies struct {
 	mu       sync.Mutex
 	store    cache.Store // of NetworkPolicies; nil before the watch started
 	services cache.Store
-}
-
-// IgnoredPolicy is a NetworkPolicy that nothing enforces, and the pods of its namespace that it selects.
-type IgnoredPolicy struct {
-	Namespace   string                    `json:"namespace"`
-	Name        string                    `json:"name"`
-	PolicyTypes []networkingv1.PolicyType `json:"policyTypes"`
-	PodSelector metav1.LabelSelector      `json:"podSelector"`
 }
 
 // notEnforced is the message of the event, and the end of the warning.
@@ -94,7 +86,7 @@ func onChange[T any](informer cache.SharedIndexInformer, call func(before, now *
 }
 
 // Report lists what has no effect, and warns of it.
-func (l *policies) Report(s *Status) {
+func (l *policies) Report(s *status.Status) {
 	l.mu.Lock()
 	store, services := l.store, l.services
 	l.mu.Unlock()
@@ -107,9 +99,11 @@ func (l *policies) Report(s *Status) {
 	}
 	for _, o := range unenforced {
 		p := o.(*networkingv1.NetworkPolicy)
-		s.IgnoredPolicies = append(s.IgnoredPolicies, IgnoredPolicy{p.Namespace, p.Name, p.Spec.PolicyTypes, p.Spec.PodSelector})
+		s.IgnoredPolicies = append(s.IgnoredPolicies, status.IgnoredPolicy{
+			Namespace: p.Namespace, Name: p.Name, PolicyTypes: p.Spec.PolicyTypes, PodSelector: p.Spec.PodSelector,
+		})
 	}
-	slices.SortFunc(s.IgnoredPolicies, func(a, b IgnoredPolicy) int {
+	slices.SortFunc(s.IgnoredPolicies, func(a, b status.IgnoredPolicy) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	if names := policyNames(s.IgnoredPolicies); len(names) > 0 {
@@ -127,7 +121,7 @@ func (l *policies) Report(s *Status) {
 	s.Warnings = append(s.Warnings, warnings...)
 }
 
-func policyNames(all []IgnoredPolicy) (names []string) {
+func policyNames(all []status.IgnoredPolicy) (names []string) {
 	for _, p := range all {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}

@@ -9,11 +9,8 @@ import (
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/status"
 )
-
-// maxConsecutiveExits is after how many ends in a row a process is crash-looping, so that the lab cannot start. A process may end once or
-// twice because the machine is slow.
-const maxConsecutiveExits = 3
 
 // run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
@@ -34,7 +31,7 @@ func (c *core) judge(p supervise.Process) func(supervise.State) {
 			return
 		}
 		c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
-		if s.Failures >= maxConsecutiveExits {
+		if s.Failures >= status.MaxConsecutiveExits {
 			c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
 				s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
 		}

@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // lookPause is between two looks at a node that is waited for.
@@ -98,12 +99,12 @@ func (l *nodes) realStatus(n *node) (pods int, problem string) {
 	defer cancel()
 	all, err := podsOn(ctx, l.api.client, n.Name)
 	if err != nil {
-		return -1, oneLine(err)
+		return -1, status.OneLine(err)
 	}
 	pods = len(slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
 	object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 	if err != nil {
-		return pods, oneLine(err)
+		return pods, status.OneLine(err)
 	}
 	c := readyCondition(object)
 	switch {

@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // TestRealStatus counts the pods that run, those in the node's own network too.
@@ -53,9 +54,9 @@ func TestDeniedProbe(t *testing.T) {
 				BackendPort: 80}},
 		}},
 	}
-	s := Status{Ready: true, Frontends: frontends(n, vnet.Health{})}
+	s := status.Status{Ready: true, Frontends: frontends(n, vnet.Health{})}
 	const want = "203.0.113.10:80 has no healthy back end: the load balancer drops new connections; NSG web rule closed (100) denies the probe of node"
-	if got := s.problems(); !slices.Equal(got, []string{want}) {
+	if got := s.DerivedProblems(); !slices.Equal(got, []string{want}) {
 		t.Errorf("got %q", got)
 	}
 	if text := vnet.NewPlan(n, vnet.Health{}).NFT; !strings.Contains(text, `drop comment "no back end is up: NSG web rule closed (100) denies the probe of node"`) {
@@ -63,7 +64,7 @@ func TestDeniedProbe(t *testing.T) {
 	}
 	n.LoadBalancers[0].Probes[0].Port++
 	s.Frontends = frontends(n, vnet.Health{})
-	if got := s.problems(); len(got) != 1 || strings.Contains(got[0], "denies") {
+	if got := s.DerivedProblems(); len(got) != 1 || strings.Contains(got[0], "denies") {
 		t.Errorf("with another port: %q", got)
 	}
 }

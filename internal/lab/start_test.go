@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -60,7 +61,7 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 					t.Errorf("error %v\nwant %q in it", err, want)
 				}
 			}
-			var s Status
+			var s status.Status
 			if l.parts.report(&s); len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "the API server") {
 				t.Errorf("status does not say what is waited for: %q", s.Problems)
 			}

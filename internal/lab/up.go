@@ -22,6 +22,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // Binaries are the programs that a lab is made of.
@@ -313,9 +314,9 @@ func follow(r io.Reader, wait bool, progress func(Step)) error {
 
 // waitReady waits for a lab that another process is bringing up.
 func waitReady(ctx context.Context, o UpOptions) error {
-	var s Status
+	var s status.Status
 	for {
-		if now, err := ask[Status](ctx, o.Dir, "/status"); err == nil {
+		if now, err := ask[status.Status](ctx, o.Dir, "/status"); err == nil {
 			s = now
 		}
 		if s.Ready {

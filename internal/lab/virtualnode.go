@@ -6,6 +6,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
+	"packetwalk.dev/internal/lab/status"
 
 	"context"
 	"crypto/rand"
@@ -88,12 +89,14 @@ func management(instances, others http.Handler) http.Handler {
 	})
 }
 
-func (l *groups) Report(s *Status) {
+func (l *groups) Report(s *status.Status) {
 	if l.Groups == nil {
 		return
 	}
 	for _, g := range l.Status() {
-		s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Error, g.Ready, g.Containers, g.Proxy})
+		s.ContainerGroups = append(s.ContainerGroups, status.ContainerGroup{
+			Name: g.Name, Address: g.Address, State: g.State, Error: g.Error, Ready: g.Ready, Containers: g.Containers, ProxyPid: g.Proxy,
+		})
 	}
 }
 
@@ -214,7 +217,7 @@ func (l *virtualNode) connectorObjects() ([]string, error) {
 }
 
 // Report says that the virtual node is not Ready; nothing while the API server does not answer, which is told elsewhere.
-func (l *virtualNode) Report(s *Status) {
+func (l *virtualNode) Report(s *status.Status) {
 	if !l.cluster().Spec.VirtualNode.Enabled {
 		return
 	}

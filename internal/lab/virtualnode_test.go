@@ -2,6 +2,7 @@ package lab
 
 import (
 	"os"
+	"packetwalk.dev/internal/lab/status"
 	"slices"
 	"strings"
 	"testing"
@@ -27,9 +28,9 @@ func TestAzureToken(t *testing.T) {
 
 // TestGroupProblem: status counts a group that does not come up among what is broken.
 func TestGroupProblem(t *testing.T) {
-	s := Status{Ready: true, ContainerGroups: []ContainerGroup{{Name: "well", ProxyPid: -1},
+	s := status.Status{Ready: true, ContainerGroups: []status.ContainerGroup{{Name: "well", ProxyPid: -1},
 		{Name: "default-p", State: "Pending", Error: "no free addresses"}}}
-	found := s.problems()
+	found := s.DerivedProblems()
 	if !slices.ContainsFunc(found, func(p string) bool {
 		return strings.Contains(p, "default-p") && strings.Contains(p, "no free addresses")
 	}) || len(found) != 1 {

@@ -1,15 +1,16 @@
-package lab
+// Package status has what `packetwalk status` prints: the types of a lab's status, and the problems that follow from them.
+package status
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/supervise"
@@ -104,11 +105,26 @@ type OutboundUse struct {
 	Percent     int    `json:"percent"` // of the node's ports
 }
 
+// IgnoredPolicy is a NetworkPolicy that nothing enforces, and the pods of its namespace that it selects.
+type IgnoredPolicy struct {
+	Namespace   string                    `json:"namespace"`
+	Name        string                    `json:"name"`
+	PolicyTypes []networkingv1.PolicyType `json:"policyTypes"`
+	PodSelector metav1.LabelSelector      `json:"podSelector"`
+}
+
+// The kinds of hosts.
+const (
+	KindVM       = "vm"
+	KindInternet = "internet"
+	KindAzure    = "azure" // of Azure's own
+)
+
 // outboundWarning is how much of a node's ports, in percent, towards one destination is worth a warning.
 const outboundWarning = 80
 
-// warnings are what the parts of the status say may soon be broken.
-func (s *Status) warnings() []string {
+// DerivedWarnings returns what the other fields say may soon be broken, in words.
+func (s *Status) DerivedWarnings() []string {
 	found := []string{}
 	for _, o := range s.Outbound {
 		if f := o.Fullest; f != nil && f.Percent >= outboundWarning {
@@ -119,81 +135,34 @@ func (s *Status) warnings() []string {
 	return found
 }
 
-// newStatus is the status of a lab of which nothing is known.
-func newStatus(d Dir, pid int) Status {
+// New returns the status of a lab of which only the name and its process are known.
+func New(name string, pid int) Status {
 	return Status{
-		Name: d.Name(), Pid: pid, Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{},
+		Name: name, Pid: pid, Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{},
 		Frontends: []Frontend{}, Outbound: []Outbound{}, IgnoredPolicies: []IgnoredPolicy{}, Warnings: []string{}, Problems: []string{},
 	}
 }
 
-func (s *Status) add(problems, warnings []string) {
+// Add adds problems and warnings.
+func (s *Status) Add(problems, warnings []string) {
 	s.Problems, s.Warnings = append(s.Problems, problems...), append(s.Warnings, warnings...)
 }
 
-// StatusOf asks the lab how it is. When its process does not answer, the status says so and what is known from its files.
-func StatusOf(ctx context.Context, d Dir) Status {
-	s, err := ask[Status](ctx, d, "/status")
-	if err == nil {
-		return s
-	}
-	s = newStatus(d, d.Process())
-	if s.Pid != 0 {
-		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
-		return s
-	}
-	s.Problems = []string{fmt.Sprintf("the lab process has died: what is established goes on, but nothing changes any more and what dies stays dead; "+
-		"'packetwalk up --name %s' takes the lab up again", d.Name())}
-	if _, err := os.Stat(d.Kubeconfig()); err == nil {
-		s.Kubeconfig = d.Kubeconfig()
-	}
-	s.fromPidFiles(d)
-	return s
-}
-
-// fromPidFiles says which processes of a lab still run when no lab process tells.
-func (s *Status) fromPidFiles(d Dir) {
-	look := func(name, file string) Component {
-		c := Component{Name: name, Pid: supervise.Recorded(file)}
-		if c.Pid == 0 {
-			s.Problems = append(s.Problems, name+" is down")
-		}
-		return c
-	}
-	files, _ := filepath.Glob(d.path("*.pid")) // the pattern is well formed
-	for _, file := range files {
-		if file != d.lockFile() {
-			s.Components = append(s.Components, look(strings.TrimSuffix(filepath.Base(file), ".pid"), file))
-		}
-	}
-	agents, _ := filepath.Glob(d.path("nodes", "*", "agent.pid"))
-	for _, file := range agents {
-		name := filepath.Base(filepath.Dir(file))
-		n := Node{Name: name, Pods: -1, Agent: look(name, file)}
-		lookIf := func(name, file string) *Component {
-			if _, err := os.Stat(file); err != nil {
-				return nil
-			}
-			there := look(name, file)
-			return &there
-		}
-		n.Machine, n.KubeProxy = lookIf(name+".machine", d.machinePid(name)), lookIf(name+".kube-proxy", d.proxyPid(name))
-		n.CalicoFelix = lookIf(name+".calico-felix", d.felixPid(name))
-		s.Nodes = append(s.Nodes, n)
-	}
-}
+// MaxConsecutiveExits is after how many ends in a row a process is crash-looping, so that the lab cannot start. A process may end once or
+// twice because the machine is slow.
+const MaxConsecutiveExits = 3
 
 // steadyRun is how long a process that ended several times in a row has to run until it is no problem: longer than one that cannot start
 // takes to end.
 const steadyRun = 10 * time.Second
 
-// problems are what the parts of the status say is broken.
-func (s *Status) problems() []string {
+// DerivedProblems returns what the other fields say is broken, in words.
+func (s *Status) DerivedProblems() []string {
 	found := []string{}
 	down := func(c Component) {
 		text := c.Name + " is down"
 		if c.Pid != 0 {
-			if c.Failures < maxConsecutiveExits || time.Since(c.Since) >= steadyRun {
+			if c.Failures < MaxConsecutiveExits || time.Since(c.Since) >= steadyRun {
 				return
 			}
 			text = c.Name + " is crash-looping"
@@ -245,3 +214,6 @@ func (s *Status) problems() []string {
 	}
 	return found
 }
+
+// OneLine returns the text of an error on one line.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
