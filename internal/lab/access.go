@@ -42,7 +42,7 @@ const manyNodes = 50
 func (a *access) Start(ctx context.Context) error {
 	c := a.cluster()
 	a.plane = controlplane.Config{
-		LogDir: a.dir.logs(),
+		LogDir: a.dir.Logs(),
 		Dir:    string(a.dir), Binary: a.bin.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
 		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.dir.EgressSocket(),
 	}

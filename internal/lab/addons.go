@@ -74,8 +74,8 @@ func (a *addons) apply(ctx context.Context) error {
 
 // lackOfMetrics is why metrics-server cannot run; "" when it can.
 func (a *addons) lackOfMetrics() string {
-	if _, err := os.Stat(a.bin.metricsServer()); err != nil {
-		return "kubectl top has no figures: " + a.bin.metricsServer() + " is missing; 'make controlplane' makes it"
+	if _, err := os.Stat(a.bin.MetricsServer()); err != nil {
+		return "kubectl top has no figures: " + a.bin.MetricsServer() + " is missing; 'make controlplane' makes it"
 	}
 	return ""
 }

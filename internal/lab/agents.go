@@ -77,7 +77,7 @@ func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
 		p.Path = l.bin.App
-		p.Args = realnode.RunArgs(l.dir.machinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
+		p.Args = realnode.RunArgs(l.dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
 	}
 	return p
 }
@@ -168,16 +168,13 @@ func (l *nodes) setProxy(n *node, s *supervise.Supervisor) {
 	n.proxy = s
 }
 
-// proxyPid is the pid file of a node's kube-proxy.
-func (d Dir) proxyPid(node string) string { return filepath.Join(d.Node(node), "kube-proxy.pid") }
-
 // startProxy starts a node's kube-proxy, or takes over the one that runs, where the cluster asks for one.
 func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) error {
 	what := c.Spec.ServiceProxy
 	config := filepath.Join(l.dir.Node(n.Name), "kube-proxy."+string(what.Backend)+".json")
 	p := supervise.Process{
 		Name: n.Name + ".kube-proxy", Path: l.bin.ControlPlane, Args: []string{"kube-proxy", "--config=" + config},
-		Env: l.proxyEnvironment(), LogFile: l.dir.Log(n.Name + ".kube-proxy"), PidFile: l.dir.proxyPid(n.Name),
+		Env: l.proxyEnvironment(), LogFile: l.dir.Log(n.Name + ".kube-proxy"), PidFile: l.dir.ProxyPid(n.Name),
 	}
 	wanted := what.Implementation == cluster.ProxyKubeProxy
 	if !wanted {
@@ -206,15 +203,11 @@ func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) err
 	return err
 }
 
-// noModules is a directory with a modprobe that loads nothing: kube-proxy would load ip_vs into the machine's kernel, to see whether there
-// is something of it to clean up.
-func (d Dir) noModules() string { return d.path("no-modules") }
-
 func (l *nodes) writeNoModules() error {
-	if err := os.MkdirAll(l.dir.noModules(), 0o700); err != nil {
+	if err := os.MkdirAll(l.dir.NoModules(), 0o700); err != nil {
 		return err
 	}
-	err := os.Symlink("/bin/false", filepath.Join(l.dir.noModules(), "modprobe"))
+	err := os.Symlink("/bin/false", filepath.Join(l.dir.NoModules(), "modprobe"))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -222,7 +215,7 @@ func (l *nodes) writeNoModules() error {
 }
 
 func (l *nodes) proxyEnvironment() []string {
-	return []string{"PATH=" + l.dir.noModules() + ":" + program.Path}
+	return []string{"PATH=" + l.dir.NoModules() + ":" + program.Path}
 }
 
 // cleanUpTime is how long kube-proxy may take to remove all of a node's rules.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"packetwalk.dev/internal/lab/layout"
 )
 
 // clientFor is a client of the lab's API server for code in the lab process, which is in the machine's own network namespace: it
@@ -27,7 +28,7 @@ func clientFor(kubeconfig []byte, dial dialFunc) (*kubernetes.Clientset, error) 
 }
 
 // listenForwarder listens on 127.0.0.1, at the port that the kubeconfig of an earlier lab process names if it can be had.
-func listenForwarder(d Dir) (net.Listener, error) {
+func listenForwarder(d layout.Dir) (net.Listener, error) {
 	if config, err := clientcmd.LoadFromFile(d.Kubeconfig()); err == nil {
 		for _, c := range config.Clusters {
 			if at, err := netip.ParseAddrPort(strings.TrimPrefix(c.Server, "https://")); err == nil {

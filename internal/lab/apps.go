@@ -21,12 +21,6 @@ import (
 // apps runs the applications of hosts: the programs of built-in images, each confined to its host's network.
 type apps struct{ *core }
 
-// appPid is the pid file of a host's application.
-func (d Dir) appPid(host string) string { return filepath.Join(d.Host(host), "app.pid") }
-
-// appCgroup is the control group of a host's application.
-func (d Dir) appCgroup(host string) string { return d.cgroup(host + ".app") }
-
 // appLimits bound a host's application, which is a server of ours.
 var appLimits = cgroup.Limits{Memory: 512 << 20, Processes: 1024}
 
@@ -36,7 +30,7 @@ func (l apps) start(h *host) error {
 	dir := filepath.Join(l.dir.Host(h.Name), "app")
 	p := supervise.Process{
 		Name: h.Name, Path: l.bin.App, Args: confine.Args(filepath.Join(dir, "spec.json")), Dir: "/", LogFile: l.dir.Log(h.Name),
-		PidFile: l.dir.appPid(h.Name),
+		PidFile: l.dir.AppPid(h.Name),
 	}
 	spec, err := l.spec(h)
 	if err != nil {
@@ -52,7 +46,7 @@ func (l apps) start(h *host) error {
 	if err := atomicfile.Write(filepath.Join(dir, "spec.json"), text, 0o600); err != nil {
 		return fail(err)
 	}
-	group := l.dir.appCgroup(h.Name)
+	group := l.dir.AppCgroup(h.Name)
 	start := func(c *exec.Cmd) error {
 		cgroup.Bound(group, appLimits) // what the machine cannot bound is in the lab's status
 		if err := confine.Start(c, h.ns.Start); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -25,8 +26,8 @@ func TestAppLimits(t *testing.T) {
 	if err != nil {
 		kerneltest.Missing(t, "%v; run make build", err)
 	}
-	d := Dir(filepath.Join(t.TempDir(), fmt.Sprintf("apps-%d", os.Getpid())))
-	if err := errors.Join(os.MkdirAll(d.Host("vm"), 0o755), os.MkdirAll(d.logs(), 0o755)); err != nil {
+	d := layout.Dir(filepath.Join(t.TempDir(), fmt.Sprintf("apps-%d", os.Getpid())))
+	if err := errors.Join(os.MkdirAll(d.Host("vm"), 0o755), os.MkdirAll(d.Logs(), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
@@ -35,14 +36,14 @@ func TestAppLimits(t *testing.T) {
 	}
 	h := &host{Host: status.Host{Name: "vm", Kind: status.KindVM, App: "whereami"}, ns: ns}
 	t.Cleanup(func() {
-		if err := errors.Join(h.remove(), ns.Remove(), d.removeState()); err != nil {
+		if err := errors.Join(h.remove(), ns.Remove(), d.RemoveState()); err != nil {
 			t.Error(err)
 		}
 		if left, _ := filepath.Glob("/sys/fs/cgroup/*/packetwalk/" + d.Name()); len(left) > 0 {
 			t.Errorf("left: %s", left)
 		}
 	})
-	l := apps{&core{dir: d, bin: Binaries{App: program}, log: slog.New(slog.DiscardHandler)}}
+	l := apps{&core{dir: d, bin: layout.Binaries{App: program}, log: slog.New(slog.DiscardHandler)}}
 	if err := l.start(h); err != nil {
 		t.Fatal(err)
 	}

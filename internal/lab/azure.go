@@ -35,7 +35,7 @@ func (a *azure) Start(ctx context.Context) error {
 		return err
 	}
 	a.Fabric, err = fabric.New(fabric.Config{
-		Dir: a.dir.path("netns"), Network: network, StateFile: a.dir.fabricState(), Log: a.log.With("part", "fabric"),
+		Dir: a.dir.Path("netns"), Network: network, StateFile: a.dir.FabricState(), Log: a.log.With("part", "fabric"),
 	})
 	if err != nil {
 		return err
@@ -48,10 +48,10 @@ func (a *azure) Start(ctx context.Context) error {
 		return nil
 	}
 	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.cut.from, a.planned) }); err != nil {
-		a.log.Warn("a change that was cut off is left out", "file", a.dir.nextFile(), "err", err)
+		a.log.Warn("a change that was cut off is left out", "file", a.dir.NextClusterFile(), "err", err)
 		a.planned, a.cut.source = a.cut.from, nil
 		a.become(a.cut.from)
-		return os.Remove(a.dir.nextFile())
+		return os.Remove(a.dir.NextClusterFile())
 	}
 	a.log.Info("a change was cut off; the rest of it is done")
 	return nil

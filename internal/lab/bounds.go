@@ -22,8 +22,8 @@ func (l *bounds) Start(ctx context.Context) error {
 		return err
 	}
 	l.podProcesses, l.nodeBounds = b.PodProcesses, b.Node
-	l.unbounded = cgroup.Bound(l.dir.cgroup(""), b.Lab)
-	if err := l.dir.makeDisk(ctx); err != nil {
+	l.unbounded = cgroup.Bound(l.dir.Cgroup(""), b.Lab)
+	if err := l.dir.MakeDisk(ctx); err != nil {
 		l.noDisk = "what they write is not limited: " + status.OneLine(err)
 	}
 	for _, s := range l.missing() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
@@ -36,10 +35,10 @@ func (l *calico) Start(ctx context.Context) error {
 	if version == "" {
 		return nil
 	}
-	if _, err := l.bin.felixProgram(l.cluster()); err != nil {
+	if _, err := l.bin.FelixProgram(l.cluster()); err != nil {
 		return err
 	}
-	definitions, err := os.ReadFile(l.bin.calico("crds", version) + ".yaml")
+	definitions, err := os.ReadFile(l.bin.CalicoFile("crds", version) + ".yaml")
 	if err != nil {
 		return err
 	}
@@ -54,47 +53,21 @@ func (l *calico) Start(ctx context.Context) error {
 	return manifests.Ensure(ctx, l.api.rest(), settings)
 }
 
-// calico is the path of a file of Calico's that the control plane's builder made.
-func (b Binaries) calico(what string, version cluster.CalicoVersion) string {
-	return filepath.Join(b.Calico, "calico-"+what+"-"+string(version))
-}
-
-// felixProgram returns calico-felix, where links lead, "" for a cluster without Calico.
-func (b Binaries) felixProgram(c *cluster.Cluster) (string, error) {
-	if c.CalicoVersion() == "" {
-		return "", nil
-	}
-	link := b.calico("felix", c.CalicoVersion())
-	path, err := filepath.EvalSymlinks(link)
-	if err != nil {
-		return "", fmt.Errorf("policy calico needs %s, which does not exist; run 'make calico'", link)
-	}
-	return path, nil
-}
-
-// felixPid is the pid file of a node's felix.
-func (d Dir) felixPid(node string) string { return filepath.Join(d.Node(node), "calico-felix.pid") }
-
-// felixKubeconfig is felix's kubeconfig of a node, outside of the node.
-func (d Dir) felixKubeconfig(node string) string {
-	return filepath.Join(d.Node(node), filepath.Base(realnode.FelixKubeconfig))
-}
-
 // startFelix starts a node's felix, or takes over the one that runs, where the cluster has Calico.
 func (l *nodes) startFelix(ctx context.Context, n *node) error {
-	path, err := l.bin.felixProgram(l.cluster())
+	path, err := l.bin.FelixProgram(l.cluster())
 	if path == "" || err != nil {
 		return err
 	}
 	p := supervise.Process{
-		Name: n.Name + ".calico-felix", Path: path, LogFile: l.dir.Log(n.Name + ".calico-felix"), PidFile: l.dir.felixPid(n.Name),
-		Env: append(plan.FelixEnvironment(n.Name, l.dir.felixKubeconfig(n.Name), iptablesBackend()), "PATH="+program.Path),
+		Name: n.Name + ".calico-felix", Path: path, LogFile: l.dir.Log(n.Name + ".calico-felix"), PidFile: l.dir.FelixPid(n.Name),
+		Env: append(plan.FelixEnvironment(n.Name, l.dir.FelixKubeconfig(n.Name), iptablesBackend()), "PATH="+program.Path),
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
 		// env is the node's; it becomes felix.
 		args := append(plan.FelixEnvironment(n.Name, realnode.FelixKubeconfig, iptablesBackend()), realnode.Felix)
 		p.Path, p.Env = l.bin.App, nil
-		p.Args = realnode.RunArgs(l.dir.machinePid(n.Name), "/usr/bin/env", args)
+		p.Args = realnode.RunArgs(l.dir.MachinePid(n.Name), "/usr/bin/env", args)
 	}
 	if err := endOthers(ctx, n.ns, p); err != nil {
 		return err
@@ -134,7 +107,7 @@ func (l *nodes) writeFelixKubeconfig(n *node, kubeconfig func(controlplane.User)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(l.dir.felixKubeconfig(n.Name), text, 0o600)
+	return atomicfile.Write(l.dir.FelixKubeconfig(n.Name), text, 0o600)
 }
 
 // policyEngine waits for, and reports on, the felix of each node.

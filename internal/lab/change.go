@@ -6,34 +6,13 @@ import (
 	"os"
 	"slices"
 
-	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/lab/cluster"
-	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/lab/layout"
 )
 
 // A change of a running lab is written down before it begins (Dir.nextFile), and becomes the lab's cluster.yaml when it is done. A lab
 // process that finds one half done does the rest when it starts: the network, hosts that are gone, and nodes that were about to leave. What
 // joins is made with everything else.
-
-// placement is where the machines of the lab have their addresses, by the fabric's file.
-func (d Dir) placement() (cluster.Placement, error) {
-	n, err := fabric.ReadNetwork(d.fabricState())
-	return plan.Placement(n), err
-}
-
-// Parse reads a cluster.yaml for the lab as it is, or one that is not there yet. A file that is wrong gives [cluster.Errors].
-func (d Dir) Parse(source []byte) (*cluster.Cluster, error) {
-	placed, err := d.placement()
-	if err != nil {
-		return nil, err
-	}
-	c, errs := cluster.Parse(placed, source, app.Servers()...)
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	return c, nil
-}
 
 // changeFault is what a change that failed is in the status.
 const changeFault = "the last change of the cluster was not done to its end (made again, it does the rest)"
@@ -60,7 +39,7 @@ func (l *lab) change(ctx context.Context, source []byte, d deadline, say func(St
 	if err := l.azure.try(to); err != nil {
 		return err
 	}
-	if err := writeCluster(l.dir.nextFile(), source); err != nil {
+	if err := layout.WriteClusterFile(l.dir.NextClusterFile(), source); err != nil {
 		return err
 	}
 	return l.fault(changeFault, l.carryOut(ctx, l.parts, source, change{from, to, say, d}))
@@ -86,12 +65,12 @@ func (l *lab) settle(source []byte, c change) error {
 	if err != nil {
 		return err
 	}
-	if err := writeCluster(l.dir.nextFile(), source); err != nil {
+	if err := layout.WriteClusterFile(l.dir.NextClusterFile(), source); err != nil {
 		return err
 	}
 	l.become(is)
 	l.azure.planned = is
-	return os.Rename(l.dir.nextFile(), l.dir.ClusterFile())
+	return os.Rename(l.dir.NextClusterFile(), l.dir.ClusterFile())
 }
 
 // withPools gives the cluster.yaml of a change with the pools that have nodes, and as many of them as there are.
@@ -128,16 +107,16 @@ type cutOff struct {
 
 // readCluster reads what the lab is to be: what a change was to make it, or else its cluster.yaml.
 func (l *lab) readCluster() error {
-	made, err := readSource(l.dir.ClusterFile())
+	made, err := layout.ReadClusterFile(l.dir.ClusterFile())
 	if err != nil {
-		return l.dir.damaged(err)
+		return l.dir.DamagedError(err)
 	}
 	is, err := l.dir.Parse(made)
 	if err != nil {
-		return l.dir.damaged(err)
+		return l.dir.DamagedError(err)
 	}
 	l.become(is)
-	next, err := readSource(l.dir.nextFile())
+	next, err := layout.ReadClusterFile(l.dir.NextClusterFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -146,8 +125,8 @@ func (l *lab) readCluster() error {
 		to, err = l.dir.Parse(next)
 	}
 	if err != nil { // somebody else's doing: it is written whole, and of what can be done
-		l.log.Warn("a change that was cut off is left out", "file", l.dir.nextFile(), "err", err)
-		return os.Remove(l.dir.nextFile())
+		l.log.Warn("a change that was cut off is left out", "file", l.dir.NextClusterFile(), "err", err)
+		return os.Remove(l.dir.NextClusterFile())
 	}
 	l.become(to)
 	l.cut = cutOff{is, next}

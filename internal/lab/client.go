@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -26,7 +27,7 @@ import (
 var ErrNotRunning = errors.New("the lab process is not running")
 
 // controlClient is a client of the lab's control socket.
-func controlClient(d Dir, patience time.Duration) *http.Client {
+func controlClient(d layout.Dir, patience time.Duration) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -40,12 +41,12 @@ func controlClient(d Dir, patience time.Duration) *http.Client {
 }
 
 // ask gets path from the lab's control socket.
-func ask[T any](ctx context.Context, d Dir, path string) (v T, err error) {
+func ask[T any](ctx context.Context, d layout.Dir, path string) (v T, err error) {
 	return request[T](ctx, d, http.MethodGet, path)
 }
 
 // request sends a request without a body to the lab's control socket.
-func request[T any](ctx context.Context, d Dir, method, path string) (v T, err error) {
+func request[T any](ctx context.Context, d layout.Dir, method, path string) (v T, err error) {
 	body, err := bodyOf(ctx, d, method, path, 10*time.Second)
 	if err != nil {
 		return v, err
@@ -56,7 +57,7 @@ func request[T any](ctx context.Context, d Dir, method, path string) (v T, err e
 }
 
 // bodyOf is the answer to a request to the lab's control socket; the caller closes it. patience is for all of it; 0 has no end.
-func bodyOf(ctx context.Context, d Dir, method, path string, patience time.Duration) (io.ReadCloser, error) {
+func bodyOf(ctx context.Context, d layout.Dir, method, path string, patience time.Duration) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://lab"+path, nil)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (r declined) Error() string { return r.status + ": " + r.text }
 
 // putCluster has the lab change to a cluster.yaml before the deadline. Without wait it returns when the change has begun, which it does
 // if it is possible.
-func putCluster(ctx context.Context, d Dir, source []byte, end deadline, wait bool, progress func(Step)) error {
+func putCluster(ctx context.Context, d layout.Dir, source []byte, end deadline, wait bool, progress func(Step)) error {
 	ctx, cancel := end.answer(ctx)
 	defer cancel()
 	url := "http://lab/cluster?timeout=" + end.left().String()
@@ -108,7 +109,7 @@ func putCluster(ctx context.Context, d Dir, source []byte, end deadline, wait bo
 }
 
 // Network is Azure's side of a running lab.
-func Network(ctx context.Context, d Dir) (vnet.Network, error) {
+func Network(ctx context.Context, d layout.Dir) (vnet.Network, error) {
 	return ask[vnet.Network](ctx, d, "/network")
 }
 
@@ -119,17 +120,17 @@ type Description struct {
 }
 
 // Describe asks a running lab what its cluster is.
-func Describe(ctx context.Context, d Dir) (Description, error) {
+func Describe(ctx context.Context, d layout.Dir) (Description, error) {
 	return ask[Description](ctx, d, "/cluster")
 }
 
 // ContainerGroups are the container groups of a running lab, with their views and without their secrets.
-func ContainerGroups(ctx context.Context, d Dir) ([]aci.ContainerGroup, error) {
+func ContainerGroups(ctx context.Context, d layout.Dir) ([]aci.ContainerGroup, error) {
 	return ask[[]aci.ContainerGroup](ctx, d, "/container-groups")
 }
 
 // ContainerLogs copies the log of a container of a group to w; with follow until the container ends or ctx does.
-func ContainerLogs(ctx context.Context, d Dir, group, container string, follow bool, w io.Writer) error {
+func ContainerLogs(ctx context.Context, d layout.Dir, group, container string, follow bool, w io.Writer) error {
 	path, patience := "/container-groups/"+url.PathEscape(group)+"/"+url.PathEscape(container)+"/log", 10*time.Second
 	if follow {
 		path, patience = path+"?follow", 0
@@ -148,7 +149,7 @@ func ContainerLogs(ctx context.Context, d Dir, group, container string, follow b
 }
 
 // StatusOf asks the lab how it is. When its process does not answer, the status says so and what is known from its files.
-func StatusOf(ctx context.Context, d Dir) status.Status {
+func StatusOf(ctx context.Context, d layout.Dir) status.Status {
 	s, err := ask[status.Status](ctx, d, "/status")
 	if err == nil {
 		return s
@@ -168,7 +169,7 @@ func StatusOf(ctx context.Context, d Dir) status.Status {
 }
 
 // addRecorded adds to a status which of the lab's recorded processes still run, for a lab whose own process does not answer.
-func addRecorded(s *status.Status, d Dir) {
+func addRecorded(s *status.Status, d layout.Dir) {
 	look := func(name, file string) status.Component {
 		c := status.Component{Name: name, Pid: supervise.Recorded(file)}
 		if c.Pid == 0 {
@@ -176,13 +177,13 @@ func addRecorded(s *status.Status, d Dir) {
 		}
 		return c
 	}
-	files, _ := filepath.Glob(d.path("*.pid")) // the pattern is well formed
+	files, _ := filepath.Glob(d.Path("*.pid")) // the pattern is well formed
 	for _, file := range files {
-		if file != d.lockFile() {
+		if file != d.LockFile() {
 			s.Components = append(s.Components, look(strings.TrimSuffix(filepath.Base(file), ".pid"), file))
 		}
 	}
-	agents, _ := filepath.Glob(d.path("nodes", "*", "agent.pid"))
+	agents, _ := filepath.Glob(d.Path("nodes", "*", "agent.pid"))
 	for _, file := range agents {
 		name := filepath.Base(filepath.Dir(file))
 		n := status.Node{Name: name, Pods: -1, Agent: look(name, file)}
@@ -193,8 +194,8 @@ func addRecorded(s *status.Status, d Dir) {
 			there := look(name, file)
 			return &there
 		}
-		n.Machine, n.KubeProxy = lookIf(name+".machine", d.machinePid(name)), lookIf(name+".kube-proxy", d.proxyPid(name))
-		n.CalicoFelix = lookIf(name+".calico-felix", d.felixPid(name))
+		n.Machine, n.KubeProxy = lookIf(name+".machine", d.MachinePid(name)), lookIf(name+".kube-proxy", d.ProxyPid(name))
+		n.CalicoFelix = lookIf(name+".calico-felix", d.FelixPid(name))
 		s.Nodes = append(s.Nodes, n)
 	}
 }

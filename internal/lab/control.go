@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/lab/layout"
 )
 
 // A Step is one thing that the lab says while it comes up: JSON, one a line, on the progress pipe.
@@ -67,7 +68,7 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
 		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
-		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxClusterFile))
+		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, layout.MaxClusterFile))
 		timeout, invalid := time.ParseDuration(r.URL.Query().Get("timeout"))
 		if err = errors.Join(err, invalid); err == nil {
 			err = l.change(ctx, source, newDeadline(timeout), say)
@@ -91,9 +92,6 @@ func (f flushing) Write(b []byte) (int, error) {
 	n, err := f.Writer.Write(b)
 	return n, errors.Join(err, f.c.Flush())
 }
-
-// MaxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
-const MaxClusterFile = 1 << 21
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -14,6 +14,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/source"
@@ -21,8 +22,8 @@ import (
 
 // core is what all parts of a lab share.
 type core struct {
-	dir     Dir
-	bin     Binaries
+	dir     layout.Dir
+	bin     layout.Binaries
 	log     *slog.Logger
 	say     func(Step)
 	builtIn *source.BuiltIn

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/confine"
@@ -26,14 +26,11 @@ import (
 // resolvConf is the /etc/resolv.conf of a machine that asks a name server.
 func resolvConf(server netip.Addr) []byte { return []byte("nameserver " + server.String() + "\n") }
 
-// resolvFile is the name of that file in the directory of a node or host.
-const resolvFile = "resolv.conf"
-
 func writeResolvConf(dir string, text []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, resolvFile), text, 0o600)
+	return atomicfile.Write(filepath.Join(dir, layout.ResolvFile), text, 0o600)
 }
 
 // resolverOf is the name server that a kind of host asks.
@@ -58,24 +55,16 @@ type resolvers struct {
 	all   []*host
 }
 
-// The name servers' names, and the namespaces that they run in, which are the fabric's.
-const (
-	azureDNS    = "azure-dns"
-	internetDNS = "internet-dns"
-)
-
-var resolverNamespaces = map[string]string{azureDNS: fabric.FabricNamespace, internetDNS: fabric.InternetNamespace}
-
 func (l *resolvers) Start(context.Context) error {
-	if err := os.MkdirAll(l.dir.path("dns"), 0o700); err != nil {
+	if err := os.MkdirAll(l.dir.Path("dns"), 0o700); err != nil {
 		return err
 	}
-	if err := os.Chown(l.dir.path("dns"), confine.Nobody, confine.Nobody); err != nil { // whom the name servers run as
+	if err := os.Chown(l.dir.Path("dns"), confine.Nobody, confine.Nobody); err != nil { // whom the name servers run as
 		return err
 	}
 	l.all = []*host{
-		{Host: status.Host{Name: azureDNS, Kind: status.KindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
-		{Host: status.Host{Name: internetDNS, Kind: status.KindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
+		{Host: status.Host{Name: layout.AzureDNS, Kind: status.KindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
+		{Host: status.Host{Name: layout.InternetDNS, Kind: status.KindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
 	}
 	return l.bring(l.cluster())
 }
@@ -98,7 +87,7 @@ func (l *resolvers) bring(c *cluster.Cluster) error {
 			return err
 		}
 		m.args = args
-		m.mounts = []confine.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
+		m.mounts = []confine.Mount{{Source: l.dir.Path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
 		if m.Kind == status.KindAzure {
 			m.files = map[string]string{zoneKeyFile: secret}
 		}
@@ -125,10 +114,10 @@ const (
 	zoneKeyFile = "/etc/dns/tsig-secret"
 )
 
-func zoneSecretFile(d Dir) string { return d.path("dns-tsig-secret") }
+func zoneSecretFile(d layout.Dir) string { return d.Path("dns-tsig-secret") }
 
 // zoneSecret is that key's secret.
-func zoneSecret(d Dir) (string, error) { return secretOf(zoneSecretFile(d)) }
+func zoneSecret(d layout.Dir) (string, error) { return secretOf(zoneSecretFile(d)) }
 
 // resolverArgs are the arguments of the application dns.
 func resolverArgs(m *host, c *cluster.Cluster) []string {
@@ -146,7 +135,7 @@ func resolverArgs(m *host, c *cluster.Cluster) []string {
 const lookUpTime = 3 * time.Second
 
 // LookUp asks Azure's resolver of a lab that runs for the addresses of a name, as the lab's nodes and VMs do.
-func LookUp(ctx context.Context, d Dir, name string) ([]netip.Addr, error) {
+func LookUp(ctx context.Context, d layout.Dir, name string) ([]netip.Addr, error) {
 	at, err := d.FindHost("fabric")
 	if err != nil {
 		return nil, err
@@ -172,8 +161,8 @@ func LookUp(ctx context.Context, d Dir, name string) ([]netip.Addr, error) {
 }
 
 // dropZone takes the addon's zone away, with what is in it.
-func dropZone(d Dir) error {
-	err := os.Remove(filepath.Join(d.path("dns"), filepath.Base(zoneFile)))
+func dropZone(d layout.Dir) error {
+	err := os.Remove(filepath.Join(d.Path("dns"), filepath.Base(zoneFile)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

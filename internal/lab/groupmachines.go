@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	"packetwalk.dev/internal/base/supervise"
@@ -20,23 +19,11 @@ import (
 // groupMachines are what container groups run on: machines as nodes are, whose kubelet knows no API server.
 type groupMachines struct{ *groups }
 
-// groupState is the directory of what a group's machine has on disk, among those of the nodes, whose names have no dot.
-func (d Dir) groupState(group string) string { return d.nodeState(group + ".group") }
-
-// groupCgroup is the control group of a group's machine.
-func (d Dir) groupCgroup(group string) string { return d.cgroup(group + ".group") }
-
-// groupPid is the pid file of the first process of a group's machine.
-func (d Dir) groupPid(group string) string { return filepath.Join(d.Groups(), group, machinePidFile) }
-
-// machinePidFile is the pid file's name of a machine's first process.
-const machinePidFile = "machine.pid"
-
 // Prepare is instances.Machines'.
 func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (supervise.Process, error) {
 	c := supervise.Process{
 		Name: m.Group + ".machine", Path: l.bin.App, Args: realnode.Args(m.State), LogFile: l.dir.GroupLog(m.Group + ".machine"),
-		PidFile: l.dir.groupPid(m.Group),
+		PidFile: l.dir.GroupPid(m.Group),
 	}
 	if err := l.real.prepare(l.dir, l.bin, l.cluster()); err != nil {
 		return c, err
@@ -44,7 +31,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
-	cgroup := l.dir.groupCgroup(m.Group)
+	cgroup := l.dir.GroupCgroup(m.Group)
 	if err := endMachine(ctx, m.Host, cgroup, c); err != nil {
 		return c, err
 	}
@@ -61,7 +48,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		return c, err
 	}
 	return c, realnode.Config{
-		Name: m.Group, State: m.State, Base: l.dir.programsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
+		Name: m.Group, State: m.State, Base: l.dir.ProgramsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
 		Kubernetes: map[string][]byte{
 			realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},
@@ -77,7 +64,7 @@ func (l groupMachines) ServeImages(ctx context.Context, m instances.Machine) err
 
 // Remove is instances.Machines'.
 func (l groupMachines) Remove(group string) error {
-	return errors.Join(cgroup.Remove(l.dir.groupCgroup(group)), supervise.RemoveLog(l.dir.GroupLog(group+".machine")))
+	return errors.Join(cgroup.Remove(l.dir.GroupCgroup(group)), supervise.RemoveLog(l.dir.GroupLog(group+".machine")))
 }
 
 // kubeletUser is who asks the kubelets of groups' machines.

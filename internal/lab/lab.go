@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/source"
@@ -36,13 +37,13 @@ type lab struct {
 
 // newLab lists a lab's parts. The control plane takes by far the longest to start, so that everything which does not need it is made
 // meanwhile.
-func newLab(d Dir, bin Binaries, say func(Step)) *lab {
+func newLab(d layout.Dir, bin layout.Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	images := &library{core: c}
 	c.builtIn = &source.BuiltIn{
 		Program: bin.App, Base: bin.Base, Roots: source.RootsDir, Open: images.open, Brought: map[string]string{
 			"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
-			"dns": bin.DNS, "metrics-server": bin.metricsServer(),
+			"dns": bin.DNS, "metrics-server": bin.MetricsServer(),
 		},
 	}
 	l := &lab{core: c, ready: make(chan struct{})}
@@ -85,7 +86,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
 // progress and keeps it up until ctx ends. A lab that is not up within the timeout is an error. When ctx ends this process ends, and
 // nothing else does: Destroy removes a lab.
-func Run(ctx context.Context, d Dir, bin Binaries, timeout time.Duration, progress *os.File) error {
+func Run(ctx context.Context, d layout.Dir, bin layout.Binaries, timeout time.Duration, progress *os.File) error {
 	unix.Umask(0o022) // whatever the caller's is: users of all kinds in pods read what is made for them
 	begin := time.Now()
 	l := newLab(d, bin, reporter(progress, begin))
@@ -103,13 +104,13 @@ func Run(ctx context.Context, d Dir, bin Binaries, timeout time.Duration, progre
 }
 
 func (l *lab) up(ctx context.Context, d deadline) error {
-	if err := l.dir.claim(); err != nil {
+	if err := l.dir.Claim(); err != nil {
 		return err
 	}
 	if err := l.readCluster(); err != nil {
 		return err
 	}
-	if err := l.dir.bindNamespaces(); err != nil {
+	if err := l.dir.RemountNamespaces(); err != nil {
 		return err
 	}
 	if err := l.parts.start(ctx, d, l.broken); err != nil {

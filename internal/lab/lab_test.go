@@ -136,27 +136,3 @@ func TestEgress(t *testing.T) {
 		t.Errorf("a head of %d octets: %v", 2*serve.MaxHeader, err)
 	}
 }
-
-func TestClaim(t *testing.T) {
-	d := Dir(t.TempDir())
-	if pid := d.Process(); pid != 0 {
-		t.Errorf("process %d before any", pid)
-	}
-	if err := d.claim(); err != nil {
-		t.Fatal(err)
-	}
-	if pid := d.Process(); pid != os.Getpid() {
-		t.Errorf("process %d, want %d", pid, os.Getpid())
-	}
-	if err := d.claim(); !errors.Is(err, errRunning) {
-		t.Errorf("a second claim: %v", err)
-	}
-	// A pid file without its lock is a dead process's, whoever has its number now.
-	stale := Dir(t.TempDir())
-	if err := os.WriteFile(stale.lockFile(), []byte("1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if pid := stale.Process(); pid != 0 {
-		t.Errorf("a stale pid file gives %d", pid)
-	}
-}

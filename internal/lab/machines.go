@@ -178,5 +178,5 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if m.Kind == status.KindVM {
 		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
-	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.appCgroup(m.Name)), removetree.Remove(l.dir.Host(m.Name)))
+	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.AppCgroup(m.Name)), removetree.Remove(l.dir.Host(m.Name)))
 }

@@ -1,13 +1,10 @@
 package lab
 
 import (
-	"cmp"
 	"path/filepath"
 	"slices"
 
-	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/lab/plan"
 )
 
 // Each host of a lab has a network namespace, which is mounted at Dir.NetNS. When something else takes that mount away, the namespace lives
@@ -79,63 +76,4 @@ func (l *lab) mountNamespaces() ([]string, error) {
 		names = append(names, hostOf(ns))
 	}
 	return names, nil
-}
-
-// bindNamespaces mounts those namespaces again whose mounts were lost while no lab process ran, and that processes of their hosts live in.
-func (d Dir) bindNamespaces() error {
-	mounted, err := netns.Mounted(d.path("netns"))
-	if err != nil {
-		return err
-	}
-	for path, pids := range d.processes() {
-		if _, there := mounted[path]; there {
-			continue
-		}
-		for _, pid := range pids {
-			if _, foreign := netns.Foreign(pid); !foreign {
-				continue // it has ended
-			}
-			if err := netns.BindOf(pid, path); err != nil {
-				return err
-			}
-			break
-		}
-	}
-	return nil
-}
-
-// processes are the recorded processes of the lab's hosts that run, by the path where their host's namespace is mounted.
-func (d Dir) processes() map[string][]int {
-	all := map[string][]int{}
-	add := func(path string, pid int) {
-		if pid != 0 {
-			all[path] = append(all[path], pid)
-		}
-	}
-	for _, file := range glob(d.path("*.pid")) {
-		if file != d.lockFile() {
-			add(d.NetNS(plan.ControlPlaneHost), supervise.Recorded(file))
-		}
-	}
-	for _, file := range glob(d.Node("*"), "*.pid") {
-		add(d.NetNS(filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
-	}
-	for _, file := range glob(d.Groups(), "*", "*.pid") {
-		spaces := d.GroupNetNSDir()
-		if filepath.Base(file) == machinePidFile {
-			spaces = d.GroupHostNetNSDir()
-		}
-		add(filepath.Join(spaces, filepath.Base(filepath.Dir(file))), supervise.Recorded(file))
-	}
-	for _, file := range glob(d.Host("*"), "*.pid") {
-		host := filepath.Base(filepath.Dir(file))
-		add(d.NetNS(cmp.Or(resolverNamespaces[host], host)), supervise.Recorded(file))
-	}
-	return all
-}
-
-// glob is filepath.Glob of a pattern that is well formed.
-func glob(elem ...string) []string {
-	files, _ := filepath.Glob(filepath.Join(elem...))
-	return files
 }

@@ -4,14 +4,15 @@ import (
 	"context"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 )
 
 // Needs are what a lab needs of the machine: one that is made from a cluster.yaml, or the existing one. nil is as in [UpOptions].
-func Needs(d Dir, source []byte) ([]preflight.Need, error) {
+func Needs(d layout.Dir, source []byte) ([]preflight.Need, error) {
 	if source == nil {
-		made, exists, err := d.made()
+		made, exists, err := d.ClusterSource()
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 )
@@ -33,7 +34,7 @@ func TestNeeds(t *testing.T) {
 			if c.spec != "" {
 				source += "spec:\n  " + c.spec + "\n"
 			}
-			got, err := Needs(Dir(t.TempDir()), []byte(source))
+			got, err := Needs(layout.Dir(t.TempDir()), []byte(source))
 			if err != nil || !slices.Equal(got, c.want) {
 				t.Errorf("got %q, %v\nwant %q", got, err, c.want)
 			}

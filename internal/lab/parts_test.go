@@ -3,13 +3,14 @@ package lab
 import (
 	"context"
 	"errors"
-	"packetwalk.dev/internal/lab/status"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"packetwalk.dev/internal/lab/status"
 )
 
 // noted is a part that notes what is done with it.

@@ -4,50 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/base/supervise"
-	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
-	"packetwalk.dev/internal/pods/safepath"
 )
-
-// StateRoot is where labs keep what their nodes have on disk: a directory for each lab, on a file system that overlayfs can write to and
-// that is no memory, as /run is.
-const StateRoot = "/var/lib/packetwalk"
-
-// State is the directory of what the lab's nodes have on disk.
-func (d Dir) State() string { return filepath.Join(StateRoot, d.Name()) }
-
-func (d Dir) nodeState(node string) string { return filepath.Join(d.State(), "nodes", node) }
-
-// cgroup is the control group of a real node, or of all of the lab's without a name, below the root of each hierarchy.
-func (d Dir) cgroup(node string) string { return filepath.Join("packetwalk", d.Name(), node) }
-
-// machinePid is the pid file of a real node's first process.
-func (d Dir) machinePid(node string) string { return filepath.Join(d.Node(node), machinePidFile) }
-
-// machineLog is the log of what goes wrong before a real node has one of its own.
-func (d Dir) machineLog(node string) string { return d.Log(node + ".machine") }
 
 // realNodes is what all real nodes of a lab share: a layer of their roots.
 type realNodes struct {
@@ -55,21 +31,18 @@ type realNodes struct {
 	err  error
 }
 
-// programsLayer is what nodes have of containerd, kubelet and what they start.
-func (d Dir) programsLayer() string { return filepath.Join(d.State(), "programs") }
-
 // prepare makes what is shared, once for a lab. What is there stays: nodes have it mounted.
-func (r *realNodes) prepare(d Dir, bin Binaries, c *cluster.Cluster) error {
+func (r *realNodes) prepare(d layout.Dir, bin layout.Binaries, c *cluster.Cluster) error {
 	r.once.Do(func() { r.err = r.make(d, bin, c) })
 	return r.err
 }
 
-func (r *realNodes) make(d Dir, bin Binaries, c *cluster.Cluster) error {
-	programs, plugins, err := bin.realNode()
+func (r *realNodes) make(d layout.Dir, bin layout.Binaries, c *cluster.Cluster) error {
+	programs, plugins, err := bin.RealNodePrograms()
 	if err != nil {
 		return err
 	}
-	felix, err := bin.felixProgram(c)
+	felix, err := bin.FelixProgram(c)
 	if err != nil {
 		return err
 	}
@@ -79,10 +52,10 @@ func (r *realNodes) make(d Dir, bin Binaries, c *cluster.Cluster) error {
 	if err := os.MkdirAll(d.State(), 0o700); err != nil {
 		return err
 	}
-	if err := errors.Join(cgroup.MakeAll(d.cgroup("")), d.placeNodes()); err != nil {
+	if err := errors.Join(cgroup.MakeAll(d.Cgroup("")), d.MakeNodesDir()); err != nil {
 		return err
 	}
-	base := d.programsLayer()
+	base := d.ProgramsLayer()
 	if _, err := os.Stat(base); err == nil {
 		return nil
 	}
@@ -114,8 +87,8 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	l.mu.Unlock()
 	l.attend(ctx, n)
 	if err := l.waitNode(ctx, n); err != nil {
-		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.dir.machineLog(n.Name)),
-			lastLines(l.dir.nodeState(n.Name), "log/kubelet.log"))
+		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.dir.MachineLog(n.Name)),
+			layout.LastLinesOfNode(l.dir.NodeState(n.Name), "log/kubelet.log"))
 	}
 	return l.labelNode(ctx, n)
 }
@@ -163,14 +136,14 @@ func endMachine(ctx context.Context, ns *netns.Namespace, cgroup string, first s
 // machineProcess writes what a real node is made of, unless it runs, and gives its first process.
 func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process, error) {
 	c := supervise.Process{
-		Name: n.Name + ".machine", Path: l.bin.App, LogFile: l.dir.machineLog(n.Name), PidFile: l.dir.machinePid(n.Name),
+		Name: n.Name + ".machine", Path: l.bin.App, LogFile: l.dir.MachineLog(n.Name), PidFile: l.dir.MachinePid(n.Name),
 	}
-	state := l.dir.nodeState(n.Name)
+	state := l.dir.NodeState(n.Name)
 	c.Args = realnode.Args(state)
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
-	if err := endMachine(ctx, n.ns, l.dir.cgroup(n.Name), c); err != nil {
+	if err := endMachine(ctx, n.ns, l.dir.Cgroup(n.Name), c); err != nil {
 		return c, err
 	}
 	identity, err := l.identity(n)
@@ -191,9 +164,9 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 		taints = append(taints, realnode.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}
 	err = realnode.Config{
-		Name: n.Name, State: state, Base: l.dir.programsLayer(), Distribution: distribution,
+		Name: n.Name, State: state, Base: l.dir.ProgramsLayer(), Distribution: distribution,
 		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
-		Cgroup: l.dir.cgroup(n.Name), Bounds: l.nodeBounds, ResolvConf: resolvConf(plan.AzureResolver),
+		Cgroup: l.dir.Cgroup(n.Name), Bounds: l.nodeBounds, ResolvConf: resolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), Taints: taints,
@@ -224,7 +197,7 @@ func (l *nodes) identity(n *node) (map[string][]byte, error) {
 		realnode.ServingKey: serving.Key, filepath.Base(realnode.NodeAgentKubeconfig): agent,
 	}
 	if l.cluster().CalicoVersion() != "" {
-		files[filepath.Base(realnode.FelixKubeconfig)], err = os.ReadFile(l.dir.felixKubeconfig(n.Name))
+		files[filepath.Base(realnode.FelixKubeconfig)], err = os.ReadFile(l.dir.FelixKubeconfig(n.Name))
 	}
 	return files, err
 }
@@ -252,166 +225,4 @@ func (l *nodes) followPodCIDR(ctx context.Context, n *node) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// realPods are the pods of the lab's real nodes that have a network namespace of their own, by NAMESPACE/NAME.
-func (d Dir) realPods() (map[string]hostns.Pod, error) {
-	all := map[string]hostns.Pod{}
-	machines, _ := filepath.Glob(d.machinePid("*")) // the pattern is well formed
-	for _, file := range machines {
-		pods, err := d.podsOf(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(all, pods)
-	}
-	return all, nil
-}
-
-func (d Dir) podsOf(node string) (map[string]hostns.Pod, error) {
-	ns, err := netns.Open(d.NetNS(node))
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	logs, err := safepath.Open(d.nodeState(node), "log/pods")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it has had no pod
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer logs.Close()
-	return hostns.Pods("/"+d.cgroup(node), fmt.Sprintf("/proc/self/fd/%d", logs.Fd()), ns.Inode())
-}
-
-// sandboxName is what containerd calls a pod's sandbox.
-var sandboxName = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-// sandboxResolvConf is what the containers of a real node's pod have as /etc/resolv.conf; nil where it is not there.
-func (d Dir) sandboxResolvConf(sandbox string) []byte {
-	if !sandboxName.MatchString(sandbox) {
-		return nil
-	}
-	nodes, _ := filepath.Glob(d.nodeState("*")) // the pattern is well formed
-	for _, state := range nodes {
-		if text := resolvConfIn(state, sandbox); text != nil {
-			return text
-		}
-	}
-	return nil
-}
-
-// sandboxes is where a machine's containerd has what it knows of sandboxes, below the machine's state.
-const sandboxes = "containerd/io.containerd.grpc.v1.cri/sandboxes"
-
-// resolvConfIn is what a sandbox's containers have as /etc/resolv.conf; nil where the machine has no such sandbox.
-func resolvConfIn(state, sandbox string) []byte {
-	f, err := openOf(state, filepath.Join(sandboxes, sandbox, resolvFile))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	text, err := limitio.Read(f, maxResolvConf)
-	if err != nil {
-		return nil
-	}
-	return text
-}
-
-// groupResolvConf is what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has one
-// pod.
-func (d Dir) groupResolvConf(group string) []byte {
-	state, err := safepath.Open(d.groupState(group))
-	if err != nil {
-		return nil
-	}
-	defer state.Close()
-	dir, err := safepath.In(state, sandboxes, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(maxSandboxes) // what can be read of them
-	for _, sandbox := range names {
-		if sandboxName.MatchString(sandbox) {
-			if text := resolvConfIn(d.groupState(group), sandbox); text != nil {
-				return text
-			}
-		}
-	}
-	return nil
-}
-
-// maxSandboxes is how many sandboxes of a group's machine are looked at: the one there is, and what is left of those before.
-const maxSandboxes = 100
-
-// maxResolvConf is the most that is read of a pod's resolv.conf, bytes.
-const maxResolvConf = 64 << 10
-
-// openOf opens a regular file of a real node's own, for reading. What the node's processes have put on the way leads nowhere else, and
-// keeps nobody waiting.
-func openOf(state, name string) (*os.File, error) {
-	dir, err := safepath.Open(state)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	f, err := safepath.In(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s of a node is no regular file", name)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-// lastLines are the last lines of a real node's log, for an error.
-func lastLines(state, name string) string {
-	f, err := openOf(state, name)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	return supervise.LastLinesOf(f)
-}
-
-// removeMachine takes away what a real node, whose processes have ended, leaves of itself. What is not there is no error.
-func (d Dir) removeMachine(node string) error {
-	return errors.Join(cgroup.Remove(d.cgroup(node)), removetree.Remove(d.nodeState(node)))
-}
-
-// removeState takes away what all nodes leave.
-func (d Dir) removeState() error {
-	err := errors.Join(cgroup.Remove(d.cgroup("")), unmountBelow(d.State()))
-	if err == nil {
-		err = removetree.Remove(d.State())
-	}
-	_ = os.Remove(StateRoot) // only when this was the last lab
-	return err
-}
-
-// realNode finds the programs of real nodes, where links lead, and their CNI plugins; it says what is missing.
-func (b Binaries) realNode() (programs map[string]string, plugins []string, err error) {
-	find := func(name string) string {
-		path, e := filepath.EvalSymlinks(filepath.Join(b.RealNode, name))
-		if e != nil && err == nil {
-			err = fmt.Errorf("nodes need %s, which is not in %s; 'make controlplane' makes it", name, b.RealNode)
-		}
-		return path
-	}
-	programs, plugins = map[string]string{filepath.Base(realnode.NodeAgent): b.Node}, []string{b.CNI, b.PortMap}
-	for _, name := range realnode.Programs {
-		programs[name] = find(name)
-	}
-	for _, name := range realnode.Plugins {
-		plugins = append(plugins, find(name))
-	}
-	return programs, plugins, err
 }

@@ -291,7 +291,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	err = errors.Join(n.ns.Remove(), removetree.Remove(l.dir.Node(n.Name)), removetree.Remove(pods), l.dir.removeMachine(n.Name))
+	err = errors.Join(n.ns.Remove(), removetree.Remove(l.dir.Node(n.Name)), removetree.Remove(pods), l.dir.RemoveNodeState(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}

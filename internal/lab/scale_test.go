@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -93,7 +94,7 @@ func members(p vnet.BackendPool) []string {
 func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	t.Helper()
 	c := quietCore()
-	c.dir = Dir(t.TempDir())
+	c.dir = layout.Dir(t.TempDir())
 	is, errs := cluster.Parse(nil, []byte("spec: {nodePools: [{name: one, count: 2}], loadBalancer: {sku: standard}}"))
 	if len(errs) > 0 {
 		t.Fatal(errs)

@@ -15,9 +15,6 @@ import (
 	"packetwalk.dev/internal/pods/simulated"
 )
 
-// simulatedDir is where a simulated node has what commands in its pods see.
-func (d Dir) simulatedDir(node string) string { return filepath.Join(d.Node(node), "simulated") }
-
 // startSimulated starts the process of a simulated node, or takes over the one that runs, and returns when the node is Ready.
 func (l *nodes) startSimulated(ctx context.Context, n *node) error {
 	c, err := l.simulatedProcess(n)
@@ -46,7 +43,7 @@ func (l *nodes) startSimulated(ctx context.Context, n *node) error {
 
 // simulatedProcess writes what a simulated node is told, and gives its process.
 func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
-	dir, state := l.dir.Node(n.Name), l.dir.simulatedDir(n.Name)
+	dir, state := l.dir.Node(n.Name), l.dir.SimulatedDir(n.Name)
 	file := filepath.Join(state, "config.json")
 	c := supervise.Process{
 		Name: n.Name + ".simulated", Path: l.bin.Simulated, Args: []string{file}, LogFile: l.dir.Log(n.Name + ".simulated"),
@@ -71,7 +68,7 @@ func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
 		Node: object, Kubeconfig: filepath.Join(state, realnode.KubeletKubeconfig), ClientCA: filepath.Join(state, realnode.ClientCA),
 		Certificate: filepath.Join(state, realnode.ServingCert), Key: filepath.Join(state, realnode.ServingKey),
 		Namespaces: filepath.Join(l.dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
-		Plugins: filepath.Dir(l.bin.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: l.dir.cgroup(n.Name),
+		Plugins: filepath.Dir(l.bin.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: l.dir.Cgroup(n.Name),
 		ClusterDNS: l.cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
 	})
 	if err != nil {

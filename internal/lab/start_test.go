@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -40,7 +41,7 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := Dir(dir)
+			d := layout.Dir(dir)
 			script := filepath.Join(t.TempDir(), "controlplane")
 			if err := os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
@@ -49,12 +50,12 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				os.Remove(d.lockFile()) // this process is the lab's here, and stays
+				os.Remove(d.LockFile()) // this process is the lab's here, and stays
 				if err := Destroy(context.Background(), d); err != nil || d.Exists() {
 					t.Errorf("destroy: %v", err)
 				}
 			})
-			l := newLab(d, Binaries{App: app, DNS: dns, ControlPlane: script}, func(Step) {})
+			l := newLab(d, layout.Binaries{App: app, DNS: dns, ControlPlane: script}, func(Step) {})
 			err = l.up(t.Context(), newDeadline(c.timeout))
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {

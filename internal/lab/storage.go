@@ -41,7 +41,7 @@ func (l *storage) Start(ctx context.Context) error {
 func (l *storage) volumesOf(name string) (root, below string, ok bool) {
 	for _, n := range l.nodes.list() {
 		if n.Name == name && n.Runtime == cluster.RuntimeContainerd {
-			return l.dir.nodeState(name), realnode.Volumes, true
+			return l.dir.NodeState(name), realnode.Volumes, true
 		}
 	}
 	return "", "", false

@@ -1,9 +1,14 @@
 package lab
 
-import "packetwalk.dev/internal/lab/status"
+import (
+	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/status"
+)
 
-// The types of a lab's status, for those who ask for it.
+// The types that users of a lab see.
 type (
+	Dir            = layout.Dir
+	Binaries       = layout.Binaries
 	Status         = status.Status
 	Component      = status.Component
 	Node           = status.Node
@@ -12,3 +17,6 @@ type (
 	Frontend       = status.Frontend
 	Outbound       = status.Outbound
 )
+
+// MaxClusterFile is the most bytes of a cluster.yaml that are read.
+const MaxClusterFile = layout.MaxClusterFile

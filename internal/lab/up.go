@@ -18,32 +18,14 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 
-	"golang.org/x/sys/unix"
-
-	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/status"
 )
 
-// Binaries are the programs that a lab is made of.
-type Binaries struct {
-	Packetwalk   string // the lab process: this program
-	ControlPlane string // the multi-call binary
-	Node         string // packetwalk-node
-	CNI          string // packetwalk-cni
-	PortMap      string // upstream's CNI plugin for host ports, in CNI's folder
-	App          string // packetwalk-app
-	Addon        string // packetwalk-addon
-	DNS          string // packetwalk-dns
-	Simulated    string // packetwalk-simulated
-	RealNode     string // the directory of containerd, kubelet and what they start
-	Calico       string // the directory of felix and the definitions of Calico's resources, by release
-	Base         string // the directory of what nodes and images have of Debian
-}
-
 // UpOptions say what Up makes.
 type UpOptions struct {
-	Dir     Dir
+	Dir     layout.Dir
 	Cluster []byte // cluster.yaml, valid; its defaults may be left out; nil for the default, or for a lab that is there as it is
 	Argv    []string
 	// Plan hears the changes that a lab which is there needs, before anything is done. It may be nil.
@@ -55,12 +37,8 @@ type UpOptions struct {
 	end     deadline
 }
 
-const (
-	// scaleTimeout is how long nodes may take to join and leave: AKS, too, waits half an hour for evictions.
-	scaleTimeout = 30 * time.Minute
-	// longestTurn is how long to wait for another command that works on the same lab.
-	longestTurn = 15 * time.Minute
-)
+// scaleTimeout is how long nodes may take to join and leave: AKS, too, waits half an hour for evictions.
+const scaleTimeout = 30 * time.Minute
 
 // ErrNewCluster says that a lab which is there cannot be changed to what a cluster.yaml says.
 var ErrNewCluster = errors.New("a running cluster cannot be changed so")
@@ -86,12 +64,12 @@ func Up(ctx context.Context, o UpOptions) error {
 	o.end = newDeadline(cmp.Or(o.Timeout, DefaultTimeout))
 	ctx, cancel := o.end.answer(ctx)
 	defer cancel()
-	release, err := o.Dir.turn(ctx)
+	release, err := o.Dir.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	switch made, there, err := o.Dir.made(); {
+	switch made, there, err := o.Dir.ClusterSource(); {
 	case err != nil:
 		return err
 	case there:
@@ -116,7 +94,7 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	var changes []cluster.Change
 	was, err := o.Dir.Parse(made)
 	if err != nil {
-		return o.Dir.damaged(err)
+		return o.Dir.DamagedError(err)
 	}
 	if o.Cluster != nil && !bytes.Equal(made, o.Cluster) {
 		wanted, err := o.Dir.Parse(o.Cluster)
@@ -155,41 +133,14 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	return nil
 }
 
-// made is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again. A lab is
-// there when it has that file; namespaces or a process without one are a lab that lost it, and an error.
-func (d Dir) made() (source []byte, there bool, err error) {
-	if d.Process() == 0 {
-		if next, err := readSource(d.nextFile()); err == nil {
-			if _, err := d.Parse(next); err == nil {
-				return next, true, nil
-			}
-		}
-	}
-	source, err = readSource(d.ClusterFile())
-	if err == nil {
-		return source, true, nil
-	}
-	spaces, lost := netns.Mounted(d.path("netns"))
-	if !errors.Is(err, os.ErrNotExist) || lost != nil || len(spaces) > 0 || d.Process() != 0 {
-		return nil, true, d.damaged(err)
-	}
-	return nil, false, nil
-}
-
-// damaged is the error of a lab whose cluster.yaml cannot be used. Nothing of the lab is touched: what is established goes on.
-func (d Dir) damaged(err error) error {
-	return fmt.Errorf("%s: %w\nnothing was done, and what is established goes on; put back what the file said, or remove the lab with 'packetwalk down --name %s'",
-		d.ClusterFile(), err, d.Name())
-}
-
 // Edit changes a running lab by an edit of its cluster.yaml. Without wait it returns when the change has begun.
-func Edit(ctx context.Context, d Dir, edit func(source []byte) ([]byte, error), wait bool, progress func(Step)) error {
-	release, err := d.turn(ctx)
+func Edit(ctx context.Context, d layout.Dir, edit func(source []byte) ([]byte, error), wait bool, progress func(Step)) error {
+	release, err := d.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	source, there, err := d.made()
+	source, there, err := d.ClusterSource()
 	if err != nil {
 		return err
 	}
@@ -202,58 +153,24 @@ func Edit(ctx context.Context, d Dir, edit func(source []byte) ([]byte, error), 
 	return putCluster(ctx, d, source, newDeadline(scaleTimeout), wait, progress)
 }
 
-// turn makes the lab's directory and holds a lock on it. A directory that was removed while this waited is made anew.
-func (d Dir) turn(ctx context.Context) (release func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, longestTurn, fmt.Errorf("another command works on lab %s, for %v", d.Name(), longestTurn))
-	defer cancel()
-	for {
-		if err := os.MkdirAll(string(d), 0o700); err != nil {
-			return nil, err
-		}
-		dir, err := os.Open(string(d))
-		if err == nil {
-			if err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil && isStill(dir, string(d)) {
-				return func() { dir.Close() }, nil
-			}
-			dir.Close()
-		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", d, err)
-		}
-		if !pause.For(ctx, 50*time.Millisecond) {
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
-// isStill reports whether the path leads to the open directory.
-func isStill(dir *os.File, path string) bool {
-	opened, err := dir.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Stat(path)
-	return err == nil && os.SameFile(opened, there)
-}
-
 func prepare(ctx context.Context, o UpOptions) error {
-	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("netns"), o.Dir.path("nodes"),
-		o.Dir.path("hosts"), o.Dir.Groups()} {
+	for _, dir := range []string{Root, string(o.Dir), o.Dir.Path("netns"), o.Dir.Path("nodes"),
+		o.Dir.Path("hosts"), o.Dir.Groups()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	if err := o.Dir.removeState(); err != nil { // of a lab of that name that a restart of the machine has ended
+	if err := o.Dir.RemoveState(); err != nil { // of a lab of that name that a restart of the machine has ended
 		return err
 	}
-	if err := o.Dir.makeLogs(ctx); err != nil {
+	if err := o.Dir.MakeLogs(ctx); err != nil {
 		return err
 	}
 	source := o.Cluster
 	if source == nil {
 		source = defaultCluster
 	}
-	return writeCluster(o.Dir.ClusterFile(), source)
+	return layout.WriteClusterFile(o.Dir.ClusterFile(), source)
 }
 
 // defaultCluster is the world of the first article.
@@ -273,7 +190,7 @@ func start(ctx context.Context, o UpOptions) error {
 	defer log.Close()
 	cmd := exec.Command(o.Argv[0], append(o.Argv[1:], "--timeout="+o.end.left().String())...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Dir = log, log, []*os.File{w}, "/"
-	cmd.Env = serverEnvironment(os.Environ())
+	cmd.Env = layout.ServerEnvironment(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	w.Close()

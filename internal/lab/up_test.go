@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -31,7 +32,7 @@ func TestUpLeavesADamagedLabAlone(t *testing.T) {
 		"truncated to nothing":   write(""),
 		"truncated in its midst": write("apiVersion: packetwalk.dev/v1alpha1\nkind: Clus"),
 		"truncated to a cluster": write(plainCluster),
-		"not a cluster":          write("kind: Clus\n" + wholeFile),
+		"not a cluster":          write("kind: Clus\n" + layout.EndLine),
 		"unreadable": func(t *testing.T, path string) {
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
@@ -41,7 +42,7 @@ func TestUpLeavesADamagedLabAlone(t *testing.T) {
 	} {
 		for with, source := range map[string][]byte{"as it is": nil, "with a file": []byte(plainCluster)} {
 			t.Run(name+", "+with, func(t *testing.T) {
-				d := Dir(t.TempDir())
+				d := layout.Dir(t.TempDir())
 				lives := dataPath(t, d)
 				damage(t, d.ClusterFile())
 				err := Up(t.Context(), UpOptions{Dir: d, Cluster: source, Argv: []string{"/bin/false"}, Progress: func(Step) {}})
@@ -57,8 +58,8 @@ func TestUpLeavesADamagedLabAlone(t *testing.T) {
 // TestUpMakesWhatIsNotThere: folders that a killed up, or down, left are no lab.
 func TestUpMakesWhatIsNotThere(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	d := Dir(filepath.Join(t.TempDir(), "lab"))
-	if err := os.MkdirAll(d.path("netns"), 0o700); err != nil {
+	d := layout.Dir(filepath.Join(t.TempDir(), "lab"))
+	if err := os.MkdirAll(d.Path("netns"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/false"}, Progress: func(Step) {}})
@@ -73,7 +74,7 @@ func TestUpMakesWhatIsNotThere(t *testing.T) {
 // TestUpEndsWithASilentLabProcess: up ends after its timeout, says where to look, and leaves nothing.
 func TestUpEndsWithASilentLabProcess(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	d := Dir(filepath.Join(t.TempDir(), "lab"))
+	d := layout.Dir(filepath.Join(t.TempDir(), "lab"))
 	defer func(was time.Duration) { answerTime = was }(answerTime)
 	answerTime = time.Second
 	script := `echo '{"text":"API server answers"}' >&3; exec sleep 600`
@@ -87,7 +88,7 @@ func TestUpEndsWithASilentLabProcess(t *testing.T) {
 }
 
 // dataPath gives a lab a namespace with a process; the returned function fails the test unless both are there still.
-func dataPath(t *testing.T, d Dir) func() {
+func dataPath(t *testing.T, d layout.Dir) func() {
 	ns, _, err := netns.Ensure(d.NetNS("fabric"))
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +106,7 @@ func dataPath(t *testing.T, d Dir) func() {
 	})
 	return func() {
 		t.Helper()
-		if spaces, err := netns.Mounted(d.path("netns")); err != nil || len(spaces) != 1 {
+		if spaces, err := netns.Mounted(d.Path("netns")); err != nil || len(spaces) != 1 {
 			t.Errorf("namespaces %v, %v", spaces, err)
 		}
 		if pids, err := netns.Processes(ns.Inode()); err != nil || !slices.Contains(pids, sleeper.Process.Pid) {

@@ -4,6 +4,7 @@ import (
 	"packetwalk.dev/internal/addons/connector"
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
 	"packetwalk.dev/internal/lab/status"
@@ -65,7 +66,7 @@ func (l *groups) Start(ctx context.Context) error {
 	}
 	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
 	l.Groups, err = instances.Open(ctx, instances.Config{
-		Dir: l.dir.Groups(), State: l.dir.groupState,
+		Dir: l.dir.Groups(), State: l.dir.GroupState,
 		NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Machines: groupMachines{l},
 		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
 		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,
@@ -150,7 +151,7 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 }
 
 // azureToken is the bearer token for Azure's interface.
-func azureToken(d Dir) (string, error) { return secretOf(d.path("pki", "azure-token")) }
+func azureToken(d layout.Dir) (string, error) { return secretOf(d.Path("pki", "azure-token")) }
 
 // secretOf is a secret of the lab's own, made once in its life: 32 octets in base64, in a file. An empty one is an error: it would let
 // everybody in.

@@ -2,23 +2,25 @@ package lab
 
 import (
 	"os"
-	"packetwalk.dev/internal/lab/status"
 	"slices"
 	"strings"
 	"testing"
+
+	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // TestAzureToken: it is made once; an empty file, which would let everybody in, is an error.
 func TestAzureToken(t *testing.T) {
-	d := Dir(t.TempDir())
-	if err := os.Mkdir(d.path("pki"), 0o700); err != nil {
+	d := layout.Dir(t.TempDir())
+	if err := os.Mkdir(d.Path("pki"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	token, err := azureToken(d)
 	if again, errAgain := azureToken(d); err != nil || errAgain != nil || token == "" || again != token {
 		t.Errorf("%q %v, and then %q %v", token, err, again, errAgain)
 	}
-	if err := os.WriteFile(d.path("pki", "azure-token"), nil, 0o600); err != nil {
+	if err := os.WriteFile(d.Path("pki", "azure-token"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if token, err := azureToken(d); err == nil {

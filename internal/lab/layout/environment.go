@@ -1,4 +1,4 @@
-package lab
+package layout
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func (d Dir) ClientEnvironment(environ []string) []string {
 		return strings.HasPrefix(name, "KUBERNETES_") ||
 			slices.Contains([]string{"KUBECONFIG", "KUBERC", "KUBECACHEDIR"}, name)
 	})
-	return append(env, "KUBECONFIG="+d.Kubeconfig(), "KUBERC=off", "KUBECACHEDIR="+d.path("kubectl"))
+	return append(env, "KUBECONFIG="+d.Kubeconfig(), "KUBERC=off", "KUBECACHEDIR="+d.Path("kubectl"))
 }
 
 // HostEnvironment returns environ for a command in the network of one of the lab's hosts, which no proxy of the machine's reaches.
@@ -27,10 +27,10 @@ func (d Dir) HostEnvironment(environ []string) []string {
 	return d.ClientEnvironment(withoutProxies(environ))
 }
 
-// serverEnvironment returns environ without the variables that configure the lab's own components: etcd and Kubernetes read flags and
+// ServerEnvironment returns environ without the variables that configure the lab's own components: etcd and Kubernetes read flags and
 // feature gates from it (etcd: server/etcdmain/config.go; client-go: features/envvar.go), and would ask a proxy for the API server's
 // address.
-func serverEnvironment(environ []string) []string {
+func ServerEnvironment(environ []string) []string {
 	return slices.DeleteFunc(withoutProxies(environ), func(variable string) bool {
 		for _, prefix := range []string{"KUBERNETES_", "KUBE_", "KUBECONFIG=", "ETCD_"} {
 			if strings.HasPrefix(variable, prefix) {

@@ -1,4 +1,4 @@
-package lab
+package layout
 
 import (
 	"errors"
@@ -17,15 +17,15 @@ import (
 // and goes with the lab, also while something in it is mounted.
 func TestDisk(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	d := DirOf(fmt.Sprintf("disk-%d", os.Getpid()))
+	d := Dir(fmt.Sprintf("/run/packetwalk/disk-%d", os.Getpid()))
 	t.Cleanup(func() {
-		if err := d.removeState(); err != nil {
+		if err := d.RemoveState(); err != nil {
 			t.Error(err)
 		}
 	})
 	var machine, own unix.Statfs_t
 	for range 2 {
-		if err := d.makeDisk(t.Context()); err != nil {
+		if err := d.MakeDisk(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -41,27 +41,27 @@ func TestDisk(t *testing.T) {
 	}
 	// Nodes are on it, also for the next lab process.
 	for range 2 {
-		if err := d.placeNodes(); err != nil {
+		if err := d.MakeNodesDir(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if mounted, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Count(string(mounted), " "+d.nodeState("")+" ") != 1 {
+	if mounted, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Count(string(mounted), " "+d.NodeState("")+" ") != 1 {
 		t.Errorf("nodes are mounted more than once, or not: %v\n%s", err, mounted)
 	}
-	if err := os.MkdirAll(d.nodeState("node"), 0o755); err != nil {
+	if err := os.MkdirAll(d.NodeState("node"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if is, want := deviceOf(t, d.nodeState("node")), deviceOf(t, d.Disk()); is != want || want == deviceOf(t, d.State()) {
+	if is, want := deviceOf(t, d.NodeState("node")), deviceOf(t, d.Disk()); is != want || want == deviceOf(t, d.State()) {
 		t.Errorf("nodes are on device %d, the lab's disk on %d", is, want)
 	}
-	inner := filepath.Join(d.nodeState("node"), "inner")
+	inner := filepath.Join(d.NodeState("node"), "inner")
 	if err := os.MkdirAll(inner, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", inner, "tmpfs", 0, "size=4k"); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.removeState(); err != nil {
+	if err := d.RemoveState(); err != nil {
 		t.Error(err)
 	}
 	text, err := os.ReadFile("/proc/self/mountinfo")
@@ -92,15 +92,15 @@ func deviceOf(t *testing.T, path string) uint64 {
 // nothing of the lab.
 func TestLogsWithoutDisk(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	d := DirOf(fmt.Sprintf("logs-%d", os.Getpid()))
+	d := Dir(fmt.Sprintf("/run/packetwalk/logs-%d", os.Getpid()))
 	t.Cleanup(func() {
-		if err := errors.Join(d.removeState(), os.RemoveAll(string(d))); err != nil {
+		if err := errors.Join(d.RemoveState(), os.RemoveAll(string(d))); err != nil {
 			t.Error(err)
 		}
 	})
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "/nowhere") // of mkfs.ext4
-	if err := prepare(t.Context(), UpOptions{Dir: d}); err != nil {
+	if err := d.MakeLogs(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var own unix.Statfs_t
@@ -115,7 +115,7 @@ func TestLogsWithoutDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", path)
-	if err := d.makeDisk(t.Context()); err == nil {
+	if err := d.MakeDisk(t.Context()); err == nil {
 		t.Error("a file system was mounted over what the lab has")
 	}
 	if text, err := os.ReadFile(d.Log("lab")); string(text) != "text" {

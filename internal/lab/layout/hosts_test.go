@@ -1,15 +1,21 @@
-package lab
+package layout
 
 import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
+
+// TestNoSuchPod: who names a pod that is not there is told how to list those that are.
+func TestNoSuchPod(t *testing.T) {
+	if _, err := Dir(t.TempDir()).FindHost("pod/nobody"); err == nil || !strings.Contains(err.Error(), "packetwalk kubectl get pods") {
+		t.Error(err)
+	}
+}
 
 // TestFilesOfNodes: what is read of a real node's own files is a regular file of its own, whatever its processes have put there.
 func TestFilesOfNodes(t *testing.T) {
@@ -28,33 +34,13 @@ func TestFilesOfNodes(t *testing.T) {
 		"log/absolute": "", "log/relative": "", "away/secret": "", "log/fifo": "", "log/socket": "", "log": "", "log/none": "",
 		"../" + filepath.Base(machine) + "/secret": "",
 	} {
-		if got := lastLines(state, name); got != want {
+		if got := LastLinesOfNode(state, name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
 	for _, name := range []string{"*", "..", "", strings.Repeat("a", 63), strings.Repeat("a", 63) + "*"} {
 		if sandboxName.MatchString(name) {
 			t.Errorf("%q is the name of a sandbox", name)
-		}
-	}
-}
-
-// TestLabsIn: labs of which only nodes' disks are left are among all, once each, and directories that are no labs' are not.
-func TestLabsIn(t *testing.T) {
-	run, disks := t.TempDir(), t.TempDir()
-	for _, dir := range []string{run + "/b", run + "/.hidden", disks + "/a", disks + "/b", disks + "/lost+found"} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for want, roots := range map[string][]string{"b": {run, run + "/none"}, "a b": {run, disks}} {
-		dirs, err := labsIn(roots...)
-		var names []string
-		for _, d := range dirs {
-			names = append(names, d.Name())
-		}
-		if err != nil || !slices.Equal(names, strings.Fields(want)) {
-			t.Errorf("in %q are %q, %v", roots, names, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package lab
+package layout
 
 import (
 	"context"
@@ -7,12 +7,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/loopmount"
 	"packetwalk.dev/internal/base/mounts"
 	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/removetree"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
@@ -27,9 +31,9 @@ const (
 	smallestDisk = 64 << 20
 )
 
-// makeDisk makes the file system, or finds it mounted. An error is why there is none: the directory is one of the machine's disk then, and
+// MakeDisk makes the file system, or finds it mounted. An error is why there is none: the directory is one of the machine's disk then, and
 // nothing bounds it.
-func (d Dir) makeDisk(ctx context.Context) error {
+func (d Dir) MakeDisk(ctx context.Context) error {
 	if err := os.MkdirAll(d.Disk(), 0o700); err != nil {
 		return err
 	}
@@ -67,18 +71,18 @@ func (d Dir) mountDisk(file string) error {
 // maxLogs bounds the file system that logs have without the lab's disk. It is in memory.
 const maxLogs = "64m"
 
-// makeLogs makes the lab's disk and, on it, the directory of logs. Why there is no disk is for bounds to say.
-func (d Dir) makeLogs(ctx context.Context) error {
-	noDisk := d.makeDisk(ctx)
-	if err := os.MkdirAll(d.logs(), 0o700); err != nil {
+// MakeLogs makes the lab's disk and, on it, the directory of logs. Why there is no disk is for bounds to say.
+func (d Dir) MakeLogs(ctx context.Context) error {
+	noDisk := d.MakeDisk(ctx)
+	if err := os.MkdirAll(d.Logs(), 0o700); err != nil {
 		return err
 	}
 	if noDisk != nil {
-		if err := unix.Mount("tmpfs", d.logs(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size="+maxLogs); err != nil {
+		if err := unix.Mount("tmpfs", d.Logs(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size="+maxLogs); err != nil {
 			return fmt.Errorf("mount a file system for logs: %w", err)
 		}
 	}
-	return os.Mkdir(filepath.Join(d.logs(), containerGroup), 0o700)
+	return os.Mkdir(filepath.Join(d.Logs(), containerGroup), 0o700)
 }
 
 // makeSparse makes a file without content.
@@ -113,9 +117,9 @@ func isPoint(mounted []mounts.Mount, path string) bool {
 // nodesDisk is the directory of nodes on the lab's disk.
 const nodesDisk = ".nodes"
 
-// placeNodes makes the directory of nodes, on the lab's disk where there is one. Where nodes of this lab are already, they stay.
-func (d Dir) placeNodes() error {
-	nodes := d.nodeState("")
+// MakeNodesDir makes the directory of nodes, on the lab's disk where there is one. Where nodes of this lab are already, they stay.
+func (d Dir) MakeNodesDir() error {
+	nodes := d.NodeState("")
 	if err := os.MkdirAll(nodes, 0o700); err != nil {
 		return err
 	}
@@ -140,6 +144,42 @@ func (d Dir) placeNodes() error {
 	}
 	if err := unix.Mount(onDisk, nodes, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("put nodes on the lab's disk: %w", err)
+	}
+	return nil
+}
+
+// RemoveNodeState takes away what a real node, whose processes have ended, leaves of itself. What is not there is no error.
+func (d Dir) RemoveNodeState(node string) error {
+	return errors.Join(cgroup.Remove(d.Cgroup(node)), removetree.Remove(d.NodeState(node)))
+}
+
+// RemoveState takes away what all nodes leave.
+func (d Dir) RemoveState() error {
+	err := errors.Join(cgroup.Remove(d.Cgroup("")), UnmountBelow(d.State()))
+	if err == nil {
+		err = removetree.Remove(d.State())
+	}
+	_ = os.Remove(StateRoot) // only when this was the last lab
+	return err
+}
+
+// UnmountBelow detaches what is still mounted below dir, the deepest first.
+func UnmountBelow(dir string) error {
+	all, err := mounts.Own()
+	if err != nil {
+		return err
+	}
+	var points []string
+	for _, m := range all {
+		if strings.HasPrefix(m.Point, dir+"/") {
+			points = append(points, m.Point)
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(points)))
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmount %s: %w", p, err)
+		}
 	}
 	return nil
 }

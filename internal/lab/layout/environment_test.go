@@ -1,4 +1,4 @@
-package lab
+package layout
 
 import (
 	"slices"
@@ -18,7 +18,7 @@ func TestClientEnvironment(t *testing.T) {
 }
 
 func TestServerEnvironment(t *testing.T) {
-	got := serverEnvironment([]string{"PATH=/bin", "ETCD_DATA_DIR=/other", "KUBE_FEATURE_WatchListClient=false", "KUBECONFIG=/other",
+	got := ServerEnvironment([]string{"PATH=/bin", "ETCD_DATA_DIR=/other", "KUBE_FEATURE_WatchListClient=false", "KUBECONFIG=/other",
 		"KUBERNETES_MASTER=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:3128", "http_proxy=http://127.0.0.1:3128", "ALL_PROXY=x",
 		"no_proxy=x", "GOTRACEBACK=all"})
 	if want := []string{"PATH=/bin", "GOTRACEBACK=all"}; !slices.Equal(got, want) {
@@ -27,7 +27,7 @@ func TestServerEnvironment(t *testing.T) {
 }
 
 func TestHostEnvironment(t *testing.T) {
-	d := DirOf("a")
+	d := Dir("/run/packetwalk/a")
 	got := d.HostEnvironment([]string{"PATH=/bin", "https_proxy=http://127.0.0.1:3128", "KUBECONFIG=/other"})
 	if want := append([]string{"PATH=/bin"}, d.ClientEnvironment(nil)...); !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
