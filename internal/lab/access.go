@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
@@ -24,8 +25,7 @@ import (
 // access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1,
 // and the API server's way to nodes and pods.
 type access struct {
-	still
-	*core
+	*lifecycle.Env
 	azure *azure
 	nodes *nodes
 
@@ -40,11 +40,11 @@ type access struct {
 const manyNodes = 50
 
 func (a *access) Start(ctx context.Context) error {
-	c := a.cluster()
+	c := a.Cluster()
 	a.plane = controlplane.Config{
-		LogDir: a.dir.Logs(),
-		Dir:    string(a.dir), Binary: a.bin.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
-		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.dir.EgressSocket(),
+		LogDir: a.Dir.Logs(),
+		Dir:    string(a.Dir), Binary: a.Binaries.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
+		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.Dir.EgressSocket(),
 	}
 	if len(c.Nodes()) >= manyNodes {
 		a.plane.EndpointsBatch = time.Second
@@ -56,14 +56,14 @@ func (a *access) Start(ctx context.Context) error {
 	if a.ns, err = a.azure.attachHost(plan.ControlPlaneHost); err != nil {
 		return err
 	}
-	err = a.serve(ctx, "the API server's way to nodes and pods", func(ctx context.Context) (net.Listener, error) {
-		return listenUnix(ctx, a.dir.EgressSocket())
+	err = a.Serve(ctx, "the API server's way to nodes and pods", func(ctx context.Context) (net.Listener, error) {
+		return lifecycle.ListenUnix(ctx, a.Dir.EgressSocket())
 	}, func(ctx context.Context, l net.Listener) error { return serveEgress(ctx, l, a.nodes.dialer) })
 	if err != nil {
 		return err
 	}
 	server := netip.AddrPortFrom(a.plane.Address, controlplane.Port).String()
-	return a.serve(ctx, "the way to the API server", a.listen, func(ctx context.Context, l net.Listener) error {
+	return a.Serve(ctx, "the way to the API server", a.listen, func(ctx context.Context, l net.Listener) error {
 		return forward(ctx, l, a.ns.Dial, server)
 	})
 }
@@ -73,15 +73,15 @@ func (a *access) listen(context.Context) (net.Listener, error) {
 	if err := netns.LoopbackUp(); err != nil {
 		return nil, err
 	}
-	l, err := listenForwarder(a.dir)
+	l, err := listenForwarder(a.Dir)
 	if err != nil {
 		return nil, err
 	}
 	server := "https://" + l.Addr().String()
 	a.server.Store(&server)
-	text, err := a.ca.Kubeconfig(a.dir.Name(), server, controlplane.Admin, time.Now())
+	text, err := a.ca.Kubeconfig(a.Dir.Name(), server, controlplane.Admin, time.Now())
 	if err == nil {
-		err = atomicfile.Write(a.dir.Kubeconfig(), text, 0o600)
+		err = atomicfile.Write(a.Dir.Kubeconfig(), text, 0o600)
 	}
 	if err != nil {
 		l.Close()
@@ -93,7 +93,7 @@ func (a *access) listen(context.Context) (net.Listener, error) {
 func (a *access) Report(s *status.Status) { s.APIServer = *a.server.Load() }
 
 func (a *access) clientAs(user controlplane.User) (*kubernetes.Clientset, error) {
-	kubeconfig, err := a.ca.Kubeconfig(a.dir.Name(), a.plane.Server(), user, time.Now())
+	kubeconfig, err := a.ca.Kubeconfig(a.Dir.Name(), a.plane.Server(), user, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -102,14 +102,14 @@ func (a *access) clientAs(user controlplane.User) (*kubernetes.Clientset, error)
 
 // processes are upstream's processes that a part keeps running.
 type processes struct {
-	*core
+	*lifecycle.Env
 	access *access
 	all    []*supervise.Supervisor
 }
 
 func (p *processes) launch(ctx context.Context, all, some []controlplane.Component) error {
 	return p.access.ca.Launch(ctx, all, some, p.access.ns.Dial, func(c controlplane.Component) error {
-		s, err := p.run(p.access.ns, c.Process)
+		s, err := p.Run(p.access.ns, c.Process)
 		if err == nil {
 			p.all = append(p.all, s)
 		}
@@ -128,8 +128,6 @@ func (p *processes) Stop() {
 		one.Detach()
 	}
 }
-
-func (p *processes) Change(context.Context, change) error { return nil }
 
 // serving is how many of the control plane's components, the first ones, are what serves requests: etcd and the API server.
 const serving = 2
@@ -152,7 +150,7 @@ func (a *api) Start(ctx context.Context) error {
 	if err := a.access.ca.WaitServing(ctx, all[serving-1], a.access.ns.Dial); err != nil {
 		return err
 	}
-	a.done("API server answers")
+	a.Done("API server answers")
 	client, err := a.access.clientAs(controlplane.Admin)
 	if err != nil {
 		return err
@@ -181,6 +179,6 @@ func (p *plane) Start(ctx context.Context) error {
 	if err := p.access.ca.WaitReady(ctx, p.access.ns.Dial, all...); err != nil {
 		return err
 	}
-	p.done("control plane ready")
+	p.Done("control plane ready")
 	return nil
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/status"
 
@@ -27,8 +28,7 @@ const longestAddonPause = time.Minute
 // addons are the cluster's DNS and what spec.addons asks for. They are installed some moments after the cluster is ready, and nothing waits
 // for them.
 type addons struct {
-	still
-	*core
+	*lifecycle.Env
 	api   *api
 	ready <-chan struct{} // closes when the cluster is ready
 	mu    sync.Mutex      // of what is done to the objects
@@ -47,7 +47,7 @@ func (a *addons) install(ctx context.Context) {
 	case <-a.ready:
 	}
 	for d := addonDelay; pause.For(ctx, d); d = min(2*d, longestAddonPause) {
-		if err := a.apply(ctx); ctx.Err() != nil || a.fault(addonFault, err) == nil {
+		if err := a.apply(ctx); ctx.Err() != nil || a.Fault(addonFault, err) == nil {
 			return
 		}
 	}
@@ -57,11 +57,11 @@ const addonFault = "the cluster's DNS or addons could not be installed (this is 
 
 // apply brings all into the API.
 func (a *addons) apply(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.DefaultTimeout)
 	defer cancel()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.cluster()
+	c := a.Cluster()
 	err := a.bring(ctx, manifests.Apply, func() ([]string, error) { return manifests.DNS(c) })
 	if a.lackOfMetrics() == "" {
 		err = errors.Join(err, a.bring(ctx, manifests.Apply, manifests.MetricsServer))
@@ -74,8 +74,8 @@ func (a *addons) apply(ctx context.Context) error {
 
 // lackOfMetrics is why metrics-server cannot run; "" when it can.
 func (a *addons) lackOfMetrics() string {
-	if _, err := os.Stat(a.bin.MetricsServer()); err != nil {
-		return "kubectl top has no figures: " + a.bin.MetricsServer() + " is missing; 'make controlplane' makes it"
+	if _, err := os.Stat(a.Binaries.MetricsServer()); err != nil {
+		return "kubectl top has no figures: " + a.Binaries.MetricsServer() + " is missing; 'make controlplane' makes it"
 	}
 	return ""
 }
@@ -87,21 +87,21 @@ func (a *addons) Report(s *status.Status) {
 }
 
 // Change installs and removes the addons that differ.
-func (a *addons) Change(ctx context.Context, c change) error {
-	ctx, cancel := c.deadline.bound(ctx)
+func (a *addons) Change(ctx context.Context, c lifecycle.Change) error {
+	ctx, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
-	is := c.to.HasAddon(cluster.AddonHTTPRouting)
-	if is == c.from.HasAddon(cluster.AddonHTTPRouting) {
+	is := c.To.HasAddon(cluster.AddonHTTPRouting)
+	if is == c.From.HasAddon(cluster.AddonHTTPRouting) {
 		return nil
 	}
 	bring := manifests.Apply
 	if !is {
 		bring = manifests.Delete
-		if err := dropZone(a.dir); err != nil {
+		if err := dropZone(a.Dir); err != nil {
 			return err
 		}
 	}
-	return a.lockedBring(ctx, bring, a.httpRouting(c.to))
+	return a.lockedBring(ctx, bring, a.httpRouting(c.To))
 }
 
 func (a *addons) lockedBring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error,
@@ -126,7 +126,7 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 // httpRouting are the objects of that addon for a cluster of this lab.
 func (a *addons) httpRouting(c *cluster.Cluster) func() ([]string, error) {
 	return func() ([]string, error) {
-		secret, err := zoneSecret(a.dir)
+		secret, err := zoneSecret(a.Dir)
 		if err != nil {
 			return nil, err
 		}

@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -28,7 +29,6 @@ import (
 
 // agents are what runs on nodes beside their kubelets: packetwalk-node, and felix and kube-proxy where the cluster asks for them.
 type agents struct {
-	still
 	nodes *nodes
 }
 
@@ -45,7 +45,7 @@ func (a agents) Start(ctx context.Context) error {
 const proxiesAtOnce = 4
 
 // Change gives agents other flags, by new processes, and nodes another service proxy.
-func (a agents) Change(ctx context.Context, c change) error {
+func (a agents) Change(ctx context.Context, c lifecycle.Change) error {
 	var g errgroup.Group
 	g.SetLimit(proxiesAtOnce)
 	for _, n := range a.nodes.list() {
@@ -72,35 +72,35 @@ func (a agents) Stop() {
 // agentCommand runs packetwalk-node as a node of a real cluster would: among the node's processes, where it is a machine of its own.
 func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
 	p := supervise.Process{
-		Name: n.Name, Path: l.bin.Node, LogFile: l.dir.Log(n.Name), PidFile: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
+		Name: n.Name, Path: l.Binaries.Node, LogFile: l.Dir.Log(n.Name), PidFile: filepath.Join(l.Dir.Node(n.Name), "agent.pid"),
 		Args: plan.AgentFlags(c, n.Name, l.agentKubeconfig(n)),
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
-		p.Path = l.bin.App
-		p.Args = realnode.RunArgs(l.dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
+		p.Path = l.Binaries.App
+		p.Args = realnode.RunArgs(l.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
 	}
 	return p
 }
 
 func (l *nodes) agentKubeconfig(n *node) string {
-	return filepath.Join(l.dir.Node(n.Name), "kubeconfig")
+	return filepath.Join(l.Dir.Node(n.Name), "kubeconfig")
 }
 
 // startAgent starts a node's agent, its felix and its kube-proxy, or takes over those that run.
 func (l *nodes) startAgent(ctx context.Context, n *node) error {
-	c := l.agentCommand(l.cluster(), n)
-	if err := endOthers(ctx, n.ns, c); err != nil {
+	c := l.agentCommand(l.Cluster(), n)
+	if err := lifecycle.EndOthers(ctx, n.ns, c); err != nil {
 		return err
 	}
 	if err := l.keepAgent(n, c); err != nil {
 		return err
 	}
-	return errors.Join(l.startFelix(ctx, n), l.startProxy(ctx, l.cluster(), n))
+	return errors.Join(l.startFelix(ctx, n), l.startProxy(ctx, l.Cluster(), n))
 }
 
 // keepAgent has a command run as a node's agent.
 func (l *nodes) keepAgent(n *node, c supervise.Process) error {
-	agent, err := l.run(n.ns, c)
+	agent, err := l.Run(n.ns, c)
 	if err != nil {
 		return err
 	}
@@ -111,36 +111,36 @@ func (l *nodes) keepAgent(n *node, c supervise.Process) error {
 }
 
 // changeAgent brings a node's agent and service proxy from one cluster to another. The rules stay until the new proxy has its own.
-func (l *nodes) changeAgent(ctx context.Context, n *node, c change) error {
-	if was, is := c.from.Spec.ServiceProxy, c.to.Spec.ServiceProxy; was.Implementation == cluster.ProxyPacketwalk && is == kubeProxyTables {
+func (l *nodes) changeAgent(ctx context.Context, n *node, c lifecycle.Change) error {
+	if was, is := c.From.Spec.ServiceProxy, c.To.Spec.ServiceProxy; was.Implementation == cluster.ProxyPacketwalk && is == kubeProxyTables {
 		// It would remove the rules of iptables before it has its own; of packetwalk-node's table it knows nothing.
-		between := *c.to
+		between := *c.To
 		between.Spec.ServiceProxy = cluster.ServiceProxy{Implementation: cluster.ProxyPacketwalk, Backend: cluster.BackendNFTables,
 			Rules: cluster.RulesCurrent}
-		if err := l.replaceProxy(ctx, n, change{from: c.from, to: &between, deadline: c.deadline}); err != nil {
+		if err := l.replaceProxy(ctx, n, lifecycle.Change{From: c.From, To: &between, Deadline: c.Deadline}); err != nil {
 			return err
 		}
-		c.from = &between
+		c.From = &between
 	}
-	return errors.Join(l.replaceProxy(ctx, n, c), l.rewriteConflist(n, c.to))
+	return errors.Join(l.replaceProxy(ctx, n, c), l.rewriteConflist(n, c.To))
 }
 
 // kubeProxyTables is kube-proxy with nftables.
 var kubeProxyTables = cluster.ServiceProxy{Implementation: cluster.ProxyKubeProxy, Backend: cluster.BackendNFTables,
 	Rules: cluster.RulesCurrent}
 
-func (l *nodes) replaceProxy(ctx context.Context, n *node, c change) error {
-	ctx, cancel := c.deadline.bound(ctx)
+func (l *nodes) replaceProxy(ctx context.Context, n *node, c lifecycle.Change) error {
+	ctx, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
-	was, is := c.from.Spec.ServiceProxy, c.to.Spec.ServiceProxy
+	was, is := c.From.Spec.ServiceProxy, c.To.Spec.ServiceProxy
 	if was != is && n.proxy != nil {
 		if err := n.proxy.Stop(); err != nil {
 			return err
 		}
 		l.setProxy(n, nil)
 	}
-	what := l.agentCommand(c.to, n)
-	if !slices.Equal(what.Args, l.agentCommand(c.from, n).Args) {
+	what := l.agentCommand(c.To, n)
+	if !slices.Equal(what.Args, l.agentCommand(c.From, n).Args) {
 		if err := n.agent.Stop(); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (l *nodes) replaceProxy(ctx context.Context, n *node, c change) error {
 		return nil
 	}
 	if n.proxy == nil {
-		if err := l.startProxy(ctx, c.to, n); err != nil {
+		if err := l.startProxy(ctx, c.To, n); err != nil {
 			return err
 		}
 	}
@@ -171,16 +171,16 @@ func (l *nodes) setProxy(n *node, s *supervise.Supervisor) {
 // startProxy starts a node's kube-proxy, or takes over the one that runs, where the cluster asks for one.
 func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) error {
 	what := c.Spec.ServiceProxy
-	config := filepath.Join(l.dir.Node(n.Name), "kube-proxy."+string(what.Backend)+".json")
+	config := filepath.Join(l.Dir.Node(n.Name), "kube-proxy."+string(what.Backend)+".json")
 	p := supervise.Process{
-		Name: n.Name + ".kube-proxy", Path: l.bin.ControlPlane, Args: []string{"kube-proxy", "--config=" + config},
-		Env: l.proxyEnvironment(), LogFile: l.dir.Log(n.Name + ".kube-proxy"), PidFile: l.dir.ProxyPid(n.Name),
+		Name: n.Name + ".kube-proxy", Path: l.Binaries.ControlPlane, Args: []string{"kube-proxy", "--config=" + config},
+		Env: l.proxyEnvironment(), LogFile: l.Dir.Log(n.Name + ".kube-proxy"), PidFile: l.Dir.ProxyPid(n.Name),
 	}
 	wanted := what.Implementation == cluster.ProxyKubeProxy
 	if !wanted {
 		p.Args = nil // every one is another
 	}
-	if err := endOthers(ctx, n.ns, p); err != nil {
+	if err := lifecycle.EndOthers(ctx, n.ns, p); err != nil {
 		return err
 	}
 	if !wanted {
@@ -196,7 +196,7 @@ func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) err
 	if err := errors.Join(l.writeNoModules(), atomicfile.Write(config, text, 0o600)); err != nil {
 		return err
 	}
-	s, err := l.run(n.ns, p)
+	s, err := l.Run(n.ns, p)
 	if err == nil {
 		l.setProxy(n, s)
 	}
@@ -204,10 +204,10 @@ func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) err
 }
 
 func (l *nodes) writeNoModules() error {
-	if err := os.MkdirAll(l.dir.NoModules(), 0o700); err != nil {
+	if err := os.MkdirAll(l.Dir.NoModules(), 0o700); err != nil {
 		return err
 	}
-	err := os.Symlink("/bin/false", filepath.Join(l.dir.NoModules(), "modprobe"))
+	err := os.Symlink("/bin/false", filepath.Join(l.Dir.NoModules(), "modprobe"))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -215,7 +215,7 @@ func (l *nodes) writeNoModules() error {
 }
 
 func (l *nodes) proxyEnvironment() []string {
-	return []string{"PATH=" + l.dir.NoModules() + ":" + program.Path}
+	return []string{"PATH=" + l.Dir.NoModules() + ":" + program.Path}
 }
 
 // cleanUpTime is how long kube-proxy may take to remove all of a node's rules.
@@ -234,7 +234,7 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 			return err
 		}
 		_, err := program.Command{
-			Path: l.bin.ControlPlane, Args: []string{"kube-proxy", "--cleanup"}, Env: l.proxyEnvironment(), In: n.ns.Do, Limit: cleanUpTime,
+			Path: l.Binaries.ControlPlane, Args: []string{"kube-proxy", "--cleanup"}, Env: l.proxyEnvironment(), In: n.ns.Do, Limit: cleanUpTime,
 		}.Output(ctx)
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/cgroup"
@@ -19,7 +20,7 @@ import (
 )
 
 // apps runs the applications of hosts: the programs of built-in images, each confined to its host's network.
-type apps struct{ *core }
+type apps struct{ *lifecycle.Env }
 
 // appLimits bound a host's application, which is a server of ours.
 var appLimits = cgroup.Limits{Memory: 512 << 20, Processes: 1024}
@@ -27,10 +28,10 @@ var appLimits = cgroup.Limits{Memory: 512 << 20, Processes: 1024}
 // start runs the host's application, or takes it over. It goes on when this process ends.
 func (l apps) start(h *host) error {
 	fail := func(err error) error { return fmt.Errorf("application of %s: %w", h.Name, err) }
-	dir := filepath.Join(l.dir.Host(h.Name), "app")
+	dir := filepath.Join(l.Dir.Host(h.Name), "app")
 	p := supervise.Process{
-		Name: h.Name, Path: l.bin.App, Args: confine.Args(filepath.Join(dir, "spec.json")), Dir: "/", LogFile: l.dir.Log(h.Name),
-		PidFile: l.dir.AppPid(h.Name),
+		Name: h.Name, Path: l.Binaries.App, Args: confine.Args(filepath.Join(dir, "spec.json")), Dir: "/", LogFile: l.Dir.Log(h.Name),
+		PidFile: l.Dir.AppPid(h.Name),
 	}
 	spec, err := l.spec(h)
 	if err != nil {
@@ -46,20 +47,20 @@ func (l apps) start(h *host) error {
 	if err := atomicfile.Write(filepath.Join(dir, "spec.json"), text, 0o600); err != nil {
 		return fail(err)
 	}
-	group := l.dir.AppCgroup(h.Name)
+	group := l.Dir.AppCgroup(h.Name)
 	start := func(c *exec.Cmd) error {
 		cgroup.Bound(group, appLimits) // what the machine cannot bound is in the lab's status
 		if err := confine.Start(c, h.ns.Start); err != nil {
 			return err
 		}
 		if err := cgroup.Add(group, c.Process.Pid); err != nil {
-			l.log.Warn("application is not limited", "host", h.Name, "app", h.App, "err", err)
+			l.Log.Warn("application is not limited", "host", h.Name, "app", h.App, "err", err)
 		}
 		return nil
 	}
 	s, err := supervise.Run(p, start, supervise.Options{OnChange: func(s supervise.State) {
 		if s.Pid == 0 {
-			l.log.Warn("application ended", "host", h.Name, "app", h.App, "exit", s.LastExit)
+			l.Log.Warn("application ended", "host", h.Name, "app", h.App, "exit", s.LastExit)
 		}
 	}})
 	if err != nil {
@@ -76,11 +77,11 @@ func (l apps) spec(h *host) (confine.Spec, error) {
 		return confine.Spec{}, err
 	}
 	s := confine.Spec{
-		Hostname: h.Name, Args: append(slices.Concat(a.Entrypoint, a.Cmd), h.args...), Env: a.Env, Mounts: h.mounts, Program: l.bin.App,
+		Hostname: h.Name, Args: append(slices.Concat(a.Entrypoint, a.Cmd), h.args...), Env: a.Env, Mounts: h.mounts, Program: l.Binaries.App,
 		Files: map[string]string{"/etc/resolv.conf": string(resolvConf(resolverOf(h.Kind)))},
 	}
 	if h.App == appDNS {
-		s.Program = l.bin.DNS
+		s.Program = l.Binaries.DNS
 	}
 	for _, f := range a.Files {
 		s.Files[f.Path] = f.Text

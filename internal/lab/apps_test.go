@@ -11,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -43,7 +44,7 @@ func TestAppLimits(t *testing.T) {
 			t.Errorf("left: %s", left)
 		}
 	})
-	l := apps{&core{dir: d, bin: layout.Binaries{App: program}, log: slog.New(slog.DiscardHandler)}}
+	l := apps{&lifecycle.Env{Dir: d, Binaries: layout.Binaries{App: program}, Log: slog.New(slog.DiscardHandler)}}
 	if err := l.start(h); err != nil {
 		t.Fatal(err)
 	}

@@ -15,27 +15,28 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 )
 
 // azure is Azure's side of the lab: the fabric and its network.
 type azure struct {
-	*core
+	*lifecycle.Env
 	*fabric.Fabric
-	cut     *cutOff
+	cut     *lifecycle.PendingChange
 	planned *cluster.Cluster // what the network was brought to last; a change that failed later is not in cluster
 }
 
 // Start takes the fabric over or makes it, and brings it to where a change led that was cut off. Where it cannot lead there, nothing of the
 // change was begun, and it is dropped.
 func (a *azure) Start(ctx context.Context) error {
-	network, err := plan.Network(a.cluster())
+	network, err := plan.Network(a.Cluster())
 	if err != nil {
 		return err
 	}
 	a.Fabric, err = fabric.New(fabric.Config{
-		Dir: a.dir.Path("netns"), Network: network, StateFile: a.dir.FabricState(), Log: a.log.With("part", "fabric"),
+		Dir: a.Dir.Path("netns"), Network: network, StateFile: a.Dir.FabricState(), Log: a.Log.With("part", "fabric"),
 	})
 	if err != nil {
 		return err
@@ -43,17 +44,17 @@ func (a *azure) Start(ctx context.Context) error {
 	if err := a.Fabric.Start(ctx); err != nil {
 		return err
 	}
-	a.planned = a.cluster()
-	if a.cut.source == nil {
+	a.planned = a.Cluster()
+	if a.cut.Source == nil {
 		return nil
 	}
-	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.cut.from, a.planned) }); err != nil {
-		a.log.Warn("a change that was cut off is left out", "file", a.dir.NextClusterFile(), "err", err)
-		a.planned, a.cut.source = a.cut.from, nil
-		a.become(a.cut.from)
-		return os.Remove(a.dir.NextClusterFile())
+	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.cut.From, a.planned) }); err != nil {
+		a.Log.Warn("a change that was cut off is left out", "file", a.Dir.NextClusterFile(), "err", err)
+		a.planned, a.cut.Source = a.cut.From, nil
+		a.SetCluster(a.cut.From)
+		return os.Remove(a.Dir.NextClusterFile())
 	}
-	a.log.Info("a change was cut off; the rest of it is done")
+	a.Log.Info("a change was cut off; the rest of it is done")
 	return nil
 }
 
@@ -63,12 +64,12 @@ func (a *azure) try(to *cluster.Cluster) error {
 	return errors.Join(plan.Revise(&n, a.planned, to), n.Validate())
 }
 
-func (a *azure) Change(_ context.Context, c change) error {
-	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.planned, c.to) }); err != nil {
+func (a *azure) Change(_ context.Context, c lifecycle.Change) error {
+	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.planned, c.To) }); err != nil {
 		return err
 	}
-	a.planned = c.to
-	c.say(Step{Text: "network changed"})
+	a.planned = c.To
+	c.Progress(lifecycle.Step{Text: "network changed"})
 	return nil
 }
 
@@ -80,7 +81,7 @@ func (a *azure) network() vnet.Network {
 
 // attachHost makes an internet host's namespace and wires it to the internet.
 func (a *azure) attachHost(name string) (*netns.Namespace, error) {
-	ns, _, err := netns.Ensure(a.dir.NetNS(name))
+	ns, _, err := netns.Ensure(a.Dir.NetNS(name))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (a *azure) attachHost(name string) (*netns.Namespace, error) {
 
 func (a *azure) Stop() {
 	if err := a.Close(); err != nil {
-		a.log.Warn("close the fabric", "err", err)
+		a.Log.Warn("close the fabric", "err", err)
 	}
 }
 
@@ -97,7 +98,7 @@ func (a *azure) Report(s *status.Status) {
 	n, health := a.Snapshot()
 	s.Frontends, s.Outbound = frontends(n, health), a.outbound()
 	s.Warnings = append(s.Warnings, plan.HalfPeerings(n)...)
-	if err := a.Fault(); err != nil {
+	if err := a.Fabric.Fault(); err != nil {
 		s.Problems = append(s.Problems, "Azure's network does not follow: "+status.OneLine(err))
 	}
 }
@@ -106,7 +107,7 @@ func (a *azure) Report(s *status.Status) {
 func (a *azure) outbound() []status.Outbound {
 	uses, err := a.PortUses()
 	if err != nil {
-		a.log.Warn("read the use of outbound ports", "err", err)
+		a.Log.Warn("read the use of outbound ports", "err", err)
 	}
 	all := []status.Outbound{}
 	for _, u := range uses {

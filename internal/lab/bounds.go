@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
 )
@@ -12,8 +13,7 @@ import (
 // bounds is what the lab's nodes may use together, a node and a pod: control groups, and a disk. Where the machine has none, or they are
 // read-only, there are no bounds, and status says so.
 type bounds struct {
-	still
-	*core
+	*lifecycle.Env
 }
 
 func (l *bounds) Start(ctx context.Context) error {
@@ -21,19 +21,19 @@ func (l *bounds) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.podProcesses, l.nodeBounds = b.PodProcesses, b.Node
-	l.unbounded = cgroup.Bound(l.dir.Cgroup(""), b.Lab)
-	if err := l.dir.MakeDisk(ctx); err != nil {
-		l.noDisk = "what they write is not limited: " + status.OneLine(err)
+	l.PodProcesses, l.NodeBounds = b.PodProcesses, b.Node
+	l.Unbounded = cgroup.Bound(l.Dir.Cgroup(""), b.Lab)
+	if err := l.Dir.MakeDisk(ctx); err != nil {
+		l.NoDisk = "what they write is not limited: " + status.OneLine(err)
 	}
 	for _, s := range l.missing() {
-		l.done("%s", unboundedText(s))
+		l.Done("%s", unboundedText(s))
 	}
 	switch was, err := raiseInotify(inotifyInstances); {
 	case err != nil: // a few nodes do with what there is
-		l.log.Warn("raise the limit of inotify", "err", err)
+		l.Log.Warn("raise the limit of inotify", "err", err)
 	case was > 0:
-		l.log.Info("raised fs.inotify.max_user_instances", "was", was, "is", enoughInstances)
+		l.Log.Info("raised fs.inotify.max_user_instances", "was", was, "is", enoughInstances)
 	}
 	return nil
 }
@@ -46,10 +46,10 @@ func (l *bounds) Report(s *status.Status) {
 
 // missing are the bounds that are not there.
 func (l *bounds) missing() []string {
-	if l.noDisk == "" {
-		return l.unbounded
+	if l.NoDisk == "" {
+		return l.Unbounded
 	}
-	return append(slices.Clone(l.unbounded), l.noDisk)
+	return append(slices.Clone(l.Unbounded), l.NoDisk)
 }
 
 func unboundedText(why string) string {

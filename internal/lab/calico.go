@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
@@ -24,25 +25,24 @@ import (
 
 // calico are Calico's resources in the API, where the cluster has Calico.
 type calico struct {
-	still
-	*core
+	*lifecycle.Env
 	api *api
 }
 
 // Start makes the API serve Calico's resources and gives felix its rights and settings. Settings that exist already stay as they are.
 func (l *calico) Start(ctx context.Context) error {
-	version := l.cluster().CalicoVersion()
+	version := l.Cluster().CalicoVersion()
 	if version == "" {
 		return nil
 	}
-	if _, err := l.bin.FelixProgram(l.cluster()); err != nil {
+	if _, err := l.Binaries.FelixProgram(l.Cluster()); err != nil {
 		return err
 	}
-	definitions, err := os.ReadFile(l.bin.CalicoFile("crds", version) + ".yaml")
+	definitions, err := os.ReadFile(l.Binaries.CalicoFile("crds", version) + ".yaml")
 	if err != nil {
 		return err
 	}
-	rights, settings, err := manifests.CalicoSettings(l.cluster())
+	rights, settings, err := manifests.CalicoSettings(l.Cluster())
 	if err != nil {
 		return err
 	}
@@ -55,27 +55,27 @@ func (l *calico) Start(ctx context.Context) error {
 
 // startFelix starts a node's felix, or takes over the one that runs, where the cluster has Calico.
 func (l *nodes) startFelix(ctx context.Context, n *node) error {
-	path, err := l.bin.FelixProgram(l.cluster())
+	path, err := l.Binaries.FelixProgram(l.Cluster())
 	if path == "" || err != nil {
 		return err
 	}
 	p := supervise.Process{
-		Name: n.Name + ".calico-felix", Path: path, LogFile: l.dir.Log(n.Name + ".calico-felix"), PidFile: l.dir.FelixPid(n.Name),
-		Env: append(plan.FelixEnvironment(n.Name, l.dir.FelixKubeconfig(n.Name), iptablesBackend()), "PATH="+program.Path),
+		Name: n.Name + ".calico-felix", Path: path, LogFile: l.Dir.Log(n.Name + ".calico-felix"), PidFile: l.Dir.FelixPid(n.Name),
+		Env: append(plan.FelixEnvironment(n.Name, l.Dir.FelixKubeconfig(n.Name), iptablesBackend()), "PATH="+program.Path),
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
 		// env is the node's; it becomes felix.
 		args := append(plan.FelixEnvironment(n.Name, realnode.FelixKubeconfig, iptablesBackend()), realnode.Felix)
-		p.Path, p.Env = l.bin.App, nil
-		p.Args = realnode.RunArgs(l.dir.MachinePid(n.Name), "/usr/bin/env", args)
+		p.Path, p.Env = l.Binaries.App, nil
+		p.Args = realnode.RunArgs(l.Dir.MachinePid(n.Name), "/usr/bin/env", args)
 	}
-	if err := endOthers(ctx, n.ns, p); err != nil {
+	if err := lifecycle.EndOthers(ctx, n.ns, p); err != nil {
 		return err
 	}
 	if err := ruleset.RestoreIPTables(ctx, n.ns, iptablesHint, true); err != nil {
 		return err
 	}
-	felix, err := l.run(n.ns, p)
+	felix, err := l.Run(n.ns, p)
 	if err != nil {
 		return err
 	}
@@ -100,19 +100,18 @@ func iptablesBackend() string {
 
 // writeFelixKubeconfig writes felix's kubeconfig of a node, where the cluster has Calico.
 func (l *nodes) writeFelixKubeconfig(n *node, kubeconfig func(controlplane.User) ([]byte, error)) error {
-	if l.cluster().CalicoVersion() == "" {
+	if l.Cluster().CalicoVersion() == "" {
 		return nil
 	}
 	text, err := kubeconfig(controlplane.FelixUser)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(l.dir.FelixKubeconfig(n.Name), text, 0o600)
+	return atomicfile.Write(l.Dir.FelixKubeconfig(n.Name), text, 0o600)
 }
 
 // policyEngine waits for, and reports on, the felix of each node.
 type policyEngine struct {
-	still
 	nodes *nodes
 
 	mu      sync.Mutex
@@ -134,7 +133,7 @@ func (p *policyEngine) Start(ctx context.Context) error {
 			}
 		}
 	}
-	p.nodes.keep(ctx, "the watch of what felix refuses", p.followFelix)
+	p.nodes.Keep(ctx, "the watch of what felix refuses", p.followFelix)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -85,10 +86,10 @@ func (r declined) Error() string { return r.status + ": " + r.text }
 
 // putCluster has the lab change to a cluster.yaml before the deadline. Without wait it returns when the change has begun, which it does
 // if it is possible.
-func putCluster(ctx context.Context, d layout.Dir, source []byte, end deadline, wait bool, progress func(Step)) error {
-	ctx, cancel := end.answer(ctx)
+func putCluster(ctx context.Context, d layout.Dir, source []byte, end lifecycle.Deadline, wait bool, progress func(lifecycle.Step)) error {
+	ctx, cancel := end.BoundAnswer(ctx)
 	defer cancel()
-	url := "http://lab/cluster?timeout=" + end.left().String()
+	url := "http://lab/cluster?timeout=" + end.Left().String()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(source))
 	if err != nil {
 		return err

@@ -11,20 +11,13 @@ import (
 
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 )
-
-// A Step is one thing that the lab says while it comes up: JSON, one a line, on the progress pipe.
-type Step struct {
-	Text    string  `json:"text,omitempty"`    // what has been done, as "API server answers"
-	Seconds float64 `json:"seconds,omitempty"` // since the lab process began
-	Ready   bool    `json:"ready,omitempty"`   // the cluster is ready: the last step
-	Error   string  `json:"error,omitempty"`   // the lab gives up, and why: the last step
-}
 
 // startControl answers the command line.
 func (l *lab) startControl(ctx context.Context) error {
-	return l.serve(ctx, "the control socket", func(ctx context.Context) (net.Listener, error) {
-		return listenUnix(ctx, l.dir.Socket())
+	return l.Serve(ctx, "the control socket", func(ctx context.Context) (net.Listener, error) {
+		return lifecycle.ListenUnix(ctx, l.Dir.Socket())
 	}, func(ctx context.Context, socket net.Listener) error {
 		return serve.New(l.control(ctx), nil).Serve(ctx, socket)
 	})
@@ -47,7 +40,7 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	}
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.status()) })
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, Description{Cluster: l.cluster(), Changing: l.busy.Load()})
+		writeJSON(w, Description{Cluster: l.Cluster(), Changing: l.busy.Load()})
 	})
 	whenReady("POST /namespaces", func(w http.ResponseWriter, _ *http.Request) {
 		mounted, err := l.mountNamespaces()
@@ -66,18 +59,18 @@ func (l *lab) control(ctx context.Context) http.Handler {
 		}
 	})
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
-		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
+		say := lifecycle.NewReporter(flushing{w, http.NewResponseController(w)}, time.Now())
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, layout.MaxClusterFile))
 		timeout, invalid := time.ParseDuration(r.URL.Query().Get("timeout"))
 		if err = errors.Join(err, invalid); err == nil {
-			err = l.change(ctx, source, newDeadline(timeout), say)
+			err = l.change(ctx, source, lifecycle.NewDeadline(timeout), say)
 		}
 		if err != nil {
-			say(Step{Error: err.Error()})
+			say(lifecycle.Step{Error: err.Error()})
 			return
 		}
-		say(Step{Ready: true})
+		say(lifecycle.Step{Ready: true})
 	})
 	return mux
 }

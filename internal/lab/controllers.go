@@ -13,23 +13,23 @@ import (
 
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 )
 
 // services is upstream's service controller over Azure's load balancer.
 type services struct {
-	still
-	*core
+	*lifecycle.Env
 	azure  *azure
 	api    *api
 	faults cloud.Faults
 }
 
 func (l *services) Start(ctx context.Context) error {
-	l.keep(ctx, "the service controller", func(ctx context.Context) error {
+	l.Keep(ctx, "the service controller", func(ctx context.Context) error {
 		factory := informers.NewSharedInformerFactory(l.api.client, 0)
-		return cloud.Run(ctx, l.api.client, factory, l.azure, plan.CloudName, l.cluster().NodeSecurityGroup(), &l.faults)
+		return cloud.Run(ctx, l.api.client, factory, l.azure, plan.CloudName, l.Cluster().NodeSecurityGroup(), &l.faults)
 	})
 	return nil
 }
@@ -38,8 +38,7 @@ func (l *services) Report(s *status.Status) { s.Problems = append(s.Problems, l.
 
 // routes is upstream's route controller, where the nodes' pods have ranges of their own.
 type routes struct {
-	still
-	*core
+	*lifecycle.Env
 	azure  *azure
 	api    *api
 	faults cloud.Faults
@@ -52,7 +51,7 @@ func (l *routes) Start(ctx context.Context) error { return l.look(ctx, ctx) }
 // look is the same for new nodes: a controller that runs already, and would look for them only after a while, is ended. The new one lives
 // as long as ctx; the wait ends with waiting.
 func (l *routes) look(ctx, waiting context.Context) error {
-	table, _, ok := l.cluster().PodRouteTable()
+	table, _, ok := l.Cluster().PodRouteTable()
 	if !ok {
 		return nil
 	}
@@ -61,9 +60,9 @@ func (l *routes) look(ctx, waiting context.Context) error {
 	}
 	running, stop := context.WithCancel(ctx)
 	l.stop = stop
-	l.keep(running, "the route controller", func(ctx context.Context) error {
+	l.Keep(running, "the route controller", func(ctx context.Context) error {
 		factory := informers.NewSharedInformerFactory(l.api.client, 0)
-		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, plan.CloudName, l.cluster().Spec.Network.PodCIDR, &l.faults)
+		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, plan.CloudName, l.Cluster().Spec.Network.PodCIDR, &l.faults)
 	})
 	for {
 		missing, err := l.unrouted(waiting, table)

@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/confine"
@@ -56,24 +57,24 @@ type resolvers struct {
 }
 
 func (l *resolvers) Start(context.Context) error {
-	if err := os.MkdirAll(l.dir.Path("dns"), 0o700); err != nil {
+	if err := os.MkdirAll(l.Dir.Path("dns"), 0o700); err != nil {
 		return err
 	}
-	if err := os.Chown(l.dir.Path("dns"), confine.Nobody, confine.Nobody); err != nil { // whom the name servers run as
+	if err := os.Chown(l.Dir.Path("dns"), confine.Nobody, confine.Nobody); err != nil { // whom the name servers run as
 		return err
 	}
 	l.all = []*host{
 		{Host: status.Host{Name: layout.AzureDNS, Kind: status.KindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
 		{Host: status.Host{Name: layout.InternetDNS, Kind: status.KindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
 	}
-	return l.bring(l.cluster())
+	return l.bring(l.Cluster())
 }
 
 // Change gives the name servers other names, by new processes.
-func (l *resolvers) Change(_ context.Context, c change) error { return l.bring(c.to) }
+func (l *resolvers) Change(_ context.Context, c lifecycle.Change) error { return l.bring(c.To) }
 
 func (l *resolvers) bring(c *cluster.Cluster) error {
-	secret, err := zoneSecret(l.dir)
+	secret, err := zoneSecret(l.Dir)
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (l *resolvers) bring(c *cluster.Cluster) error {
 			return err
 		}
 		m.args = args
-		m.mounts = []confine.Mount{{Source: l.dir.Path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
+		m.mounts = []confine.Mount{{Source: l.Dir.Path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
 		if m.Kind == status.KindAzure {
 			m.files = map[string]string{zoneKeyFile: secret}
 		}
@@ -117,7 +118,7 @@ const (
 func zoneSecretFile(d layout.Dir) string { return d.Path("dns-tsig-secret") }
 
 // zoneSecret is that key's secret.
-func zoneSecret(d layout.Dir) (string, error) { return secretOf(zoneSecretFile(d)) }
+func zoneSecret(d layout.Dir) (string, error) { return layout.Secret(zoneSecretFile(d)) }
 
 // resolverArgs are the arguments of the application dns.
 func resolverArgs(m *host, c *cluster.Cluster) []string {

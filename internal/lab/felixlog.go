@@ -133,7 +133,7 @@ func (p *policyEngine) followFelix(ctx context.Context) error {
 			continue
 		}
 		node := p.nodes.list()[i].Name
-		if path := p.nodes.dir.Log(node + ".calico-felix"); path != log.path {
+		if path := p.nodes.Dir.Log(node + ".calico-felix"); path != log.path {
 			log = tail{path: path}
 			if info, err := os.Stat(path); err == nil {
 				log.offset = info.Size()

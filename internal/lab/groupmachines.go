@@ -22,16 +22,16 @@ type groupMachines struct{ *groups }
 // Prepare is instances.Machines'.
 func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (supervise.Process, error) {
 	c := supervise.Process{
-		Name: m.Group + ".machine", Path: l.bin.App, Args: realnode.Args(m.State), LogFile: l.dir.GroupLog(m.Group + ".machine"),
-		PidFile: l.dir.GroupPid(m.Group),
+		Name: m.Group + ".machine", Path: l.Binaries.App, Args: realnode.Args(m.State), LogFile: l.Dir.GroupLog(m.Group + ".machine"),
+		PidFile: l.Dir.GroupPid(m.Group),
 	}
-	if err := l.real.prepare(l.dir, l.bin, l.cluster()); err != nil {
+	if err := l.real.prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
 		return c, err
 	}
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
-	cgroup := l.dir.GroupCgroup(m.Group)
+	cgroup := l.Dir.GroupCgroup(m.Group)
 	if err := endMachine(ctx, m.Host, cgroup, c); err != nil {
 		return c, err
 	}
@@ -39,7 +39,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	if err != nil {
 		return c, err
 	}
-	distribution, err := l.builtIn.Root(ctx)
+	distribution, err := l.BuiltIn.Root(ctx)
 	if err != nil {
 		return c, err
 	}
@@ -48,12 +48,12 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		return c, err
 	}
 	return c, realnode.Config{
-		Name: m.Group, State: m.State, Base: l.dir.ProgramsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
+		Name: m.Group, State: m.State, Base: l.Dir.ProgramsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
 		Kubernetes: map[string][]byte{
 			realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},
-		Cgroup: cgroup, Bounds: l.nodeBounds, ResolvConf: []byte{}, Registries: registries,
-		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.podProcesses, Standalone: true},
+		Cgroup: cgroup, Bounds: l.NodeBounds, ResolvConf: []byte{}, Registries: registries,
+		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.PodProcesses, Standalone: true},
 	}.Prepare()
 }
 
@@ -64,7 +64,7 @@ func (l groupMachines) ServeImages(ctx context.Context, m instances.Machine) err
 
 // Remove is instances.Machines'.
 func (l groupMachines) Remove(group string) error {
-	return errors.Join(cgroup.Remove(l.dir.GroupCgroup(group)), supervise.RemoveLog(l.dir.GroupLog(group+".machine")))
+	return errors.Join(cgroup.Remove(l.Dir.GroupCgroup(group)), supervise.RemoveLog(l.Dir.GroupLog(group+".machine")))
 }
 
 // kubeletUser is who asks the kubelets of groups' machines.

@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/pull"
@@ -21,8 +22,7 @@ import (
 
 // library is the machine's images, as a lab has them: pulled where they are not there, for the registry of the nodes.
 type library struct {
-	still
-	*core
+	*lifecycle.Env
 	life context.Context
 	pull *pull.Library
 
@@ -37,13 +37,13 @@ type library struct {
 func (l *library) Start(ctx context.Context) error {
 	l.life, l.pull = ctx, pull.NewLibrary(ctx, l.open)
 	_, _ = l.open() // a fault of the status
-	return l.follow(l.cluster())
+	return l.follow(l.Cluster())
 }
 
 // Change has pulls be what another cluster.yaml says.
-func (l *library) Change(_ context.Context, c change) error {
+func (l *library) Change(_ context.Context, c lifecycle.Change) error {
 	l.pull.Forget()
-	return l.follow(c.to)
+	return l.follow(c.To)
 }
 
 // follow has pulls be what a cluster.yaml says.
@@ -86,11 +86,11 @@ func (l *library) preload(ctx context.Context, ref string) {
 		if err != nil {
 			err = pull.Why(ref, err)
 		}
-		if l.fault(what, err) == nil {
+		if l.Fault(what, err) == nil {
 			return
 		}
-		if !pause.For(ctx, keepSteady) {
-			_ = l.fault(what, nil) // it is wanted no longer
+		if !pause.For(ctx, lifecycle.KeepSteady) {
+			_ = l.Fault(what, nil) // it is wanted no longer
 			return
 		}
 	}
@@ -110,7 +110,7 @@ func (l *library) open() (*images.Store, error) {
 	if err != nil {
 		err = fmt.Errorf("%w; until then no container starts", err)
 	}
-	return l.store, l.fault("the machine's images", err)
+	return l.store, l.Fault("the machine's images", err)
 }
 
 // isOurs tells whether an image is of our own programs, as those of AKS's own pods: no registry has it.
@@ -123,8 +123,8 @@ func (l *library) isOurs(ref string) bool {
 
 // finder finds images for nodes and container groups.
 func (l *library) finder() *source.Finder {
-	names := l.cluster().Spec.Images.BuiltIn
-	return &source.Finder{Ensure: l.ensure, Own: l.isOurs, BuiltIn: l.builtIn, NoNames: names != nil && !*names}
+	names := l.Cluster().Spec.Images.BuiltIn
+	return &source.Finder{Ensure: l.ensure, Own: l.isOurs, BuiltIn: l.BuiltIn, NoNames: names != nil && !*names}
 }
 
 // ensure has an image in the store, by the cluster's policy unless it must not be pulled.
@@ -133,7 +133,7 @@ func (l *library) ensure(ctx context.Context, r source.Request) (*images.Store, 
 	client := l.client
 	l.mu.Unlock()
 	policy := pull.IfNeeded
-	switch of := l.cluster().Spec.Images.Pull; {
+	switch of := l.Cluster().Spec.Images.Pull; {
 	case r.Never, of == cluster.PullNever, l.isOurs(r.Ref):
 		policy = pull.Never
 	case of == cluster.PullAlways:

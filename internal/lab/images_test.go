@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -21,6 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
@@ -75,9 +78,10 @@ func newLibrary(t *testing.T, c *cluster.Cluster) *library {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("SUDO_UID", "")
-	c0 := &core{is: c}
-	l := &library{core: c0}
-	c0.builtIn = &source.BuiltIn{Open: l.open}
+	c0 := lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {})
+	c0.SetCluster(c)
+	l := &library{Env: c0}
+	c0.BuiltIn = &source.BuiltIn{Open: l.open}
 	if err := l.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -111,10 +115,10 @@ func TestLibrary(t *testing.T) {
 	allowed := parsed(t, `spec: {images: {privateRegistries: ["http://%s"], pull: never}}`, host)
 	become := func(to *cluster.Cluster) {
 		t.Helper()
-		if err := l.Change(t.Context(), change{from: l.cluster(), to: to}); err != nil {
+		if err := l.Change(t.Context(), lifecycle.Change{From: l.Cluster(), To: to}); err != nil {
 			t.Fatal(err)
 		}
-		l.become(to)
+		l.SetCluster(to)
 	}
 	become(allowed)
 	if _, err := nodes.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "is not loaded") {
@@ -146,7 +150,7 @@ func TestPreload(t *testing.T) {
 		t.Helper()
 		for limit := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(limit) {
-				t.Fatalf("%s: the problems are %q", what, l.problems())
+				t.Fatalf("%s: the problems are %q", what, l.FaultLines())
 			}
 		}
 	}
@@ -159,13 +163,13 @@ func TestPreload(t *testing.T) {
 		return err == nil
 	})
 	eventually("what cannot be preloaded is no problem", func() bool {
-		p := l.problems()
+		p := l.FaultLines()
 		return len(p) == 1 && strings.Contains(p[0], "none:v1") && strings.Contains(p[0], "packetwalk image load")
 	})
-	if err := l.Change(t.Context(), change{to: parsed(t, "")}); err != nil {
+	if err := l.Change(t.Context(), lifecycle.Change{To: parsed(t, "")}); err != nil {
 		t.Fatal(err)
 	}
-	eventually("the problem stays", func() bool { return len(l.problems()) == 0 })
+	eventually("the problem stays", func() bool { return len(l.FaultLines()) == 0 })
 }
 
 // TestClosedStore: a store that cannot be opened is a fault, and no image is found; it is opened once it can.
@@ -185,13 +189,13 @@ func TestClosedStore(t *testing.T) {
 	if _, err := l.Manifest(t.Context(), "nginx"); err == nil {
 		t.Error("a manifest without a store")
 	}
-	if p := l.problems(); len(p) != 1 || !strings.Contains(p[0], "image store") {
+	if p := l.FaultLines(); len(p) != 1 || !strings.Contains(p[0], "image store") {
 		t.Errorf("problems %q", p)
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.finder().Find(t.Context(), source.Request{Ref: "none"}); !errors.Is(err, images.ErrNotFound) || len(l.problems()) > 0 {
-		t.Errorf("after the store could be opened: %v, problems %q", err, l.problems())
+	if _, err := l.finder().Find(t.Context(), source.Request{Ref: "none"}); !errors.Is(err, images.ErrNotFound) || len(l.FaultLines()) > 0 {
+		t.Errorf("after the store could be opened: %v, problems %q", err, l.FaultLines())
 	}
 }

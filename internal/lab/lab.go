@@ -2,10 +2,8 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -15,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/source"
 )
 
-// A lab is a cluster that this process keeps up: a list of parts.
+// A lab is a cluster that this process keeps up: a graph of components.
 type lab struct {
-	*core
-	parts  parts
+	*lifecycle.Env
+	graph  *lifecycle.Graph
 	azure  *azure
 	nodes  *nodes
 	groups *groups
-	cut    cutOff
+	cut    lifecycle.PendingChange
 
 	ready    chan struct{} // closes when the cluster is ready
 	isReady  atomic.Bool
@@ -35,52 +34,58 @@ type lab struct {
 	busy     atomic.Bool // a change is being made
 }
 
-// newLab lists a lab's parts. The control plane takes by far the longest to start, so that everything which does not need it is made
-// meanwhile.
-func newLab(d layout.Dir, bin layout.Binaries, say func(Step)) *lab {
-	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	images := &library{core: c}
-	c.builtIn = &source.BuiltIn{
+// newLab makes a lab's components. The control plane takes by far the longest to start. Everything that does not need it is made meanwhile.
+func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, error) {
+	c := lifecycle.NewEnv(d, bin, slog.New(slog.NewTextHandler(os.Stderr, nil)), say)
+	images := &library{Env: c}
+	c.BuiltIn = &source.BuiltIn{
 		Program: bin.App, Base: bin.Base, Roots: source.RootsDir, Open: images.open, Brought: map[string]string{
 			"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 			"dns": bin.DNS, "metrics-server": bin.MetricsServer(),
 		},
 	}
-	l := &lab{core: c, ready: make(chan struct{})}
-	l.azure = &azure{core: c, cut: &l.cut}
-	l.nodes = &nodes{core: c, azure: l.azure, library: images}
-	access := &access{core: c, azure: l.azure, nodes: l.nodes}
-	api := &api{processes: processes{core: c, access: access}}
-	routes := &routes{core: c, azure: l.azure, api: api}
+	l := &lab{Env: c, ready: make(chan struct{})}
+	l.azure = &azure{Env: c, cut: &l.cut}
+	l.nodes = &nodes{Env: c, azure: l.azure, library: images}
+	access := &access{Env: c, azure: l.azure, nodes: l.nodes}
+	api := &api{processes: processes{Env: c, access: access}}
+	routes := &routes{Env: c, azure: l.azure, api: api}
 	l.nodes.access, l.nodes.api, l.nodes.routes = access, api, routes
-	l.groups = &groups{core: c, azure: l.azure, access: access, library: l.nodes.library, real: &l.nodes.real}
+	l.groups = &groups{Env: c, azure: l.azure, access: access, library: l.nodes.library, real: &l.nodes.real}
 
-	ps := &l.parts
-	ps.place("the control socket", startOnly{start: l.startControl})
-	ps.place("Azure's network", l.azure)
-	ps.place("optional kernel features", &optionalFeatures{core: c, check: preflight.Check})
-	ps.place("bounds of containers", &bounds{core: c}, "optional kernel features")
-	ps.place("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, "Azure's network", "bounds of containers")
-	ps.place("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, "Azure's network", "bounds of containers")
-	ps.place("the control plane's files", access, "Azure's network")
-	ps.place("images", l.nodes.library)
-	ps.place("the nodes' machines", machines{nodes: l.nodes}, "the control plane's files", "bounds of containers")
-	ps.place("container instances", l.groups, "the control plane's files", "images", "bounds of containers")
-	ps.place("the API server", api, "the control plane's files")
-	ps.place("the control plane", &plane{processes{core: c, access: access}}, "the API server")
-	ps.place("the service controller", &services{core: c, azure: l.azure, api: api}, "the API server")
-	ps.place("Calico's resources", &calico{core: c, api: api}, "the API server")
-	ps.place("the ip-masq-agent's configuration", &masq{core: c, api: api, nodes: l.nodes}, "the control plane")
-	ps.place("the service account of pods", startOnly{start: api.waitDefaultAccount}, "the API server")
-	ps.place("the nodes' agents", agents{nodes: l.nodes}, "the nodes' machines", "Calico's resources", "the ip-masq-agent's configuration")
-	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server", "images")
-	ps.place("the network policy engine", newPolicyEngine(l.nodes), "the nodes' agents", "the nodes")
-	ps.place("the route controller", routes, "the nodes")
-	ps.place("the virtual node", &virtualNode{core: c, access: access, api: api}, "container instances", "the nodes' agents", "the nodes")
-	ps.place("the cluster's DNS and addons", &addons{core: c, api: api, ready: l.ready}, "the API server")
-	ps.place("the watch of what has no effect", &policies{core: c, api: api}, "the API server")
-	ps.place("the provisioner of volumes", &storage{core: c, api: api, nodes: l.nodes, ready: l.ready}, "the API server")
-	return l
+	var units []*lifecycle.Unit
+	add := func(name string, c lifecycle.Component, after ...*lifecycle.Unit) *lifecycle.Unit {
+		u := &lifecycle.Unit{Name: name, Component: c, After: after}
+		units = append(units, u)
+		return u
+	}
+	add("the control socket", lifecycle.StartFunc(l.startControl))
+	network := add("Azure's network", l.azure)
+	features := add("optional kernel features", &optionalFeatures{Env: c, check: preflight.Check})
+	bounded := add("bounds of containers", &bounds{Env: c}, features)
+	add("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, network, bounded)
+	add("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, network, bounded)
+	files := add("the control plane's files", access, network)
+	store := add("images", l.nodes.library)
+	prepared := add("the nodes' machines", machines{nodes: l.nodes}, files, bounded)
+	instances := add("container instances", l.groups, files, store, bounded)
+	server := add("the API server", api, files)
+	controlPlane := add("the control plane", &plane{processes{Env: c, access: access}}, server)
+	add("the service controller", &services{Env: c, azure: l.azure, api: api}, server)
+	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
+	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)
+	add("the service account of pods", lifecycle.StartFunc(api.waitDefaultAccount), server)
+	started := add("the nodes' agents", agents{nodes: l.nodes}, prepared, resources, masquerade)
+	ready := add("the nodes", l.nodes, prepared, server, store)
+	add("the network policy engine", newPolicyEngine(l.nodes), started, ready)
+	add("the route controller", routes, ready)
+	add("the virtual node", &virtualNode{Env: c, access: access, api: api}, instances, started, ready)
+	add("the cluster's DNS and addons", &addons{Env: c, api: api, ready: l.ready}, server)
+	add("the watch of what has no effect", &policies{Env: c, api: api}, server)
+	add("the provisioner of volumes", &storage{Env: c, api: api, nodes: l.nodes, ready: l.ready}, server)
+	var err error
+	l.graph, err = lifecycle.NewGraph(units...)
+	return l, err
 }
 
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
@@ -89,31 +94,34 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(Step)) *lab {
 func Run(ctx context.Context, d layout.Dir, bin layout.Binaries, timeout time.Duration, progress *os.File) error {
 	unix.Umask(0o022) // whatever the caller's is: users of all kinds in pods read what is made for them
 	begin := time.Now()
-	l := newLab(d, bin, reporter(progress, begin))
-	go supervise.BoundLog(ctx, d.Log("lab"))
-	if err := l.up(ctx, newDeadline(timeout)); err != nil {
-		l.say(Step{Error: err.Error()})
+	l, err := newLab(d, bin, lifecycle.NewReporter(progress, begin))
+	if err != nil {
 		return err
 	}
-	l.say(Step{Ready: true})
+	go supervise.BoundLog(ctx, d.Log("lab"))
+	if err := l.up(ctx, lifecycle.NewDeadline(timeout)); err != nil {
+		l.Progress(lifecycle.Step{Error: err.Error()})
+		return err
+	}
+	l.Progress(lifecycle.Step{Ready: true})
 	progress.Close()
-	l.log.Info("the cluster is ready", "seconds", time.Since(begin).Seconds())
+	l.Log.Info("the cluster is ready", "seconds", time.Since(begin).Seconds())
 	<-ctx.Done()
-	l.parts.stop()
+	l.graph.Stop()
 	return nil
 }
 
-func (l *lab) up(ctx context.Context, d deadline) error {
-	if err := l.dir.Claim(); err != nil {
+func (l *lab) up(ctx context.Context, d lifecycle.Deadline) error {
+	if err := l.Dir.Claim(); err != nil {
 		return err
 	}
 	if err := l.readCluster(); err != nil {
 		return err
 	}
-	if err := l.dir.RemountNamespaces(); err != nil {
+	if err := l.Dir.RemountNamespaces(); err != nil {
 		return err
 	}
-	if err := l.parts.start(ctx, d, l.broken); err != nil {
+	if err := l.graph.Start(ctx, d, l.Broken()); err != nil {
 		return err
 	}
 	l.resume(ctx, d)
@@ -122,26 +130,14 @@ func (l *lab) up(ctx context.Context, d deadline) error {
 	return nil
 }
 
-// reporter writes steps as JSON, one a line. The reader may go away at any time.
-func reporter(w io.Writer, begin time.Time) func(Step) {
-	var mu sync.Mutex
-	return func(s Step) {
-		mu.Lock()
-		defer mu.Unlock()
-		s.Seconds = time.Since(begin).Seconds()
-		line, _ := json.Marshal(s)
-		_, _ = w.Write(append(line, '\n'))
-	}
-}
-
 var errNotReady = errors.New("the lab is not ready yet")
 
 // status is what `packetwalk status` prints.
 func (l *lab) status() status.Status {
-	s := status.New(l.dir.Name(), os.Getpid())
-	s.Ready, s.Kubeconfig = l.isReady.Load(), l.dir.Kubeconfig()
-	l.parts.report(&s)
-	s.Problems = append(append(s.DerivedProblems(), s.Problems...), l.problems()...)
+	s := status.New(l.Dir.Name(), os.Getpid())
+	s.Ready, s.Kubeconfig = l.isReady.Load(), l.Dir.Kubeconfig()
+	l.graph.Report(&s)
+	s.Problems = append(append(s.DerivedProblems(), s.Problems...), l.FaultLines()...)
 	s.Warnings = append(s.DerivedWarnings(), s.Warnings...)
 	for _, ns := range l.unmounted() {
 		s.Problems = append(s.Problems, fmt.Sprintf("%s: its network namespace is no longer mounted at %s; 'packetwalk up --name %s' mounts it again",
@@ -151,4 +147,9 @@ func (l *lab) status() status.Status {
 		s.Warnings = append(s.Warnings, "the cluster is being changed: not everything is as asked yet")
 	}
 	return s
+}
+
+// A component whose method has another signature would not be changed.
+var _ = []lifecycle.Changer{
+	(*azure)(nil), (*hosts)(nil), (*resolvers)(nil), (*library)(nil), agents{}, (*nodes)(nil), (*masq)(nil), (*addons)(nil),
 }

@@ -15,6 +15,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
@@ -50,7 +51,7 @@ func hostsOf(c *cluster.Cluster) []status.Host {
 type hosts struct {
 	apps
 	azure *azure
-	cut   *cutOff
+	cut   *lifecycle.PendingChange
 
 	mu  sync.Mutex
 	all []*host
@@ -58,13 +59,13 @@ type hosts struct {
 
 // Start makes the hosts and starts their applications. Those that a change took away, which was cut off, are taken away before.
 func (l *hosts) Start(ctx context.Context) error {
-	want := hostsOf(l.cluster())
-	if l.cut.source != nil {
-		for _, h := range hostsOf(l.cut.from) {
+	want := hostsOf(l.Cluster())
+	if l.cut.Source != nil {
+		for _, h := range hostsOf(l.cut.From) {
 			if slices.ContainsFunc(want, canBecome(h)) {
 				continue
 			}
-			ns, err := netns.Open(l.dir.NetNS(h.Name))
+			ns, err := netns.Open(l.Dir.NetNS(h.Name))
 			if err != nil {
 				continue // it is gone already
 			}
@@ -77,8 +78,8 @@ func (l *hosts) Start(ctx context.Context) error {
 }
 
 // Change ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.
-func (l *hosts) Change(ctx context.Context, c change) error {
-	want := hostsOf(c.to)
+func (l *hosts) Change(ctx context.Context, c lifecycle.Change) error {
+	want := hostsOf(c.To)
 	var gone []*host
 	l.mu.Lock()
 	l.all = slices.DeleteFunc(l.all, func(m *host) bool {
@@ -149,7 +150,7 @@ func (l *hosts) add(all []status.Host) error {
 
 // make makes a host's namespace, wires it and writes its files.
 func (l *hosts) make(m *host) (err error) {
-	if m.ns, _, err = netns.Ensure(l.dir.NetNS(m.Name)); err != nil {
+	if m.ns, _, err = netns.Ensure(l.Dir.NetNS(m.Name)); err != nil {
 		return err
 	}
 	if m.Kind == status.KindInternet {
@@ -163,7 +164,7 @@ func (l *hosts) make(m *host) (err error) {
 	if err != nil {
 		return err
 	}
-	return writeResolvConf(l.dir.Host(m.Name), resolvConf(resolverOf(m.Kind)))
+	return writeResolvConf(l.Dir.Host(m.Name), resolvConf(resolverOf(m.Kind)))
 }
 
 // discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
@@ -178,5 +179,5 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	if m.Kind == status.KindVM {
 		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
-	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.dir.AppCgroup(m.Name)), removetree.Remove(l.dir.Host(m.Name)))
+	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.Dir.AppCgroup(m.Name)), removetree.Remove(l.Dir.Host(m.Name)))
 }

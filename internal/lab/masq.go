@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/status"
 
@@ -15,15 +16,14 @@ import (
 // masq is the ip-masq-agent's ConfigMap and DaemonSet, where the cluster has one. The agents themselves are part of packetwalk-node; the
 // pods show their logs and health.
 type masq struct {
-	still
-	*core
+	*lifecycle.Env
 	api   *api
 	nodes *nodes
 }
 
 // Start brings them into the API, as AKS does, before the nodes' agents start: without a ConfigMap they would take upstream's defaults.
 func (l *masq) Start(ctx context.Context) error {
-	c := l.cluster()
+	c := l.Cluster()
 	if c.Spec.Network.IPMasqAgent == cluster.IPMasqNone {
 		return nil
 	}
@@ -42,14 +42,14 @@ func (l *masq) Start(ctx context.Context) error {
 }
 
 // Change brings other nonMasqueradeCIDRs to the agents, by their ConfigMap.
-func (l *masq) Change(ctx context.Context, c change) error {
-	from, to := c.from.Spec.Network, c.to.Spec.Network
+func (l *masq) Change(ctx context.Context, c lifecycle.Change) error {
+	from, to := c.From.Spec.Network, c.To.Spec.Network
 	if to.IPMasqAgent == cluster.IPMasqNone || slices.Equal(from.NonMasqueradeCIDRs, to.NonMasqueradeCIDRs) {
 		return nil
 	}
-	ctx, cancel := c.deadline.bound(ctx)
+	ctx, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
-	configMap, _, err := manifests.IPMasqAgent(c.to)
+	configMap, _, err := manifests.IPMasqAgent(c.To)
 	if err == nil {
 		err = manifests.Apply(ctx, l.api.rest(), []string{configMap})
 	}
@@ -69,7 +69,7 @@ type masqReport struct {
 // Report asks the nodes what their ip-masq-agents complain about: as problems what keeps a configuration from being in force, as warnings
 // what is likely not meant. What many nodes say is said once.
 func (l *masq) Report(s *status.Status) {
-	if l.cluster().Spec.Network.IPMasqAgent != cluster.IPMasqNone {
+	if l.Cluster().Spec.Network.IPMasqAgent != cluster.IPMasqNone {
 		s.Add(masqComplaints(askAgents[masqReport](l.nodes, "/ip-masq-agent")))
 	}
 }

@@ -11,7 +11,7 @@ import (
 // on in the processes of the host and in the lab process, but its path no longer leads to it. "up" mounts it again. A lab process that runs
 // has the namespace open; one that starts finds it by the host's processes.
 
-// A namespaceHolder is a part that holds network namespaces open.
+// A namespaceHolder is a component that holds network namespaces open.
 type namespaceHolder interface {
 	namespaces() []*netns.Namespace
 }
@@ -56,8 +56,8 @@ func (l *lab) unmounted() []*netns.Namespace {
 		return nil
 	}
 	var lost []*netns.Namespace
-	for _, p := range l.parts {
-		if h, ok := p.part.(namespaceHolder); ok {
+	for _, c := range l.graph.Components() {
+		if h, ok := c.(namespaceHolder); ok {
 			lost = append(lost, h.namespaces()...)
 		}
 	}

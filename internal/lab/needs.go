@@ -5,6 +5,7 @@ import (
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 )
@@ -54,8 +55,7 @@ func needs(c *cluster.Cluster) []preflight.Need {
 // optionalFeatures tries the features that a lab does without, and loads their modules. What is off for lack of one is said at the start
 // and in the status.
 type optionalFeatures struct {
-	still
-	*core
+	*lifecycle.Env
 	check func(context.Context, ...preflight.Need) ([]preflight.Row, error)
 	off   []string
 }
@@ -67,7 +67,7 @@ func (l *optionalFeatures) Start(ctx context.Context) error {
 	}
 	l.off = preflight.Off(rows, preflight.LiveWalk, preflight.FlowList, preflight.Counters) // the limits are for [bounds] to report
 	for _, line := range l.off {
-		l.done("%s", line)
+		l.Done("%s", line)
 	}
 	return nil
 }

@@ -2,10 +2,12 @@ package lab
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"testing"
 
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 )
@@ -44,10 +46,10 @@ func TestNeeds(t *testing.T) {
 
 // TestOptionalFeatures: a lab starts without them, and says at its start and in its status what is off.
 func TestOptionalFeatures(t *testing.T) {
-	c := quietCore()
+	c := lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {})
 	var said []string
-	c.say = func(s Step) { said = append(said, s.Text) }
-	l := &optionalFeatures{core: c, check: func(_ context.Context, needs ...preflight.Need) ([]preflight.Row, error) {
+	c.Progress = func(s lifecycle.Step) { said = append(said, s.Text) }
+	l := &optionalFeatures{Env: c, check: func(_ context.Context, needs ...preflight.Need) ([]preflight.Row, error) {
 		if slices.Contains(needs, preflight.Lab) {
 			t.Error("tries what is not optional")
 		}

@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/realnode"
@@ -39,7 +40,7 @@ type node struct {
 // nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
 // kubelets, which is the one that changes.
 type nodes struct {
-	*core
+	*lifecycle.Env
 	azure   *azure
 	access  *access
 	api     *api
@@ -74,15 +75,14 @@ func (n *nodes) dialer(target netip.AddrPort) dialFunc {
 
 // machines makes what the nodes are before anything runs on them.
 type machines struct {
-	still
 	nodes *nodes
 }
 
 func (m machines) Start(context.Context) error {
 	network := m.nodes.azure.network()
-	specs := plan.Nodes(m.nodes.cluster(), network)
-	if cut := m.nodes.azure.cut; cut.source != nil { // nodes of pools that were about to leave
-		for _, spec := range plan.Nodes(cut.from, network) {
+	specs := plan.Nodes(m.nodes.Cluster(), network)
+	if cut := m.nodes.azure.cut; cut.Source != nil { // nodes of pools that were about to leave
+		for _, spec := range plan.Nodes(cut.From, network) {
 			_, placed := network.NIC(spec.NIC)
 			if placed && !slices.ContainsFunc(specs, func(s cluster.Node) bool { return s.Name == spec.Name }) {
 				specs = append(specs, spec)
@@ -101,7 +101,7 @@ func (m machines) Start(context.Context) error {
 func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
 	n := &node{Node: spec}
 	var err error
-	if n.ns, _, err = netns.Ensure(l.dir.NetNS(spec.Name)); err != nil {
+	if n.ns, _, err = netns.Ensure(l.Dir.NetNS(spec.Name)); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -119,13 +119,13 @@ func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
 
 // writeNodeFiles writes what a node's administrator would: the agent's kubeconfig and the CNI configuration.
 func (l *nodes) writeNodeFiles(n *node) error {
-	dir := l.dir.Node(n.Name)
+	dir := l.Dir.Node(n.Name)
 	conf := filepath.Join(dir, "cni", "net.d")
 	if err := os.MkdirAll(conf, 0o700); err != nil {
 		return err
 	}
 	kubeconfigOf := func(user controlplane.User) ([]byte, error) {
-		return l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), user, time.Now())
+		return l.access.ca.Kubeconfig(l.Dir.Name(), l.access.plane.Server(), user, time.Now())
 	}
 	kubeconfig, err := kubeconfigOf(controlplane.NodeAgentUser)
 	if err != nil {
@@ -133,7 +133,7 @@ func (l *nodes) writeNodeFiles(n *node) error {
 	}
 	err = errors.Join(l.writeFelixKubeconfig(n, kubeconfigOf), atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
 		writeResolvConf(dir, resolvConf(plan.AzureResolver)))
-	if l.cluster().Spec.Network.Plugin == cluster.PluginAzure {
+	if l.Cluster().Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
 	}
 	return err
@@ -144,7 +144,7 @@ func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
 	l.mu.Lock()
 	n.pods = pods
 	l.mu.Unlock()
-	return l.rewriteConflist(n, l.cluster())
+	return l.rewriteConflist(n, l.Cluster())
 }
 
 // rewriteConflist writes the CNI configuration that a node has in a cluster, if it had one.
@@ -155,7 +155,7 @@ func (l *nodes) rewriteConflist(n *node, c *cluster.Cluster) error {
 	if c.Spec.Network.Plugin == cluster.PluginNone || c.Spec.Network.Plugin == cluster.PluginKubenet && !pods.IsValid() {
 		return nil
 	}
-	dir := filepath.Join(l.dir.Node(n.Name), "cni")
+	dir := filepath.Join(l.Dir.Node(n.Name), "cni")
 	state := filepath.Join(dir, "state")
 	if n.Runtime == cluster.RuntimeContainerd {
 		state = realnode.PluginStateDir
@@ -177,7 +177,7 @@ func (n *nodes) Start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	n.done("%d of %d nodes %s", len(all), len(all), n.upWord())
+	n.Done("%d of %d nodes %s", len(all), len(all), n.upWord())
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -24,8 +25,7 @@ import (
 // policies reports what the API server stores and nothing in a lab enforces: NetworkPolicies, where no network policy engine runs, and
 // annotations of Services that the lab's load balancer does not have.
 type policies struct {
-	still
-	*core
+	*lifecycle.Env
 	api *api
 
 	mu       sync.Mutex
@@ -40,7 +40,7 @@ const notEnforced = "this lab has no network policy engine, so the policy has no
 const noAnnotations = "annotations without effect on the lab's load balancer"
 
 func (l *policies) Start(ctx context.Context) error {
-	l.keep(ctx, "the watch of what has no effect", l.watch)
+	l.Keep(ctx, "the watch of what has no effect", l.watch)
 	return nil
 }
 
@@ -54,7 +54,7 @@ func (l *policies) watch(ctx context.Context) error {
 	defer factory.Shutdown()
 	networkPolicies, services := factory.Networking().V1().NetworkPolicies().Informer(), factory.Core().V1().Services().Informer()
 	if err := onChange(networkPolicies, func(before, p *networkingv1.NetworkPolicy) {
-		if l.cluster().Spec.Network.Policy == cluster.PolicyNone && (before == nil || p.Generation != before.Generation) {
+		if l.Cluster().Spec.Network.Policy == cluster.PolicyNone && (before == nil || p.Generation != before.Generation) {
 			events.Event(p, corev1.EventTypeWarning, "PolicyNotEnforced", notEnforced)
 		}
 	}); err != nil {
@@ -94,7 +94,7 @@ func (l *policies) Report(s *status.Status) {
 		return
 	}
 	var unenforced []any
-	if l.cluster().Spec.Network.Policy == cluster.PolicyNone {
+	if l.Cluster().Spec.Network.Policy == cluster.PolicyNone {
 		unenforced = store.List()
 	}
 	for _, o := range unenforced {

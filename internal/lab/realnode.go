@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
@@ -71,14 +72,14 @@ func (r *realNodes) make(d layout.Dir, bin layout.Binaries, c *cluster.Cluster) 
 
 // startMachine starts a real node, or takes over the one that runs, and returns when it is Ready, or waits for a CNI plugin of the user's.
 func (l *nodes) startMachine(ctx context.Context, n *node) error {
-	if err := l.real.prepare(l.dir, l.bin, l.cluster()); err != nil {
+	if err := l.real.prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
 		return err
 	}
 	c, err := l.machineProcess(ctx, n)
 	if err != nil {
 		return err
 	}
-	machine, err := l.runWith(c, func(cmd *exec.Cmd) error { return realnode.Start(cmd, n.ns.Start) })
+	machine, err := l.RunWith(c, func(cmd *exec.Cmd) error { return realnode.Start(cmd, n.ns.Start) })
 	if err != nil {
 		return err
 	}
@@ -87,8 +88,8 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	l.mu.Unlock()
 	l.attend(ctx, n)
 	if err := l.waitNode(ctx, n); err != nil {
-		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.dir.MachineLog(n.Name)),
-			layout.LastLinesOfNode(l.dir.NodeState(n.Name), "log/kubelet.log"))
+		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.Dir.MachineLog(n.Name)),
+			layout.LastLinesOfNode(l.Dir.NodeState(n.Name), "log/kubelet.log"))
 	}
 	return l.labelNode(ctx, n)
 }
@@ -96,7 +97,7 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 // labelNode gives a node's object the labels that its kubelet may not.
 func (l *nodes) labelNode(ctx context.Context, n *node) error {
 	_, err := l.patched(ctx, n.Name,
-		map[string]any{"metadata": map[string]any{"labels": plan.AdminLabels(plan.NodeObject(l.cluster(), n.Node))}})
+		map[string]any{"metadata": map[string]any{"labels": plan.AdminLabels(plan.NodeObject(l.Cluster(), n.Node))}})
 	return err
 }
 
@@ -105,12 +106,12 @@ func (l *nodes) labelNode(ctx context.Context, n *node) error {
 func (l *nodes) attend(ctx context.Context, n *node) {
 	life, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error {
-		return l.library.serveRegistry(ctx, l.access.ca, n.ns, l.dir.Node(n.Name))
+	served := l.Keep(life, "the registry of "+n.Name, func(ctx context.Context) error {
+		return l.library.serveRegistry(ctx, l.access.ca, n.ns, l.Dir.Node(n.Name))
 	})
 	beside.Go(func() { <-served })
-	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
-		followed := l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
+	if l.Cluster().Spec.Network.Plugin == cluster.PluginKubenet {
+		followed := l.Keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
 		beside.Go(func() { <-followed })
 	}
 	over := make(chan struct{})
@@ -124,7 +125,7 @@ func (l *nodes) attend(ctx context.Context, n *node) {
 // endMachine ends what a lab process that was killed had started of a machine before it wrote down its first process: that, and all that
 // are in the machine's control groups.
 func endMachine(ctx context.Context, ns *netns.Namespace, cgroup string, first supervise.Process) error {
-	if err := endOthers(ctx, ns, first); err != nil {
+	if err := lifecycle.EndOthers(ctx, ns, first); err != nil {
 		return err
 	}
 	if err := netns.Kill(ctx, func() ([]int, error) { return realnode.Processes(cgroup) }); err != nil {
@@ -136,42 +137,42 @@ func endMachine(ctx context.Context, ns *netns.Namespace, cgroup string, first s
 // machineProcess writes what a real node is made of, unless it runs, and gives its first process.
 func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process, error) {
 	c := supervise.Process{
-		Name: n.Name + ".machine", Path: l.bin.App, LogFile: l.dir.MachineLog(n.Name), PidFile: l.dir.MachinePid(n.Name),
+		Name: n.Name + ".machine", Path: l.Binaries.App, LogFile: l.Dir.MachineLog(n.Name), PidFile: l.Dir.MachinePid(n.Name),
 	}
-	state := l.dir.NodeState(n.Name)
+	state := l.Dir.NodeState(n.Name)
 	c.Args = realnode.Args(state)
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
-	if err := endMachine(ctx, n.ns, l.dir.Cgroup(n.Name), c); err != nil {
+	if err := endMachine(ctx, n.ns, l.Dir.Cgroup(n.Name), c); err != nil {
 		return c, err
 	}
 	identity, err := l.identity(n)
 	if err := errors.Join(err, os.MkdirAll(state, 0o700)); err != nil {
 		return c, err
 	}
-	distribution, err := l.builtIn.Root(ctx)
+	distribution, err := l.BuiltIn.Root(ctx)
 	if err != nil {
 		return c, err
 	}
-	registries, err := registries(l.dir.Node(n.Name))
+	registries, err := registries(l.Dir.Node(n.Name))
 	if err != nil {
 		return c, err
 	}
-	object := plan.NodeObject(l.cluster(), n.Node)
+	object := plan.NodeObject(l.Cluster(), n.Node)
 	var taints []realnode.Taint
 	for _, t := range object.Spec.Taints {
 		taints = append(taints, realnode.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}
 	err = realnode.Config{
-		Name: n.Name, State: state, Base: l.dir.ProgramsLayer(), Distribution: distribution,
-		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
-		Cgroup: l.dir.Cgroup(n.Name), Bounds: l.nodeBounds, ResolvConf: resolvConf(plan.AzureResolver),
+		Name: n.Name, State: state, Base: l.Dir.ProgramsLayer(), Distribution: distribution,
+		Networks: filepath.Join(l.Dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
+		Cgroup: l.Dir.Cgroup(n.Name), Bounds: l.NodeBounds, ResolvConf: resolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), Taints: taints,
 			MaxPods:      n.MaxPods,
-			PodProcesses: l.podProcesses, ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,
+			PodProcesses: l.PodProcesses, ClusterDNS: l.Cluster().Spec.Network.DNSServiceIP,
 		},
 	}.Prepare()
 	return c, err
@@ -180,7 +181,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 // identity is a real node's kubeconfig, as system:node:NAME, and the certificate that its kubelet serves with, as files.
 func (l *nodes) identity(n *node) (map[string][]byte, error) {
 	now := time.Now()
-	kubeconfig, err := l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), controlplane.NodeUser(n.Name), now)
+	kubeconfig, err := l.access.ca.Kubeconfig(l.Dir.Name(), l.access.plane.Server(), controlplane.NodeUser(n.Name), now)
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +197,8 @@ func (l *nodes) identity(n *node) (map[string][]byte, error) {
 		realnode.KubeletKubeconfig: kubeconfig, realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate,
 		realnode.ServingKey: serving.Key, filepath.Base(realnode.NodeAgentKubeconfig): agent,
 	}
-	if l.cluster().CalicoVersion() != "" {
-		files[filepath.Base(realnode.FelixKubeconfig)], err = os.ReadFile(l.dir.FelixKubeconfig(n.Name))
+	if l.Cluster().CalicoVersion() != "" {
+		files[filepath.Base(realnode.FelixKubeconfig)], err = os.ReadFile(l.Dir.FelixKubeconfig(n.Name))
 	}
 	return files, err
 }
@@ -219,7 +220,7 @@ func (l *nodes) followPodCIDR(ctx context.Context, n *node) error {
 		}
 		wait := lookPause
 		if written != "" {
-			wait = keepSteady
+			wait = lifecycle.KeepSteady
 		}
 		if !pause.For(ctx, wait) {
 			return ctx.Err()

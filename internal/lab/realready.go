@@ -32,7 +32,7 @@ func (l *nodes) waitNode(ctx context.Context, n *node) error {
 	}
 	for {
 		object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-		if err == nil && isUp(object, since.Since, l.cluster().Spec.Network.Plugin) {
+		if err == nil && isUp(object, since.Since, l.Cluster().Spec.Network.Plugin) {
 			return nil
 		}
 		if err != nil && manifests.Final(err) {
@@ -84,7 +84,7 @@ func readyCondition(n *corev1.Node) *corev1.NodeCondition {
 
 // upWord is what a node is that has been brought up.
 func (l *nodes) upWord() string {
-	if l.cluster().Spec.Network.Plugin == cluster.PluginNone {
+	if l.Cluster().Spec.Network.Plugin == cluster.PluginNone {
 		return "up; Ready as soon as it has a CNI plugin of yours"
 	}
 	return "Ready"
@@ -110,7 +110,7 @@ func (l *nodes) realStatus(n *node) (pods int, problem string) {
 	switch {
 	case c == nil || c.Status == corev1.ConditionTrue:
 		return pods, apiCut(l.azure.network(), n.NIC)
-	case l.cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
+	case l.Cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
 		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
 	return pods, "not Ready: " + l.withObstacles(n, object, c.Message)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -31,7 +34,7 @@ func TestRealStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &nodes{core: quietCore(), api: &api{client: client}, azure: &azure{Fabric: empty}}
+	l := &nodes{Env: lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {}), api: &api{client: client}, azure: &azure{Fabric: empty}}
 	if pods, problem := l.realStatus(&node{Node: cluster.Node{Name: "n"}}); pods != 2 || problem != "" {
 		t.Errorf("%d pods, %q; want 2 and no problem", pods, problem)
 	}

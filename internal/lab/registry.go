@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/internal/pods/registry"
 )
@@ -20,7 +21,9 @@ import (
 var registryAddress = netip.MustParseAddrPort("127.0.0.1:911")
 
 // registryToken is the secret by which a machine's containerd is known, the same for all of the machine's life. It is kept in dir.
-func registryToken(dir string) (string, error) { return secretOf(filepath.Join(dir, "registry-token")) }
+func registryToken(dir string) (string, error) {
+	return layout.Secret(filepath.Join(dir, "registry-token"))
+}
 
 // registries is what a machine's containerd is told of registries.
 func registries(dir string) (string, error) {
@@ -39,7 +42,7 @@ func (l *library) serveRegistry(ctx context.Context, ca *controlplane.Authority,
 	if err != nil {
 		return err
 	}
-	server := serve.New(registry.Handler(l, token), slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
+	server := serve.New(registry.Handler(l, token), slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 	})
 	listener, err := ns.Listen(ctx, "tcp", registryAddress.String())

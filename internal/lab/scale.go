@@ -19,25 +19,26 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 )
 
 // Change makes the nodes those of a cluster: new ones join, all at once, and then those that are too many leave, one after the other,
 // the one with the highest index first. When a node cannot join, all of the new ones are taken away again; one that cannot leave stays.
-func (l *nodes) Change(ctx context.Context, c change) error {
-	l.become(c.to)
-	want := c.to.Nodes()
+func (l *nodes) Change(ctx context.Context, c lifecycle.Change) error {
+	l.SetCluster(c.To)
+	want := c.To.Nodes()
 	if err := l.relabel(ctx, want); err != nil {
 		return err
 	}
 	if err := l.joinNodes(ctx, want, c); err != nil {
-		return unfinished{err}
+		return lifecycle.PartialError{Err: err}
 	}
 	leaving := slices.DeleteFunc(l.list(), func(n *node) bool { return slices.ContainsFunc(want, n.is) })
 	slices.SortStableFunc(leaving, func(a, b *node) int { return cmp.Compare(b.Index, a.Index) })
 	for _, n := range leaving {
 		if err := l.leave(ctx, n, c); err != nil {
-			return unfinished{fmt.Errorf("node %s: %w", n.Name, err)}
+			return lifecycle.PartialError{Err: fmt.Errorf("node %s: %w", n.Name, err)}
 		}
 	}
 	return nil
@@ -96,8 +97,8 @@ func (l *nodes) counts() map[string]int {
 func (n *node) is(spec cluster.Node) bool { return n.Name == spec.Name }
 
 // joinNodes brings up those nodes that are not there. The network has their NICs.
-func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c change) error {
-	bounded, cancel := c.deadline.bound(ctx)
+func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.Change) error {
+	bounded, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
 	var joining []*node
 	var g errgroup.Group
@@ -116,7 +117,7 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c change) er
 			if err != nil {
 				return fmt.Errorf("node %s: %w", spec.Name, err)
 			}
-			c.say(Step{Text: fmt.Sprintf("node %s, %s, is %s", n.Name, n.Address, l.upWord())})
+			c.Progress(lifecycle.Step{Text: fmt.Sprintf("node %s, %s, is %s", n.Name, n.Address, l.upWord())})
 			return nil
 		})
 	}
@@ -144,7 +145,7 @@ func (l *nodes) join(ctx context.Context, n *node) error {
 // joinBefore is join, which must be done before bounded ends. What it starts lives as long as ctx.
 func (l *nodes) joinBefore(ctx, bounded context.Context, n *node) error {
 	life, end := context.WithCancel(ctx)
-	err := startBefore(bounded, end, func() error { return l.join(life, n) })
+	err := lifecycle.StartBefore(bounded, end, func() error { return l.join(life, n) })
 	return cmp.Or(err, life.Err())
 }
 
@@ -155,8 +156,8 @@ type step struct {
 }
 
 // inSteps does one after the other until the deadline. When one fails, it and those before it are taken back, the last first.
-func inSteps(ctx context.Context, d deadline, steps []step) error {
-	bounded, cancel := d.bound(ctx)
+func inSteps(ctx context.Context, d lifecycle.Deadline, steps []step) error {
+	bounded, cancel := d.Bound(ctx)
 	defer cancel()
 	for i, s := range steps {
 		err := s.do(bounded)
@@ -178,15 +179,15 @@ func inSteps(ctx context.Context, d deadline, steps []step) error {
 
 // leave takes a node out of the cluster as AKS does: cordoned, drained, out of the load balancer, and then gone with all it had. One that
 // cannot be drained or removed stays as it was: schedulable, and in the load balancer's pools.
-func (l *nodes) leave(ctx context.Context, n *node, c change) error {
-	c.say(Step{Text: "node " + n.Name + " is cordoned and drained"})
+func (l *nodes) leave(ctx context.Context, n *node, c lifecycle.Change) error {
+	c.Progress(lifecycle.Step{Text: "node " + n.Name + " is cordoned and drained"})
 	was, err := l.patched(ctx, n.Name, nil)
 	if err != nil {
 		return err
 	}
 	_, excluded := was.Labels[corev1.LabelNodeExcludeBalancers]
 	pools := plan.PoolsOf(l.azure.network(), n.NIC)
-	err = inSteps(ctx, c.deadline, []step{
+	err = inSteps(ctx, c.Deadline, []step{
 		{l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
 		{func(ctx context.Context) error { return drain(ctx, l.api.client, n.Name, evictPatience) }, nil},
 		{l.marking(n, true, true), nil}, // the service controller leaves it out
@@ -194,7 +195,7 @@ func (l *nodes) leave(ctx context.Context, n *node, c change) error {
 		{func(ctx context.Context) error { return l.removeNode(ctx, n) }, func(ctx context.Context) error { return l.rejoin(ctx, n) }},
 	})
 	if err == nil {
-		c.say(Step{Text: "node " + n.Name + " is gone"})
+		c.Progress(lifecycle.Step{Text: "node " + n.Name + " is gone"})
 	}
 	return err
 }
@@ -210,7 +211,7 @@ func (l *nodes) marking(n *node, unschedulable, excluded bool) func(context.Cont
 		"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: label}},
 	}
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifecycle.RequestTime)
 		defer cancel()
 		_, err := l.patched(ctx, n.Name, patch)
 		return err
@@ -240,7 +241,7 @@ func (l *nodes) rejoin(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, DefaultTimeout, fmt.Errorf("not done within %v", DefaultTimeout))
+	bounded, cancel := context.WithTimeoutCause(ctx, lifecycle.DefaultTimeout, fmt.Errorf("not done within %v", lifecycle.DefaultTimeout))
 	defer cancel()
 	return l.joinBefore(ctx, bounded, again)
 }
@@ -273,7 +274,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return fmt.Errorf("stop what runs on %s: %w", n.Name, err)
 		}
 	}
-	pods := filepath.Join(l.dir.PodNetNSDir(), n.Name)
+	pods := filepath.Join(l.Dir.PodNetNSDir(), n.Name)
 	spaces, err := netns.OpenMounted(pods)
 	if err != nil {
 		return err
@@ -291,7 +292,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	err = errors.Join(n.ns.Remove(), removetree.Remove(l.dir.Node(n.Name)), removetree.Remove(pods), l.dir.RemoveNodeState(n.Name))
+	err = errors.Join(n.ns.Remove(), removetree.Remove(l.Dir.Node(n.Name)), removetree.Remove(pods), l.Dir.RemoveNodeState(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}
@@ -304,7 +305,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 
 // releaseNode gives back what the network has of a node: its NIC with its addresses, and its route.
 func (l *nodes) releaseNode(n *node) error {
-	table, _, routed := l.cluster().PodRouteTable()
+	table, _, routed := l.Cluster().PodRouteTable()
 	return l.edit(func(net *vnet.Network) {
 		net.ReleaseNIC(n.NIC)
 		if routed {

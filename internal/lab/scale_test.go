@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -56,7 +58,7 @@ func TestLeaveIsTakenBack(t *testing.T) {
 					return c.react(&client.Fake)
 				})
 				before := nodes.azure.network()
-				err := nodes.leave(t.Context(), n, change{say: func(Step) {}})
+				err := nodes.leave(t.Context(), n, lifecycle.Change{Progress: func(lifecycle.Step) {}})
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v, want %q", err, c.want)
 				}
@@ -93,14 +95,14 @@ func members(p vnet.BackendPool) []string {
 // leaving are a cluster's nodes, the last of which is to leave, on a network that is not in a kernel.
 func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	t.Helper()
-	c := quietCore()
-	c.dir = layout.Dir(t.TempDir())
+	c := lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {})
+	c.Dir = layout.Dir(t.TempDir())
 	is, errs := cluster.Parse(nil, []byte("spec: {nodePools: [{name: one, count: 2}], loadBalancer: {sku: standard}}"))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	c.become(is)
-	network, err := plan.Network(c.cluster())
+	c.SetCluster(is)
+	network, err := plan.Network(c.Cluster())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +110,7 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Node: c.cluster().Nodes()[1], ns: &netns.Namespace{}}
+	n := &node{Node: c.Cluster().Nodes()[1], ns: &netns.Namespace{}}
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}})
 	if withPod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kept"}, Spec: corev1.PodSpec{NodeName: n.Name}}
@@ -116,9 +118,9 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 			t.Fatal(err)
 		}
 	}
-	all := &nodes{core: c, azure: &azure{core: c, Fabric: f}, api: &api{client: client}, all: []*node{n}}
+	all := &nodes{Env: c, azure: &azure{Env: c, Fabric: f}, api: &api{client: client}, all: []*node{n}}
 	t.Cleanup(func() { // one that joins again gets a namespace
-		if err := netns.Remove(c.dir.NetNS(n.Name)); err != nil {
+		if err := netns.Remove(c.Dir.NetNS(n.Name)); err != nil {
 			t.Error(err)
 		}
 	})

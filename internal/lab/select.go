@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"packetwalk.dev/internal/lab/layout"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/lab/layout"
 )
 
 // Root is where labs live. Each has one directory below it, and nothing of a lab is anywhere else.

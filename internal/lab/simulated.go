@@ -10,6 +10,7 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/internal/pods/simulated"
@@ -21,19 +22,19 @@ func (l *nodes) startSimulated(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	if err := endOthers(ctx, n.ns, c); err != nil {
+	if err := lifecycle.EndOthers(ctx, n.ns, c); err != nil {
 		return err
 	}
-	process, err := l.run(n.ns, c)
+	process, err := l.Run(n.ns, c)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
 	n.machine = process
 	l.mu.Unlock()
-	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
+	if l.Cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		life, stop := context.WithCancel(ctx)
-		n.stop, n.done = stop, l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
+		n.stop, n.done = stop, l.Keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
 	}
 	if err := l.waitNode(ctx, n); err != nil {
 		return fmt.Errorf("%s: %w; the end of its log:%s", n.Name, err, supervise.LastLines(c.LogFile))
@@ -43,10 +44,10 @@ func (l *nodes) startSimulated(ctx context.Context, n *node) error {
 
 // simulatedProcess writes what a simulated node is told, and gives its process.
 func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
-	dir, state := l.dir.Node(n.Name), l.dir.SimulatedDir(n.Name)
+	dir, state := l.Dir.Node(n.Name), l.Dir.SimulatedDir(n.Name)
 	file := filepath.Join(state, "config.json")
 	c := supervise.Process{
-		Name: n.Name + ".simulated", Path: l.bin.Simulated, Args: []string{file}, LogFile: l.dir.Log(n.Name + ".simulated"),
+		Name: n.Name + ".simulated", Path: l.Binaries.Simulated, Args: []string{file}, LogFile: l.Dir.Log(n.Name + ".simulated"),
 		PidFile: filepath.Join(dir, "simulated.pid"),
 	}
 	identity, err := l.identity(n)
@@ -61,15 +62,15 @@ func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
 			return c, err
 		}
 	}
-	object := plan.NodeObject(l.cluster(), n.Node)
+	object := plan.NodeObject(l.Cluster(), n.Node)
 	object.Labels = plan.KubeletLabels(object)
 	object.Status.NodeInfo.KubeletVersion = "v" + plan.KubernetesVersion
 	text, err := json.Marshal(simulated.Config{
 		Node: object, Kubeconfig: filepath.Join(state, realnode.KubeletKubeconfig), ClientCA: filepath.Join(state, realnode.ClientCA),
 		Certificate: filepath.Join(state, realnode.ServingCert), Key: filepath.Join(state, realnode.ServingKey),
-		Namespaces: filepath.Join(l.dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
-		Plugins: filepath.Dir(l.bin.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: l.dir.Cgroup(n.Name),
-		ClusterDNS: l.cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
+		Namespaces: filepath.Join(l.Dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
+		Plugins: filepath.Dir(l.Binaries.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: l.Dir.Cgroup(n.Name),
+		ClusterDNS: l.Cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
 	})
 	if err != nil {
 		return c, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -32,7 +33,7 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 		timeout      time.Duration
 		want         []string
 	}{
-		{"crashes", "echo no space left on device; exit 7", DefaultTimeout,
+		{"crashes", "echo no space left on device; exit 7", lifecycle.DefaultTimeout,
 			[]string{"etcd has ended 3 times in a row: exit status 7", "no space left on device"}},
 		{"hangs", "echo it is early; exec sleep 600", 3 * time.Second, []string{"not done within 3s", "still waiting for the API server: etcd is not ready", "it is early"}},
 	} {
@@ -55,15 +56,18 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 					t.Errorf("destroy: %v", err)
 				}
 			})
-			l := newLab(d, layout.Binaries{App: app, DNS: dns, ControlPlane: script}, func(Step) {})
-			err = l.up(t.Context(), newDeadline(c.timeout))
+			l, err := newLab(d, layout.Binaries{App: app, DNS: dns, ControlPlane: script}, func(lifecycle.Step) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = l.up(t.Context(), lifecycle.NewDeadline(c.timeout))
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error %v\nwant %q in it", err, want)
 				}
 			}
 			var s status.Status
-			if l.parts.report(&s); len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "the API server") {
+			if l.graph.Report(&s); len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "the API server") {
 				t.Errorf("status does not say what is waited for: %q", s.Problems)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/volumes"
 	"packetwalk.dev/internal/pods/realnode"
@@ -11,15 +12,14 @@ import (
 
 // storage is the StorageClass default and its provisioner. Nothing waits for them.
 type storage struct {
-	still
-	*core
+	*lifecycle.Env
 	api   *api
 	nodes *nodes
 	ready <-chan struct{} // closes when the cluster is ready
 }
 
 func (l *storage) Start(ctx context.Context) error {
-	l.keep(ctx, "the provisioner of volumes", func(ctx context.Context) error {
+	l.Keep(ctx, "the provisioner of volumes", func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -41,7 +41,7 @@ func (l *storage) Start(ctx context.Context) error {
 func (l *storage) volumesOf(name string) (root, below string, ok bool) {
 	for _, n := range l.nodes.list() {
 		if n.Name == name && n.Runtime == cluster.RuntimeContainerd {
-			return l.dir.NodeState(name), realnode.Volumes, true
+			return l.Dir.NodeState(name), realnode.Volumes, true
 		}
 	}
 	return "", "", false

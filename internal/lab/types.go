@@ -2,6 +2,7 @@ package lab
 
 import (
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -9,6 +10,7 @@ import (
 type (
 	Dir            = layout.Dir
 	Binaries       = layout.Binaries
+	Step           = lifecycle.Step
 	Status         = status.Status
 	Component      = status.Component
 	Node           = status.Node
@@ -18,5 +20,9 @@ type (
 	Outbound       = status.Outbound
 )
 
-// MaxClusterFile is the most bytes of a cluster.yaml that are read.
-const MaxClusterFile = layout.MaxClusterFile
+const (
+	// DefaultTimeout is how long a lab may take to start or to change.
+	DefaultTimeout = lifecycle.DefaultTimeout
+	// MaxClusterFile is the most bytes of a cluster.yaml that are read.
+	MaxClusterFile = layout.MaxClusterFile
+)

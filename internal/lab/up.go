@@ -20,6 +20,7 @@ import (
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -31,10 +32,10 @@ type UpOptions struct {
 	// Plan hears the changes that a lab which is there needs, before anything is done. It may be nil.
 	Plan func([]cluster.Change)
 	// Progress hears each step; it must not block.
-	Progress func(Step)
+	Progress func(lifecycle.Step)
 	// Timeout bounds all of it, also the wait for another command that works on the lab. 0 is DefaultTimeout.
 	Timeout time.Duration
-	end     deadline
+	end     lifecycle.Deadline
 }
 
 // scaleTimeout is how long nodes may take to join and leave: AKS, too, waits half an hour for evictions.
@@ -61,8 +62,8 @@ func refused(changes []cluster.Change) error {
 // its process is started again if it has died. What a running cluster does not take is ErrNewCluster, and nothing is done. When Up fails or
 // ctx ends before a new cluster is ready, what it made is removed. Of several at once for one lab, one works and the others wait for it.
 func Up(ctx context.Context, o UpOptions) error {
-	o.end = newDeadline(cmp.Or(o.Timeout, DefaultTimeout))
-	ctx, cancel := o.end.answer(ctx)
+	o.end = lifecycle.NewDeadline(cmp.Or(o.Timeout, lifecycle.DefaultTimeout))
+	ctx, cancel := o.end.BoundAnswer(ctx)
 	defer cancel()
 	release, err := o.Dir.Acquire(ctx)
 	if err != nil {
@@ -121,7 +122,7 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 		return err
 	}
 	for _, name := range mounted {
-		o.Progress(Step{Text: "network namespace of " + name + " mounted again"})
+		o.Progress(lifecycle.Step{Text: "network namespace of " + name + " mounted again"})
 	}
 	if len(changes) == 0 {
 		return nil
@@ -129,12 +130,12 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	if err := putCluster(ctx, o.Dir, o.Cluster, o.end, true, o.Progress); err != nil {
 		return err
 	}
-	o.Progress(Step{Text: "changed"})
+	o.Progress(lifecycle.Step{Text: "changed"})
 	return nil
 }
 
 // Edit changes a running lab by an edit of its cluster.yaml. Without wait it returns when the change has begun.
-func Edit(ctx context.Context, d layout.Dir, edit func(source []byte) ([]byte, error), wait bool, progress func(Step)) error {
+func Edit(ctx context.Context, d layout.Dir, edit func(source []byte) ([]byte, error), wait bool, progress func(lifecycle.Step)) error {
 	release, err := d.Acquire(ctx)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func Edit(ctx context.Context, d layout.Dir, edit func(source []byte) ([]byte, e
 	if source, err = edit(source); err != nil {
 		return err
 	}
-	return putCluster(ctx, d, source, newDeadline(scaleTimeout), wait, progress)
+	return putCluster(ctx, d, source, lifecycle.NewDeadline(scaleTimeout), wait, progress)
 }
 
 func prepare(ctx context.Context, o UpOptions) error {
@@ -188,7 +189,7 @@ func start(ctx context.Context, o UpOptions) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(o.Argv[0], append(o.Argv[1:], "--timeout="+o.end.left().String())...)
+	cmd := exec.Command(o.Argv[0], append(o.Argv[1:], "--timeout="+o.end.Left().String())...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Dir = log, log, []*os.File{w}, "/"
 	cmd.Env = layout.ServerEnvironment(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -211,10 +212,10 @@ func start(ctx context.Context, o UpOptions) error {
 }
 
 // follow reads steps until the last one, or without wait until the first one.
-func follow(r io.Reader, wait bool, progress func(Step)) error {
+func follow(r io.Reader, wait bool, progress func(lifecycle.Step)) error {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		var s Step
+		var s lifecycle.Step
 		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
 			return fmt.Errorf("progress of the lab process: %w", err)
 		}
@@ -237,7 +238,7 @@ func waitReady(ctx context.Context, o UpOptions) error {
 			s = now
 		}
 		if s.Ready {
-			o.Progress(Step{Text: "the lab is running already", Ready: true})
+			o.Progress(lifecycle.Step{Text: "the lab is running already", Ready: true})
 			return nil
 		}
 		if o.Dir.Process() == 0 {

@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -45,7 +46,7 @@ func TestUpLeavesADamagedLabAlone(t *testing.T) {
 				d := layout.Dir(t.TempDir())
 				lives := dataPath(t, d)
 				damage(t, d.ClusterFile())
-				err := Up(t.Context(), UpOptions{Dir: d, Cluster: source, Argv: []string{"/bin/false"}, Progress: func(Step) {}})
+				err := Up(t.Context(), UpOptions{Dir: d, Cluster: source, Argv: []string{"/bin/false"}, Progress: func(lifecycle.Step) {}})
 				if err == nil || !strings.Contains(err.Error(), d.ClusterFile()) || !strings.Contains(err.Error(), "packetwalk down --name "+d.Name()) {
 					t.Errorf("error %v: does not name the file and what to do", err)
 				}
@@ -62,7 +63,7 @@ func TestUpMakesWhatIsNotThere(t *testing.T) {
 	if err := os.MkdirAll(d.Path("netns"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/false"}, Progress: func(Step) {}})
+	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/false"}, Progress: func(lifecycle.Step) {}})
 	if err == nil || strings.Contains(err.Error(), "what is established goes on") {
 		t.Errorf("error %v, want one of the lab process, which was started", err)
 	}
@@ -75,10 +76,10 @@ func TestUpMakesWhatIsNotThere(t *testing.T) {
 func TestUpEndsWithASilentLabProcess(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	d := layout.Dir(filepath.Join(t.TempDir(), "lab"))
-	defer func(was time.Duration) { answerTime = was }(answerTime)
-	answerTime = time.Second
+	defer func(was time.Duration) { lifecycle.AnswerTime = was }(lifecycle.AnswerTime)
+	lifecycle.AnswerTime = time.Second
 	script := `echo '{"text":"API server answers"}' >&3; exec sleep 600`
-	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/sh", "-c", script}, Progress: func(Step) {}, Timeout: 2 * time.Second})
+	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/sh", "-c", script}, Progress: func(lifecycle.Step) {}, Timeout: 2 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "not done within 2s") || !strings.Contains(err.Error(), "packetwalk logs lab") {
 		t.Errorf("error %v", err)
 	}

@@ -5,21 +5,18 @@ import (
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
 	"packetwalk.dev/internal/lab/status"
 
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +26,6 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/controlplane"
@@ -43,8 +39,7 @@ import (
 
 // groups are the container groups, and Azure's interface to them, where the cluster has a virtual node.
 type groups struct {
-	still
-	*core
+	*lifecycle.Env
 	azure             *azure
 	access            *access
 	library           *library
@@ -54,21 +49,21 @@ type groups struct {
 
 // Start takes over the container groups that there are and answers for Azure.
 func (l *groups) Start(ctx context.Context) error {
-	token, err := azureToken(l.dir)
+	token, err := azureToken(l.Dir)
 	if err != nil {
 		return err
 	}
 	manager := &az.Manager{Token: token, Lab: func() az.Lab {
-		return az.Lab{Network: l.azure.network(), Cluster: l.cluster(), KubernetesVersion: plan.KubernetesVersion}
+		return az.Lab{Network: l.azure.network(), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
 	}}
-	if !l.cluster().Spec.VirtualNode.Enabled {
+	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return l.serveManagement(ctx, manager)
 	}
-	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
+	spec, group := l.Cluster().Spec.Azure, l.Cluster().NodeResourceGroup()
 	l.Groups, err = instances.Open(ctx, instances.Config{
-		Dir: l.dir.Groups(), State: l.dir.GroupState,
-		NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Machines: groupMachines{l},
-		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
+		Dir: l.Dir.Groups(), State: l.Dir.GroupState,
+		NetNSDir: l.Dir.GroupNetNSDir(), HostsDir: l.Dir.GroupHostNetNSDir(), Network: l.azure, Machines: groupMachines{l},
+		NodeAgent: l.Binaries.Node, LogFile: l.Dir.GroupLog, Log: l.Log.With("part", "container instances"),
 		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,
 	})
 	if err != nil {
@@ -140,10 +135,10 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	return l.serve(ctx, plan.ManagementName, func(ctx context.Context) (net.Listener, error) {
+	return l.Serve(ctx, plan.ManagementName, func(ctx context.Context) (net.Listener, error) {
 		return ns.Listen(ctx, "tcp", net.JoinHostPort(plan.ManagementAddress.String(), "443"))
 	}, func(ctx context.Context, listener net.Listener) error {
-		return serve.New(h, slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
+		return serve.New(h, slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 			// Sessions are upgraded connections, which HTTP/2 has not.
 			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		}).Serve(ctx, listener)
@@ -151,38 +146,21 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 }
 
 // azureToken is the bearer token for Azure's interface.
-func azureToken(d layout.Dir) (string, error) { return secretOf(d.Path("pki", "azure-token")) }
-
-// secretOf is a secret of the lab's own, made once in its life: 32 octets in base64, in a file. An empty one is an error: it would let
-// everybody in.
-func secretOf(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		text = make([]byte, 32)
-		_, _ = rand.Read(text) // never fails (crypto/rand)
-		text = base64.StdEncoding.AppendEncode(nil, text)
-		err = atomicfile.Write(path, text, 0o600)
-	}
-	if err == nil && len(text) == 0 {
-		err = fmt.Errorf("%s is empty; remove it to have one made", path)
-	}
-	return string(text), err
-}
+func azureToken(d layout.Dir) (string, error) { return layout.Secret(d.Path("pki", "azure-token")) }
 
 // virtualNode is the connector in the API, which makes container groups of pods.
 type virtualNode struct {
-	still
-	*core
+	*lifecycle.Env
 	access *access
 	api    *api
 }
 
 // Start brings the connector into the API, and returns when its node is Ready.
 func (l *virtualNode) Start(ctx context.Context) error {
-	if !l.cluster().Spec.VirtualNode.Enabled {
+	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return nil
 	}
-	s := signer.Signer{Name: connector.SignerName, Client: l.api.client, CA: l.access.ca, Log: l.log, Fault: l.fault}
+	s := signer.Signer{Name: connector.SignerName, Client: l.api.client, CA: l.access.ca, Log: l.Log, Fault: l.Fault}
 	if err := s.Run(ctx); err != nil {
 		return err
 	}
@@ -195,7 +173,7 @@ func (l *virtualNode) Start(ctx context.Context) error {
 	}
 	for {
 		if is, err := l.isReady(ctx); err == nil && is {
-			l.done("virtual node Ready")
+			l.Done("virtual node Ready")
 			return nil
 		}
 		if !pause.For(ctx, 30*time.Millisecond) {
@@ -206,20 +184,20 @@ func (l *virtualNode) Start(ctx context.Context) error {
 }
 
 func (l *virtualNode) connectorObjects() ([]string, error) {
-	token, err := azureToken(l.dir)
+	token, err := azureToken(l.Dir)
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	kubeconfig, err := l.access.ca.Kubeconfig(l.Dir.Name(), l.access.plane.Server(), controlplane.NodeAgentUser, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return manifests.Connector(l.cluster(), manifests.Credentials{Token: token, CA: l.access.ca.Certificate, ProxyIdentity: kubeconfig})
+	return manifests.Connector(l.Cluster(), manifests.Credentials{Token: token, CA: l.access.ca.Certificate, ProxyIdentity: kubeconfig})
 }
 
 // Report says that the virtual node is not Ready; nothing while the API server does not answer, which is told elsewhere.
 func (l *virtualNode) Report(s *status.Status) {
-	if !l.cluster().Spec.VirtualNode.Enabled {
+	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)

@@ -1,6 +1,7 @@
-package lab
+package lifecycle
 
 import (
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,12 +10,13 @@ import (
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestCrashLoop: a process that ends three times in a row is named, however long it lives before. One that then goes on is not.
 func TestCrashLoop(t *testing.T) {
-	c := quietCore()
+	c := NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(Step) {})
 	ended := c.judge(supervise.Process{Name: "etcd"})
 	ended(supervise.State{Name: "etcd", Failures: 1})
 	ended(supervise.State{Name: "etcd", Failures: 2})
@@ -59,7 +61,7 @@ func TestEndOthers(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- other.Wait() }()
-	if err := endOthers(t.Context(), ns, p); err != nil {
+	if err := EndOthers(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil {
@@ -69,7 +71,7 @@ func TestEndOthers(t *testing.T) {
 		t.Error("the one that was written down is gone")
 	}
 	p.Args = []string{"1000", "1"}
-	if err := endOthers(t.Context(), ns, p); err != nil {
+	if err := EndOthers(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}
 	if pid := supervise.Recorded(p.PidFile); pid != 0 {

@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 import (
 	"context"
@@ -12,35 +12,35 @@ import (
 	"packetwalk.dev/internal/lab/status"
 )
 
-// run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
+// Run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
-func (c *core) run(ns *netns.Namespace, p supervise.Process) (*supervise.Supervisor, error) {
-	return c.runWith(p, ns.Start)
+func (c *Env) Run(ns *netns.Namespace, p supervise.Process) (*supervise.Supervisor, error) {
+	return c.RunWith(p, ns.Start)
 }
 
-// runWith is run with another way to start it.
-func (c *core) runWith(p supervise.Process, start supervise.Start) (*supervise.Supervisor, error) {
+// RunWith is run with another way to start it.
+func (c *Env) RunWith(p supervise.Process, start supervise.Start) (*supervise.Supervisor, error) {
 	p.Dir = "/"
 	return supervise.Run(p, start, supervise.Options{OnChange: c.judge(p)})
 }
 
-// judge gives what logs the ends of a process that is about to start, and breaks the lab's start when there are too many.
-func (c *core) judge(p supervise.Process) func(supervise.State) {
+// judge returns what logs the ends of a process that is about to start, and breaks the lab's start when there are too many.
+func (c *Env) judge(p supervise.Process) func(supervise.State) {
 	return func(s supervise.State) {
 		if s.Pid != 0 {
 			return
 		}
-		c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
+		c.Log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
 		if s.Failures >= status.MaxConsecutiveExits {
-			c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
+			c.Break(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
 				s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
 		}
 	}
 }
 
-// endOthers ends what runs in a namespace as the program of a process and is not that process: one with other arguments, or one whose pid
+// EndOthers ends what runs in a namespace as the program of a process and is not that process: one with other arguments, or one whose pid
 // the lab process that started it did not live to write down. It would keep the process from its ports.
-func endOthers(ctx context.Context, ns *netns.Namespace, p supervise.Process) error {
+func EndOthers(ctx context.Context, ns *netns.Namespace, p supervise.Process) error {
 	wanted := append([]string{p.Path}, p.Args...)
 	err := netns.Kill(ctx, func() ([]int, error) {
 		pids, err := netns.Processes(ns.Inode())

@@ -1,32 +1,30 @@
-package lab
+package lifecycle
 
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-)
 
-func quietCore() *core {
-	return &core{log: slog.New(slog.NewTextHandler(io.Discard, nil)), say: func(Step) {}, broken: make(chan error, 1)}
-}
+	"packetwalk.dev/internal/lab/layout"
+)
 
 // TestFault: what did not succeed is a problem until it does.
 func TestFault(t *testing.T) {
-	c := quietCore()
+	c := NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(Step) {})
+	const what = "the last change of the cluster"
 	err := errors.New("node n2: no address is free")
-	if got := c.fault(changeFault, errors.Join(err, errors.New("and more"))); !errors.Is(got, err) {
+	if got := c.Fault(what, errors.Join(err, errors.New("and more"))); !errors.Is(got, err) {
 		t.Errorf("got %v", got)
 	}
-	if got, want := c.problems(), []string{changeFault + ": node n2: no address is free; and more"}; !slices.Equal(got, want) {
+	if got, want := c.FaultLines(), []string{what + ": node n2: no address is free; and more"}; !slices.Equal(got, want) {
 		t.Errorf("problems %q, want %q", got, want)
 	}
-	if err := c.fault(changeFault, nil); err != nil || len(c.problems()) != 0 {
-		t.Errorf("%v; problems %q", err, c.problems())
+	if err := c.Fault(what, nil); err != nil || len(c.FaultLines()) != 0 {
+		t.Errorf("%v; problems %q", err, c.FaultLines())
 	}
 }
 
@@ -35,9 +33,9 @@ func TestFault(t *testing.T) {
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := quietCore()
+		c := NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(Step) {})
 		fails := 2
-		c.keep(ctx, "the service controller", func(ctx context.Context) error {
+		c.Keep(ctx, "the service controller", func(ctx context.Context) error {
 			if fails--; fails >= 0 {
 				return errors.New("no watch")
 			}
@@ -46,20 +44,20 @@ func TestKeep(t *testing.T) {
 		})
 		synctest.Wait()
 		want := []string{"the service controller has failed and is started again: no watch"}
-		if got := c.problems(); !slices.Equal(got, want) {
+		if got := c.FaultLines(); !slices.Equal(got, want) {
 			t.Errorf("problems %q, want %q", got, want)
 		}
 		time.Sleep(2*keepPause + time.Millisecond)
-		if got := c.problems(); !slices.Equal(got, want) {
+		if got := c.FaultLines(); !slices.Equal(got, want) {
 			t.Errorf("it has only just begun to run: problems %q, want %q", got, want)
 		}
-		time.Sleep(keepSteady)
-		if got := c.problems(); len(got) != 0 {
+		time.Sleep(KeepSteady)
+		if got := c.FaultLines(); len(got) != 0 {
 			t.Errorf("it runs: problems %q", got)
 		}
 		cancel()
 		synctest.Wait()
-		if got := c.problems(); len(got) != 0 {
+		if got := c.FaultLines(); len(got) != 0 {
 			t.Errorf("it was ended: problems %q", got)
 		}
 	})

@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 import (
 	"context"
@@ -11,26 +11,26 @@ import (
 // slow machine one component can need most of it.
 const DefaultTimeout = 5 * time.Minute
 
-// answerTime is how long after the deadline the lab process may still answer.
-var answerTime = 15 * time.Second
+// AnswerTime is how long after the deadline the lab process may still answer.
+var AnswerTime = 15 * time.Second
 
 const (
 	// lastWords is how long what is not done at the deadline may take to say what it waits for.
 	lastWords = 2 * time.Second
-	// requestTime is how long a few requests to the API server may take that do not have a deadline.
-	requestTime = time.Minute
+	// RequestTime is how long a few requests to the API server may take that do not have a deadline.
+	RequestTime = time.Minute
 )
 
-// A deadline is when a start or a change of a lab must be done. The zero value is none.
-type deadline struct {
+// A Deadline is when a start or a change of a lab must be done. The zero value is none.
+type Deadline struct {
 	at      time.Time
 	timeout time.Duration // that the user gave
 }
 
-func newDeadline(timeout time.Duration) deadline { return deadline{time.Now().Add(timeout), timeout} }
+func NewDeadline(timeout time.Duration) Deadline { return Deadline{time.Now().Add(timeout), timeout} }
 
-// bound is a context that ends at the deadline.
-func (d deadline) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// Bound is a context that ends at the deadline.
+func (d Deadline) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.at.IsZero() {
 		return context.WithCancel(ctx)
 	}
@@ -41,14 +41,14 @@ func errLate(timeout time.Duration) error {
 	return fmt.Errorf("not done within %v; --timeout allows more time", timeout.Round(100*time.Millisecond))
 }
 
-// answer is a context that ends when the lab process should have said that it is late.
-func (d deadline) answer(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithDeadlineCause(ctx, d.at.Add(answerTime),
+// BoundAnswer is a context that ends when the lab process should have said that it is late.
+func (d Deadline) BoundAnswer(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, d.at.Add(AnswerTime),
 		fmt.Errorf("%w; the lab process does not answer; its log: packetwalk logs lab", errLate(d.timeout)))
 }
 
-// left is the time until the deadline, for the lab process.
-func (d deadline) left() time.Duration { return max(time.Until(d.at), 0).Round(time.Millisecond) }
+// Left is the time until the deadline, for the lab process.
+func (d Deadline) Left() time.Duration { return max(time.Until(d.at), 0).Round(time.Millisecond) }
 
 // lateError is why something was ended before it was done, and what it waited for, nil where it did not say.
 type lateError struct{ cause, words error }
@@ -70,9 +70,9 @@ func (e *lateError) waitingFor(what string) error {
 	return fmt.Errorf("still waiting for %s: %w", what, e.words)
 }
 
-// startBefore runs start. When ctx ends first it calls end, which ends what start has begun, and returns a lateError with what start says
+// StartBefore runs start. When ctx ends first it calls end, which ends what start has begun, and returns a lateError with what start says
 // then, or nil when it was just done. A start that does not return even so is left behind.
-func startBefore(ctx context.Context, end func(), start func() error) error {
+func StartBefore(ctx context.Context, end func(), start func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- start() }()
 	select {

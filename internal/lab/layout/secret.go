@@ -1,0 +1,27 @@
+package layout
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+
+	"packetwalk.dev/internal/base/atomicfile"
+)
+
+// Secret returns a secret of the lab, which is made once in its life: 32 bytes in base64, in a file. An empty file is an error, because it
+// would let everybody in.
+func Secret(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		text = make([]byte, 32)
+		_, _ = rand.Read(text) // never fails (crypto/rand)
+		text = base64.StdEncoding.AppendEncode(nil, text)
+		err = atomicfile.Write(path, text, 0o600)
+	}
+	if err == nil && len(text) == 0 {
+		err = fmt.Errorf("%s is empty; remove it to have one made", path)
+	}
+	return string(text), err
+}
