@@ -2,6 +2,7 @@ package lab
 
 import (
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/status"
@@ -29,7 +30,7 @@ const longestAddonPause = time.Minute
 // for them.
 type addons struct {
 	*lifecycle.Env
-	api   *api
+	api   *apiserver.Server
 	ready <-chan struct{} // closes when the cluster is ready
 	mu    sync.Mutex      // of what is done to the objects
 }
@@ -115,7 +116,7 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 	objects func() ([]string, error)) error {
 	docs, err := objects()
 	if err == nil {
-		err = bring(ctx, a.api.rest(), docs)
+		err = bring(ctx, a.api.REST(), docs)
 	}
 	if err != nil {
 		return fmt.Errorf("addons: %w", err)

@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/ruleset"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/lifecycle"
@@ -26,7 +27,7 @@ import (
 // calico are Calico's resources in the API, where the cluster has Calico.
 type calico struct {
 	*lifecycle.Env
-	api *api
+	api *apiserver.Server
 }
 
 // Start makes the API serve Calico's resources and gives felix its rights and settings. Settings that exist already stay as they are.
@@ -47,10 +48,10 @@ func (l *calico) Start(ctx context.Context) error {
 		return err
 	}
 	docs := append(manifests.Documents(string(definitions)), rights...)
-	if err := manifests.Apply(ctx, l.api.rest(), docs); err != nil {
+	if err := manifests.Apply(ctx, l.api.REST(), docs); err != nil {
 		return err
 	}
-	return manifests.Ensure(ctx, l.api.rest(), settings)
+	return manifests.Ensure(ctx, l.api.REST(), settings)
 }
 
 // startFelix starts a node's felix, or takes over the one that runs, where the cluster has Calico.

@@ -37,7 +37,7 @@ func (l *lab) change(ctx context.Context, source []byte, d lifecycle.Deadline, s
 	if err := refused(cluster.Compare(from, to)); err != nil {
 		return err
 	}
-	if err := l.azure.try(to); err != nil {
+	if err := l.azure.Check(to); err != nil {
 		return err
 	}
 	if err := layout.WriteClusterFile(l.Dir.NextClusterFile(), source); err != nil {
@@ -71,7 +71,7 @@ func (l *lab) settle(source []byte, c lifecycle.Change) error {
 		return err
 	}
 	l.SetCluster(is)
-	l.azure.planned = is
+	l.azure.Planned = is
 	return os.Rename(l.Dir.NextClusterFile(), l.Dir.ClusterFile())
 }
 

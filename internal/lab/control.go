@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 )
@@ -50,7 +51,7 @@ func (l *lab) control(ctx context.Context) http.Handler {
 		}
 		writeJSON(w, mounted)
 	})
-	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.network()) })
+	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.Current()) })
 	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.public(r.Context())) })
 	whenReady("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
 		out := flushing{w, http.NewResponseController(w)}
@@ -60,7 +61,7 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	})
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
 		say := lifecycle.NewReporter(flushing{w, http.NewResponseController(w)}, time.Now())
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(apiserver.Patience))
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, layout.MaxClusterFile))
 		timeout, invalid := time.ParseDuration(r.URL.Query().Get("timeout"))
 		if err = errors.Join(err, invalid); err == nil {

@@ -13,7 +13,9 @@ import (
 
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 )
@@ -21,15 +23,15 @@ import (
 // services is upstream's service controller over Azure's load balancer.
 type services struct {
 	*lifecycle.Env
-	azure  *azure
-	api    *api
+	azure  *network.Network
+	api    *apiserver.Server
 	faults cloud.Faults
 }
 
 func (l *services) Start(ctx context.Context) error {
 	l.Keep(ctx, "the service controller", func(ctx context.Context) error {
-		factory := informers.NewSharedInformerFactory(l.api.client, 0)
-		return cloud.Run(ctx, l.api.client, factory, l.azure, plan.CloudName, l.Cluster().NodeSecurityGroup(), &l.faults)
+		factory := informers.NewSharedInformerFactory(l.api.Client, 0)
+		return cloud.Run(ctx, l.api.Client, factory, l.azure, plan.CloudName, l.Cluster().NodeSecurityGroup(), &l.faults)
 	})
 	return nil
 }
@@ -39,8 +41,8 @@ func (l *services) Report(s *status.Status) { s.Problems = append(s.Problems, l.
 // routes is upstream's route controller, where the nodes' pods have ranges of their own.
 type routes struct {
 	*lifecycle.Env
-	azure  *azure
-	api    *api
+	azure  *network.Network
+	api    *apiserver.Server
 	faults cloud.Faults
 	stop   context.CancelFunc // ends the controller; nil where there is none
 }
@@ -61,8 +63,8 @@ func (l *routes) look(ctx, waiting context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	l.stop = stop
 	l.Keep(running, "the route controller", func(ctx context.Context) error {
-		factory := informers.NewSharedInformerFactory(l.api.client, 0)
-		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, plan.CloudName, l.Cluster().Spec.Network.PodCIDR, &l.faults)
+		factory := informers.NewSharedInformerFactory(l.api.Client, 0)
+		return cloud.RunRoutes(ctx, l.api.Client, factory, l.azure, table, plan.CloudName, l.Cluster().Spec.Network.PodCIDR, &l.faults)
 	})
 	for {
 		missing, err := l.unrouted(waiting, table)
@@ -82,11 +84,11 @@ func (l *routes) Report(s *status.Status) { s.Problems = append(s.Problems, l.fa
 
 // unrouted are the nodes without a route to their pods.
 func (l *routes) unrouted(ctx context.Context, table string) ([]string, error) {
-	list, err := l.api.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	list, err := l.api.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	network := l.azure.network()
+	network := l.azure.Current()
 	routes, _ := network.RouteTable(table)
 	var missing []string
 	for _, n := range list.Items {

@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/confine"
@@ -52,7 +53,7 @@ const (
 // (RFC 2136), as Azure's DNS service does by its own API, and the internet's follows.
 type resolvers struct {
 	apps
-	azure *azure
+	azure *network.Network
 	all   []*host
 }
 

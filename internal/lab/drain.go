@@ -36,7 +36,7 @@ func (l *nodes) patched(ctx context.Context, name string, patch any) (*corev1.No
 	if err != nil {
 		return nil, err
 	}
-	api := l.api.client.CoreV1().Nodes()
+	api := l.api.Client.CoreV1().Nodes()
 	var n *corev1.Node
 	if patch == nil {
 		n, err = api.Get(ctx, name, metav1.GetOptions{})

@@ -124,7 +124,7 @@ type felixWords struct {
 func (p *policyEngine) followFelix(ctx context.Context) error {
 	broadcast := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcast.Shutdown()
-	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.nodes.api.client.CoreV1().Events("")})
+	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.nodes.api.Client.CoreV1().Events("")})
 	events := broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "calico-felix"})
 	var log tail
 	for pause.For(ctx, time.Second) {
@@ -168,7 +168,7 @@ func (p *policyEngine) followFelix(ctx context.Context) error {
 // record makes an event of a refused policy, where the policy is still there.
 func (p *policyEngine) record(ctx context.Context, events record.EventRecorder, r refusedPolicy) error {
 	path, version, kind := r.object()
-	text, err := p.nodes.api.rest().Get().AbsPath(path).Do(ctx).Raw()
+	text, err := p.nodes.api.REST().Get().AbsPath(path).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

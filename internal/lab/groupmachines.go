@@ -11,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/instances"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
@@ -35,7 +36,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	if err := endMachine(ctx, m.Host, cgroup, c); err != nil {
 		return c, err
 	}
-	serving, err := l.access.ca.KubeletPair(m.Group, netip.MustParseAddrPort(instances.KubeletAddress).Addr(), time.Now())
+	serving, err := l.access.CA.KubeletPair(m.Group, netip.MustParseAddrPort(instances.KubeletAddress).Addr(), time.Now())
 	if err != nil {
 		return c, err
 	}
@@ -43,14 +44,14 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	if err != nil {
 		return c, err
 	}
-	registries, err := registries(m.Dir)
+	registries, err := imageservice.RegistryHosts(m.Dir)
 	if err != nil {
 		return c, err
 	}
 	return c, realnode.Config{
 		Name: m.Group, State: m.State, Base: l.Dir.ProgramsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
 		Kubernetes: map[string][]byte{
-			realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
+			realnode.ClientCA: l.access.CA.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},
 		Cgroup: cgroup, Bounds: l.NodeBounds, ResolvConf: []byte{}, Registries: registries,
 		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.PodProcesses, Standalone: true},
@@ -59,7 +60,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 
 // ServeImages is instances.Machines'.
 func (l groupMachines) ServeImages(ctx context.Context, m instances.Machine) error {
-	return l.library.serveRegistry(ctx, l.access.ca, m.Host, m.Dir)
+	return l.library.ServeRegistry(ctx, l.access.CA, m.Host, m.Dir)
 }
 
 // Remove is instances.Machines'.
@@ -72,7 +73,7 @@ var kubeletUser = controlplane.User{Common: "packetwalk"}
 
 // KubeletTLS is instances.Machines'.
 func (l groupMachines) KubeletTLS() (*tls.Config, error) {
-	pair, err := l.access.ca.Client(kubeletUser, time.Now())
+	pair, err := l.access.CA.Client(kubeletUser, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func (l groupMachines) KubeletTLS() (*tls.Config, error) {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(l.access.ca.Certificate) {
+	if !roots.AppendCertsFromPEM(l.access.CA.Certificate) {
 		return nil, os.ErrInvalid
 	}
 	return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12}, nil

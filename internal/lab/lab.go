@@ -12,8 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/source"
@@ -23,7 +26,7 @@ import (
 type lab struct {
 	*lifecycle.Env
 	graph  *lifecycle.Graph
-	azure  *azure
+	azure  *network.Network
 	nodes  *nodes
 	groups *groups
 	cut    lifecycle.PendingChange
@@ -37,18 +40,18 @@ type lab struct {
 // newLab makes a lab's components. The control plane takes by far the longest to start. Everything that does not need it is made meanwhile.
 func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, error) {
 	c := lifecycle.NewEnv(d, bin, slog.New(slog.NewTextHandler(os.Stderr, nil)), say)
-	images := &library{Env: c}
+	images := &imageservice.Service{Env: c}
 	c.BuiltIn = &source.BuiltIn{
-		Program: bin.App, Base: bin.Base, Roots: source.RootsDir, Open: images.open, Brought: map[string]string{
+		Program: bin.App, Base: bin.Base, Roots: source.RootsDir, Open: images.Open, Brought: map[string]string{
 			"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 			"dns": bin.DNS, "metrics-server": bin.MetricsServer(),
 		},
 	}
 	l := &lab{Env: c, ready: make(chan struct{})}
-	l.azure = &azure{Env: c, cut: &l.cut}
+	l.azure = &network.Network{Env: c, Pending: &l.cut}
 	l.nodes = &nodes{Env: c, azure: l.azure, library: images}
-	access := &access{Env: c, azure: l.azure, nodes: l.nodes}
-	api := &api{processes: processes{Env: c, access: access}}
+	access := &apiserver.Access{Env: c, Azure: l.azure, Dialer: l.nodes.dialer}
+	api := &apiserver.Server{Processes: apiserver.Processes{Env: c, Access: access}}
 	routes := &routes{Env: c, azure: l.azure, api: api}
 	l.nodes.access, l.nodes.api, l.nodes.routes = access, api, routes
 	l.groups = &groups{Env: c, azure: l.azure, access: access, library: l.nodes.library, real: &l.nodes.real}
@@ -70,11 +73,11 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	prepared := add("the nodes' machines", machines{nodes: l.nodes}, files, bounded)
 	instances := add("container instances", l.groups, files, store, bounded)
 	server := add("the API server", api, files)
-	controlPlane := add("the control plane", &plane{processes{Env: c, access: access}}, server)
+	controlPlane := add("the control plane", &apiserver.ControlPlane{Processes: apiserver.Processes{Env: c, Access: access}}, server)
 	add("the service controller", &services{Env: c, azure: l.azure, api: api}, server)
 	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
 	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)
-	add("the service account of pods", lifecycle.StartFunc(api.waitDefaultAccount), server)
+	add("the service account of pods", lifecycle.StartFunc(api.WaitDefaultAccount), server)
 	started := add("the nodes' agents", agents{nodes: l.nodes}, prepared, resources, masquerade)
 	ready := add("the nodes", l.nodes, prepared, server, store)
 	add("the network policy engine", newPolicyEngine(l.nodes), started, ready)
@@ -151,5 +154,5 @@ func (l *lab) status() status.Status {
 
 // A component whose method has another signature would not be changed.
 var _ = []lifecycle.Changer{
-	(*azure)(nil), (*hosts)(nil), (*resolvers)(nil), (*library)(nil), agents{}, (*nodes)(nil), (*masq)(nil), (*addons)(nil),
+	(*network.Network)(nil), (*hosts)(nil), (*resolvers)(nil), (*imageservice.Service)(nil), agents{}, (*nodes)(nil), (*masq)(nil), (*addons)(nil),
 }

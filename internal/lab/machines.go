@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
@@ -50,7 +51,7 @@ func hostsOf(c *cluster.Cluster) []status.Host {
 // hosts are the VMs and internet hosts.
 type hosts struct {
 	apps
-	azure *azure
+	azure *network.Network
 	cut   *lifecycle.PendingChange
 
 	mu  sync.Mutex

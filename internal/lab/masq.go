@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/status"
@@ -17,7 +18,7 @@ import (
 // pods show their logs and health.
 type masq struct {
 	*lifecycle.Env
-	api   *api
+	api   *apiserver.Server
 	nodes *nodes
 }
 
@@ -35,10 +36,10 @@ func (l *masq) Start(ctx context.Context) error {
 	if c.Spec.Network.IPMasqAgent == cluster.IPMasqV1 { // users edit it
 		bring = manifests.Ensure
 	}
-	if err := bring(ctx, l.api.rest(), []string{configMap}); err != nil {
+	if err := bring(ctx, l.api.REST(), []string{configMap}); err != nil {
 		return err
 	}
-	return manifests.Apply(ctx, l.api.rest(), []string{daemonSet})
+	return manifests.Apply(ctx, l.api.REST(), []string{daemonSet})
 }
 
 // Change brings other nonMasqueradeCIDRs to the agents, by their ConfigMap.
@@ -51,7 +52,7 @@ func (l *masq) Change(ctx context.Context, c lifecycle.Change) error {
 	defer cancel()
 	configMap, _, err := manifests.IPMasqAgent(c.To)
 	if err == nil {
-		err = manifests.Apply(ctx, l.api.rest(), []string{configMap})
+		err = manifests.Apply(ctx, l.api.REST(), []string{configMap})
 	}
 	if err != nil {
 		return fmt.Errorf("change the ip-masq-agent's configuration: %w", err)

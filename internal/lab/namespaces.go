@@ -13,16 +13,10 @@ import (
 
 // A namespaceHolder is a component that holds network namespaces open.
 type namespaceHolder interface {
-	namespaces() []*netns.Namespace
+	Namespaces() []*netns.Namespace
 }
 
-func (a *azure) namespaces() []*netns.Namespace {
-	return []*netns.Namespace{a.Namespace(), a.Internet()}
-}
-
-func (a *access) namespaces() []*netns.Namespace { return []*netns.Namespace{a.ns} }
-
-func (l *hosts) namespaces() []*netns.Namespace {
+func (l *hosts) Namespaces() []*netns.Namespace {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var all []*netns.Namespace
@@ -32,7 +26,7 @@ func (l *hosts) namespaces() []*netns.Namespace {
 	return all
 }
 
-func (n *nodes) namespaces() []*netns.Namespace {
+func (n *nodes) Namespaces() []*netns.Namespace {
 	var all []*netns.Namespace
 	for _, one := range n.list() {
 		all = append(all, one.ns)
@@ -40,11 +34,11 @@ func (n *nodes) namespaces() []*netns.Namespace {
 	return all
 }
 
-func (l *groups) namespaces() []*netns.Namespace {
+func (l *groups) Namespaces() []*netns.Namespace {
 	if l.Groups == nil {
 		return nil
 	}
-	return l.Namespaces()
+	return l.Groups.Namespaces()
 }
 
 // hostOf is the name of the host whose namespace it is.
@@ -58,7 +52,7 @@ func (l *lab) unmounted() []*netns.Namespace {
 	var lost []*netns.Namespace
 	for _, c := range l.graph.Components() {
 		if h, ok := c.(namespaceHolder); ok {
-			lost = append(lost, h.namespaces()...)
+			lost = append(lost, h.Namespaces()...)
 		}
 	}
 	return slices.DeleteFunc(lost, func(ns *netns.Namespace) bool { return ns == nil || ns.IsMounted() }) // nil: the fabric is about to stop

@@ -16,9 +16,12 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/realnode"
@@ -41,11 +44,11 @@ type node struct {
 // kubelets, which is the one that changes.
 type nodes struct {
 	*lifecycle.Env
-	azure   *azure
-	access  *access
-	api     *api
+	azure   *network.Network
+	access  *apiserver.Access
+	api     *apiserver.Server
 	routes  *routes
-	library *library
+	library *imageservice.Service
 
 	real realNodes
 
@@ -60,7 +63,7 @@ func (n *nodes) list() []*node {
 }
 
 // dialer chooses where the API server's connection to a node, pod or service is opened: at the node itself, else at any node.
-func (n *nodes) dialer(target netip.AddrPort) dialFunc {
+func (n *nodes) dialer(target netip.AddrPort) apiserver.DialFunc {
 	all := n.list()
 	for _, one := range all {
 		if one.Address == target.Addr() {
@@ -79,9 +82,9 @@ type machines struct {
 }
 
 func (m machines) Start(context.Context) error {
-	network := m.nodes.azure.network()
+	network := m.nodes.azure.Current()
 	specs := plan.Nodes(m.nodes.Cluster(), network)
-	if cut := m.nodes.azure.cut; cut.Source != nil { // nodes of pools that were about to leave
+	if cut := m.nodes.azure.Pending; cut.Source != nil { // nodes of pools that were about to leave
 		for _, spec := range plan.Nodes(cut.From, network) {
 			_, placed := network.NIC(spec.NIC)
 			if placed && !slices.ContainsFunc(specs, func(s cluster.Node) bool { return s.Name == spec.Name }) {
@@ -125,7 +128,7 @@ func (l *nodes) writeNodeFiles(n *node) error {
 		return err
 	}
 	kubeconfigOf := func(user controlplane.User) ([]byte, error) {
-		return l.access.ca.Kubeconfig(l.Dir.Name(), l.access.plane.Server(), user, time.Now())
+		return l.access.CA.Kubeconfig(l.Dir.Name(), l.access.Config.Server(), user, time.Now())
 	}
 	kubeconfig, err := kubeconfigOf(controlplane.NodeAgentUser)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"packetwalk.dev/internal/azure/cloud"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
@@ -26,7 +27,7 @@ import (
 // annotations of Services that the lab's load balancer does not have.
 type policies struct {
 	*lifecycle.Env
-	api *api
+	api *apiserver.Server
 
 	mu       sync.Mutex
 	store    cache.Store // of NetworkPolicies; nil before the watch started
@@ -48,9 +49,9 @@ func (l *policies) Start(ctx context.Context) error {
 func (l *policies) watch(ctx context.Context) error {
 	broadcast := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcast.Shutdown()
-	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: l.api.client.CoreV1().Events("")})
+	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: l.api.Client.CoreV1().Events("")})
 	events := broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "packetwalk"})
-	factory := informers.NewSharedInformerFactory(l.api.client, 0)
+	factory := informers.NewSharedInformerFactory(l.api.Client, 0)
 	defer factory.Shutdown()
 	networkPolicies, services := factory.Networking().V1().NetworkPolicies().Informer(), factory.Core().V1().Services().Informer()
 	if err := onChange(networkPolicies, func(before, p *networkingv1.NetworkPolicy) {

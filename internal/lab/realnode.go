@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
@@ -107,7 +108,7 @@ func (l *nodes) attend(ctx context.Context, n *node) {
 	life, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	served := l.Keep(life, "the registry of "+n.Name, func(ctx context.Context) error {
-		return l.library.serveRegistry(ctx, l.access.ca, n.ns, l.Dir.Node(n.Name))
+		return l.library.ServeRegistry(ctx, l.access.CA, n.ns, l.Dir.Node(n.Name))
 	})
 	beside.Go(func() { <-served })
 	if l.Cluster().Spec.Network.Plugin == cluster.PluginKubenet {
@@ -155,7 +156,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 	if err != nil {
 		return c, err
 	}
-	registries, err := registries(l.Dir.Node(n.Name))
+	registries, err := imageservice.RegistryHosts(l.Dir.Node(n.Name))
 	if err != nil {
 		return c, err
 	}
@@ -181,11 +182,11 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 // identity is a real node's kubeconfig, as system:node:NAME, and the certificate that its kubelet serves with, as files.
 func (l *nodes) identity(n *node) (map[string][]byte, error) {
 	now := time.Now()
-	kubeconfig, err := l.access.ca.Kubeconfig(l.Dir.Name(), l.access.plane.Server(), controlplane.NodeUser(n.Name), now)
+	kubeconfig, err := l.access.CA.Kubeconfig(l.Dir.Name(), l.access.Config.Server(), controlplane.NodeUser(n.Name), now)
 	if err != nil {
 		return nil, err
 	}
-	serving, err := l.access.ca.KubeletPair(n.Name, n.Address, now)
+	serving, err := l.access.CA.KubeletPair(n.Name, n.Address, now)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func (l *nodes) identity(n *node) (map[string][]byte, error) {
 		return nil, err
 	}
 	files := map[string][]byte{
-		realnode.KubeletKubeconfig: kubeconfig, realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate,
+		realnode.KubeletKubeconfig: kubeconfig, realnode.ClientCA: l.access.CA.Certificate, realnode.ServingCert: serving.Certificate,
 		realnode.ServingKey: serving.Key, filepath.Base(realnode.NodeAgentKubeconfig): agent,
 	}
 	if l.Cluster().CalicoVersion() != "" {
@@ -207,7 +208,7 @@ func (l *nodes) identity(n *node) (map[string][]byte, error) {
 // registered anew.
 func (l *nodes) followPodCIDR(ctx context.Context, n *node) error {
 	for written := ""; ; {
-		object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		object, err := l.api.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err == nil && object.Spec.PodCIDR != "" && object.Spec.PodCIDR != written {
 			pods, err := netip.ParsePrefix(object.Spec.PodCIDR)
 			if err == nil {

@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -31,7 +32,7 @@ func (l *nodes) waitNode(ctx context.Context, n *node) error {
 		since.Since = since.Since.Add(-time.Second)
 	}
 	for {
-		object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		object, err := l.api.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err == nil && isUp(object, since.Since, l.Cluster().Spec.Network.Plugin) {
 			return nil
 		}
@@ -97,19 +98,19 @@ const askTime = time.Second
 func (l *nodes) realStatus(n *node) (pods int, problem string) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
-	all, err := podsOn(ctx, l.api.client, n.Name)
+	all, err := podsOn(ctx, l.api.Client, n.Name)
 	if err != nil {
 		return -1, status.OneLine(err)
 	}
 	pods = len(slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
-	object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+	object, err := l.api.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 	if err != nil {
 		return pods, status.OneLine(err)
 	}
 	c := readyCondition(object)
 	switch {
 	case c == nil || c.Status == corev1.ConditionTrue:
-		return pods, apiCut(l.azure.network(), n.NIC)
+		return pods, apiCut(l.azure.Current(), n.NIC)
 	case l.Cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
 		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
@@ -123,7 +124,7 @@ func apiCut(n vnet.Network, name string) string {
 	if !ok {
 		return ""
 	}
-	route, isCut := apiRoute(n, nic)
+	route, isCut := network.APIRoute(n, nic)
 	if !isCut {
 		return ""
 	}
@@ -136,7 +137,7 @@ func (l *nodes) withObstacles(n *node, object *corev1.Node, why string) string {
 	if c := readyCondition(object); c != nil && c.Status != corev1.ConditionUnknown {
 		return why
 	}
-	for _, obstacle := range apiObstacles(l.azure.network(), n.NIC) {
+	for _, obstacle := range network.APIObstacles(l.azure.Current(), n.NIC) {
 		why = strings.TrimSuffix(why, ".") + "; " + obstacle
 	}
 	return why

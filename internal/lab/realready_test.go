@@ -14,9 +14,11 @@ import (
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/status"
 )
 
@@ -34,7 +36,7 @@ func TestRealStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &nodes{Env: lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {}), api: &api{client: client}, azure: &azure{Fabric: empty}}
+	l := &nodes{Env: lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {}), api: &apiserver.Server{Client: client}, azure: &network.Network{Fabric: empty}}
 	if pods, problem := l.realStatus(&node{Node: cluster.Node{Name: "n"}}); pods != 2 || problem != "" {
 		t.Errorf("%d pods, %q; want 2 and no problem", pods, problem)
 	}
@@ -57,7 +59,7 @@ func TestDeniedProbe(t *testing.T) {
 				BackendPort: 80}},
 		}},
 	}
-	s := status.Status{Ready: true, Frontends: frontends(n, vnet.Health{})}
+	s := status.Status{Ready: true, Frontends: network.Frontends(n, vnet.Health{})}
 	const want = "203.0.113.10:80 has no healthy back end: the load balancer drops new connections; NSG web rule closed (100) denies the probe of node"
 	if got := s.DerivedProblems(); !slices.Equal(got, []string{want}) {
 		t.Errorf("got %q", got)
@@ -66,7 +68,7 @@ func TestDeniedProbe(t *testing.T) {
 		t.Errorf("the fabric's rule does not say it:\n%s", text)
 	}
 	n.LoadBalancers[0].Probes[0].Port++
-	s.Frontends = frontends(n, vnet.Health{})
+	s.Frontends = network.Frontends(n, vnet.Health{})
 	if got := s.DerivedProblems(); len(got) != 1 || strings.Contains(got[0], "denies") {
 		t.Errorf("with another port: %q", got)
 	}
@@ -117,7 +119,7 @@ func TestAPIObstacles(t *testing.T) {
 				RouteTables:    []vnet.RouteTable{{Name: "fw", Routes: test.routes}},
 				SecurityGroups: []vnet.SecurityGroup{{Name: "web", Rules: test.rules}},
 			}
-			if got := apiObstacles(n, "nic"); !slices.Equal(got, test.want) {
+			if got := network.APIObstacles(n, "nic"); !slices.Equal(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 			want := ""

@@ -186,10 +186,10 @@ func (l *nodes) leave(ctx context.Context, n *node, c lifecycle.Change) error {
 		return err
 	}
 	_, excluded := was.Labels[corev1.LabelNodeExcludeBalancers]
-	pools := plan.PoolsOf(l.azure.network(), n.NIC)
+	pools := plan.PoolsOf(l.azure.Current(), n.NIC)
 	err = inSteps(ctx, c.Deadline, []step{
 		{l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
-		{func(ctx context.Context) error { return drain(ctx, l.api.client, n.Name, evictPatience) }, nil},
+		{func(ctx context.Context) error { return drain(ctx, l.api.Client, n.Name, evictPatience) }, nil},
 		{l.marking(n, true, true), nil}, // the service controller leaves it out
 		{func(context.Context) error { return l.leavePools(n) }, func(context.Context) error { return l.joinPools(n, pools) }},
 		{func(ctx context.Context) error { return l.removeNode(ctx, n) }, func(ctx context.Context) error { return l.rejoin(ctx, n) }},
@@ -316,21 +316,21 @@ func (l *nodes) releaseNode(n *node) error {
 
 // forgetNode takes a node that runs no longer, and what was left on it, out of the API. What is not there is no error.
 func (l *nodes) forgetNode(ctx context.Context, name string) error {
-	if err := l.api.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := l.api.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete node %s: %w", name, err)
 	}
 	// Pods of DaemonSets come after the node: as long as that is there, they are made anew.
-	pods, err := podsOn(ctx, l.api.client, name)
+	pods, err := podsOn(ctx, l.api.Client, name)
 	if err != nil {
 		return err
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	for _, p := range pods {
-		if err := l.api.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
+		if err := l.api.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
 	}
-	err = l.api.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
+	err = l.api.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the lease of node %s: %w", name, err)
 	}

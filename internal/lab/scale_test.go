@@ -18,9 +18,11 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -57,7 +59,7 @@ func TestLeaveIsTakenBack(t *testing.T) {
 					}
 					return c.react(&client.Fake)
 				})
-				before := nodes.azure.network()
+				before := nodes.azure.Current()
 				err := nodes.leave(t.Context(), n, lifecycle.Change{Progress: func(lifecycle.Step) {}})
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v, want %q", err, c.want)
@@ -69,7 +71,7 @@ func TestLeaveIsTakenBack(t *testing.T) {
 				if _, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]; excluded || o.Spec.Unschedulable {
 					t.Errorf("labels %v, unschedulable %v", o.Labels, o.Spec.Unschedulable)
 				}
-				is := nodes.azure.network()
+				is := nodes.azure.Current()
 				for i, p := range is.LoadBalancers[0].BackendPools {
 					if !slices.Equal(members(p), members(before.LoadBalancers[0].BackendPools[i])) {
 						t.Errorf("pool %s: %v", p.Name, p.Members)
@@ -102,11 +104,11 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 		t.Fatal(errs)
 	}
 	c.SetCluster(is)
-	network, err := plan.Network(c.Cluster())
+	planned, err := plan.Network(c.Cluster())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := fabric.New(fabric.Config{Network: network})
+	f, err := fabric.New(fabric.Config{Network: planned})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,8 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 			t.Fatal(err)
 		}
 	}
-	all := &nodes{Env: c, azure: &azure{Env: c, Fabric: f}, api: &api{client: client}, all: []*node{n}}
+	azure, api := &network.Network{Env: c, Fabric: f}, &apiserver.Server{Client: client}
+	all := &nodes{Env: c, azure: azure, api: api, all: []*node{n}}
 	t.Cleanup(func() { // one that joins again gets a namespace
 		if err := netns.Remove(c.Dir.NetNS(n.Name)); err != nil {
 			t.Error(err)

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
@@ -13,7 +14,7 @@ import (
 // storage is the StorageClass default and its provisioner. Nothing waits for them.
 type storage struct {
 	*lifecycle.Env
-	api   *api
+	api   *apiserver.Server
 	nodes *nodes
 	ready <-chan struct{} // closes when the cluster is ready
 }
@@ -29,10 +30,10 @@ func (l *storage) Start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := manifests.Ensure(ctx, l.api.rest(), class); err != nil { // users may have changed it
+		if err := manifests.Ensure(ctx, l.api.REST(), class); err != nil { // users may have changed it
 			return err
 		}
-		return volumes.Provisioner{Path: realnode.VolumesDir, Dir: l.volumesOf}.Run(ctx, l.api.client)
+		return volumes.Provisioner{Path: realnode.VolumesDir, Dir: l.volumesOf}.Run(ctx, l.api.Client)
 	})
 	return nil
 }

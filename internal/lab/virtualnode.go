@@ -4,9 +4,12 @@ import (
 	"packetwalk.dev/internal/addons/connector"
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/signer"
 	"packetwalk.dev/internal/lab/status"
 
@@ -40,9 +43,9 @@ import (
 // groups are the container groups, and Azure's interface to them, where the cluster has a virtual node.
 type groups struct {
 	*lifecycle.Env
-	azure             *azure
-	access            *access
-	library           *library
+	azure             *network.Network
+	access            *apiserver.Access
+	library           *imageservice.Service
 	real              *realNodes
 	*instances.Groups // nil without a virtual node
 }
@@ -54,7 +57,7 @@ func (l *groups) Start(ctx context.Context) error {
 		return err
 	}
 	manager := &az.Manager{Token: token, Lab: func() az.Lab {
-		return az.Lab{Network: l.azure.network(), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
+		return az.Lab{Network: l.azure.Current(), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
 	}}
 	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return l.serveManagement(ctx, manager)
@@ -127,11 +130,11 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 	}); err != nil {
 		return err
 	}
-	ns, err := l.azure.attachHost(plan.ManagementHost)
+	ns, err := l.azure.MakeHost(plan.ManagementHost)
 	if err != nil {
 		return err
 	}
-	certificate, err := l.access.ca.Serving(plan.ManagementName, plan.ManagementAddress, time.Now())
+	certificate, err := l.access.CA.Serving(plan.ManagementName, plan.ManagementAddress, time.Now())
 	if err != nil {
 		return err
 	}
@@ -151,8 +154,8 @@ func azureToken(d layout.Dir) (string, error) { return layout.Secret(d.Path("pki
 // virtualNode is the connector in the API, which makes container groups of pods.
 type virtualNode struct {
 	*lifecycle.Env
-	access *access
-	api    *api
+	access *apiserver.Access
+	api    *apiserver.Server
 }
 
 // Start brings the connector into the API, and returns when its node is Ready.
@@ -160,7 +163,7 @@ func (l *virtualNode) Start(ctx context.Context) error {
 	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return nil
 	}
-	s := signer.Signer{Name: connector.SignerName, Client: l.api.client, CA: l.access.ca, Log: l.Log, Fault: l.Fault}
+	s := signer.Signer{Name: connector.SignerName, Client: l.api.Client, CA: l.access.CA, Log: l.Log, Fault: l.Fault}
 	if err := s.Run(ctx); err != nil {
 		return err
 	}
@@ -168,7 +171,7 @@ func (l *virtualNode) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := manifests.Apply(ctx, l.api.rest(), docs); err != nil {
+	if err := manifests.Apply(ctx, l.api.REST(), docs); err != nil {
 		return err
 	}
 	for {
@@ -188,11 +191,11 @@ func (l *virtualNode) connectorObjects() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := l.access.ca.Kubeconfig(l.Dir.Name(), l.access.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	kubeconfig, err := l.access.CA.Kubeconfig(l.Dir.Name(), l.access.Config.Server(), controlplane.NodeAgentUser, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return manifests.Connector(l.Cluster(), manifests.Credentials{Token: token, CA: l.access.ca.Certificate, ProxyIdentity: kubeconfig})
+	return manifests.Connector(l.Cluster(), manifests.Credentials{Token: token, CA: l.access.CA.Certificate, ProxyIdentity: kubeconfig})
 }
 
 // Report says that the virtual node is not Ready; nothing while the API server does not answer, which is told elsewhere.
@@ -209,7 +212,7 @@ func (l *virtualNode) Report(s *status.Status) {
 }
 
 func (l *virtualNode) isReady(ctx context.Context) (bool, error) {
-	n, err := l.api.client.CoreV1().Nodes().Get(ctx, plan.VirtualNode, metav1.GetOptions{})
+	n, err := l.api.Client.CoreV1().Nodes().Get(ctx, plan.VirtualNode, metav1.GetOptions{})
 	if err != nil {
 		return false, err
 	}

@@ -1,4 +1,4 @@
-package lab
+package imageservice
 
 import (
 	"errors"
@@ -73,15 +73,15 @@ func parsed(t *testing.T, format string, args ...any) *cluster.Cluster {
 }
 
 // newLibrary is the images of a lab, in a store of the test's own.
-func newLibrary(t *testing.T, c *cluster.Cluster) *library {
+func newLibrary(t *testing.T, c *cluster.Cluster) *Service {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("SUDO_UID", "")
 	c0 := lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {})
 	c0.SetCluster(c)
-	l := &library{Env: c0}
-	c0.BuiltIn = &source.BuiltIn{Open: l.open}
+	l := &Service{Env: c0}
+	c0.BuiltIn = &source.BuiltIn{Open: l.Open}
 	if err := l.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestPreload(t *testing.T) {
 		}
 	}
 	eventually("it is not preloaded", func() bool {
-		store, err := l.open()
+		store, err := l.Open()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package lab
+package apiserver
 
 import (
 	"net"
@@ -13,7 +13,7 @@ import (
 
 // clientFor is a client of the lab's API server for code in the lab process, which is in the machine's own network namespace: it
 // dials inside the control plane's.
-func clientFor(kubeconfig []byte, dial dialFunc) (*kubernetes.Clientset, error) {
+func clientFor(kubeconfig []byte, dial DialFunc) (*kubernetes.Clientset, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,5 @@
-package lab
+// Package imageservice has the machine's images as a lab has them: pulled by the cluster's policy, and served to the containerd of nodes.
+package imageservice
 
 import (
 	"context"
@@ -20,8 +21,8 @@ import (
 	"packetwalk.dev/internal/pods/source"
 )
 
-// library is the machine's images, as a lab has them: pulled where they are not there, for the registry of the nodes.
-type library struct {
+// Service is the machine's images, as a lab has them: pulled where they are not there, for the registry of the nodes.
+type Service struct {
 	*lifecycle.Env
 	life context.Context
 	pull *pull.Library
@@ -34,20 +35,20 @@ type library struct {
 }
 
 // Start opens the store, if it can, and begins to pull what is to be preloaded. Nothing waits for that.
-func (l *library) Start(ctx context.Context) error {
-	l.life, l.pull = ctx, pull.NewLibrary(ctx, l.open)
-	_, _ = l.open() // a fault of the status
+func (l *Service) Start(ctx context.Context) error {
+	l.life, l.pull = ctx, pull.NewLibrary(ctx, l.Open)
+	_, _ = l.Open() // a fault of the status
 	return l.follow(l.Cluster())
 }
 
 // Change has pulls be what another cluster.yaml says.
-func (l *library) Change(_ context.Context, c lifecycle.Change) error {
+func (l *Service) Change(_ context.Context, c lifecycle.Change) error {
 	l.pull.Forget()
 	return l.follow(c.To)
 }
 
 // follow has pulls be what a cluster.yaml says.
-func (l *library) follow(c *cluster.Cluster) error {
+func (l *Service) follow(c *cluster.Cluster) error {
 	own, err := manifests.Images(c)
 	if err != nil {
 		return err
@@ -79,7 +80,7 @@ func (l *library) follow(c *cluster.Cluster) error {
 }
 
 // preload pulls an image until it is there.
-func (l *library) preload(ctx context.Context, ref string) {
+func (l *Service) preload(ctx context.Context, ref string) {
 	what := "image " + ref + " of spec.images.preload"
 	for {
 		_, _, err := l.ensure(ctx, source.Request{Ref: ref})
@@ -96,8 +97,8 @@ func (l *library) preload(ctx context.Context, ref string) {
 	}
 }
 
-// open opens the machine's image store, once it can.
-func (l *library) open() (*images.Store, error) {
+// Open opens the machine's image store, once it can.
+func (l *Service) Open() (*images.Store, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.store != nil {
@@ -114,7 +115,7 @@ func (l *library) open() (*images.Store, error) {
 }
 
 // isOurs tells whether an image is of our own programs, as those of AKS's own pods: no registry has it.
-func (l *library) isOurs(ref string) bool {
+func (l *Service) isOurs(ref string) bool {
 	full := fullName(ref)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,13 +123,13 @@ func (l *library) isOurs(ref string) bool {
 }
 
 // finder finds images for nodes and container groups.
-func (l *library) finder() *source.Finder {
+func (l *Service) finder() *source.Finder {
 	names := l.Cluster().Spec.Images.BuiltIn
 	return &source.Finder{Ensure: l.ensure, Own: l.isOurs, BuiltIn: l.BuiltIn, NoNames: names != nil && !*names}
 }
 
 // ensure has an image in the store, by the cluster's policy unless it must not be pulled.
-func (l *library) ensure(ctx context.Context, r source.Request) (*images.Store, bool, error) {
+func (l *Service) ensure(ctx context.Context, r source.Request) (*images.Store, bool, error) {
 	l.mu.Lock()
 	client := l.client
 	l.mu.Unlock()
@@ -143,7 +144,7 @@ func (l *library) ensure(ctx context.Context, r source.Request) (*images.Store, 
 }
 
 // Manifest is the registry's.
-func (l *library) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
+func (l *Service) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
 	found, err := l.finder().Find(ctx, source.Request{Ref: ref})
 	if err != nil {
 		return images.Manifest{}, err
@@ -152,8 +153,8 @@ func (l *library) Manifest(ctx context.Context, ref string) (images.Manifest, er
 }
 
 // Blob is the registry's.
-func (l *library) Blob(digest string) (*os.File, error) {
-	store, err := l.open()
+func (l *Service) Blob(digest string) (*os.File, error) {
+	store, err := l.Open()
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package lab
+package imageservice
 
 import (
 	"context"
@@ -25,15 +25,15 @@ func registryToken(dir string) (string, error) {
 	return layout.Secret(filepath.Join(dir, "registry-token"))
 }
 
-// registries is what a machine's containerd is told of registries.
-func registries(dir string) (string, error) {
+// RegistryHosts is what a machine's containerd is told of registries.
+func RegistryHosts(dir string) (string, error) {
 	token, err := registryToken(dir)
 	return registry.Hosts(registryAddress.String(), filepath.Join(realnode.KubernetesDir, realnode.ClientCA), token), err
 }
 
-// serveRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else
+// ServeRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else
 // there has the token; that it is the lab's containerd knows by the certificate.
-func (l *library) serveRegistry(ctx context.Context, ca *controlplane.Authority, ns *netns.Namespace, dir string) error {
+func (l *Service) ServeRegistry(ctx context.Context, ca *controlplane.Authority, ns *netns.Namespace, dir string) error {
 	token, err := registryToken(dir)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package lab
+package apiserver
 
 import (
 	"bufio"
@@ -16,11 +16,11 @@ import (
 	"packetwalk.dev/internal/base/serve"
 )
 
-// dialFunc opens a connection from inside some network namespace.
-type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+// DialFunc opens a connection from inside some network namespace.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // forward accepts on l and joins each connection to one that dial opens to address, until ctx ends.
-func forward(ctx context.Context, l net.Listener, dial dialFunc, address string) error {
+func forward(ctx context.Context, l net.Listener, dial DialFunc, address string) error {
 	return acceptEach(ctx, l, func(c net.Conn) {
 		up, err := dialBounded(ctx, dial, address)
 		if err != nil {
@@ -32,9 +32,9 @@ func forward(ctx context.Context, l net.Listener, dial dialFunc, address string)
 
 // serveEgress is the API server's way into the cluster: an HTTP CONNECT proxy, as its egress selector expects
 // (k8s.io/apiserver, pkg/server/egressselector). route chooses the namespace that an address is dialled from.
-func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort) dialFunc) error {
+func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort) DialFunc) error {
 	return acceptEach(ctx, l, func(c net.Conn) {
-		_ = c.SetReadDeadline(time.Now().Add(relayPatience))
+		_ = c.SetReadDeadline(time.Now().Add(Patience))
 		bounded := &io.LimitedReader{R: c, N: serve.MaxHeader}
 		r := bufio.NewReader(bounded)
 		req, err := http.ReadRequest(r)
@@ -56,7 +56,7 @@ func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort)
 	})
 }
 
-func connect(ctx context.Context, req *http.Request, route func(netip.AddrPort) dialFunc) (net.Conn, int, error) {
+func connect(ctx context.Context, req *http.Request, route func(netip.AddrPort) DialFunc) (net.Conn, int, error) {
 	if req.Method != http.MethodConnect {
 		return nil, http.StatusMethodNotAllowed, errors.New("only CONNECT")
 	}
@@ -83,11 +83,11 @@ func reply(w io.Writer, status int, message string) error {
 	return resp.Write(w)
 }
 
-// relayPatience is how long a relay waits for a request, and for the other side to accept.
-const relayPatience = 10 * time.Second
+// Patience is how long a relay waits for a request, and for the other side to accept.
+const Patience = 10 * time.Second
 
-func dialBounded(ctx context.Context, dial dialFunc, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, relayPatience)
+func dialBounded(ctx context.Context, dial DialFunc, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	return dial(ctx, "tcp", address)
 }

@@ -1,4 +1,4 @@
-package lab
+package apiserver
 
 import (
 	"bufio"
@@ -84,7 +84,7 @@ func TestEgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	nowhere := netip.MustParseAddrPort("127.0.0.9:9")
-	go serveEgress(t.Context(), l, func(a netip.AddrPort) dialFunc {
+	go serveEgress(t.Context(), l, func(a netip.AddrPort) DialFunc {
 		switch a {
 		case nowhere:
 			return nil

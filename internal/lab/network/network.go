@@ -1,4 +1,6 @@
-package lab
+// Package network is Azure's network as a component of a lab, over the fabric. It also says what of that network keeps a node from the API
+// server.
+package network
 
 import (
 	"context"
@@ -20,17 +22,17 @@ import (
 	"packetwalk.dev/internal/lab/status"
 )
 
-// azure is Azure's side of the lab: the fabric and its network.
-type azure struct {
+// Network is Azure's side of the lab: the fabric and its network.
+type Network struct {
 	*lifecycle.Env
 	*fabric.Fabric
-	cut     *lifecycle.PendingChange
-	planned *cluster.Cluster // what the network was brought to last; a change that failed later is not in cluster
+	Pending *lifecycle.PendingChange
+	Planned *cluster.Cluster // what the network was brought to last; a change that failed later is not in cluster
 }
 
 // Start takes the fabric over or makes it, and brings it to where a change led that was cut off. Where it cannot lead there, nothing of the
 // change was begun, and it is dropped.
-func (a *azure) Start(ctx context.Context) error {
+func (a *Network) Start(ctx context.Context) error {
 	network, err := plan.Network(a.Cluster())
 	if err != nil {
 		return err
@@ -44,43 +46,43 @@ func (a *azure) Start(ctx context.Context) error {
 	if err := a.Fabric.Start(ctx); err != nil {
 		return err
 	}
-	a.planned = a.Cluster()
-	if a.cut.Source == nil {
+	a.Planned = a.Cluster()
+	if a.Pending.Source == nil {
 		return nil
 	}
-	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.cut.From, a.planned) }); err != nil {
+	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.Pending.From, a.Planned) }); err != nil {
 		a.Log.Warn("a change that was cut off is left out", "file", a.Dir.NextClusterFile(), "err", err)
-		a.planned, a.cut.Source = a.cut.From, nil
-		a.SetCluster(a.cut.From)
+		a.Planned, a.Pending.Source = a.Pending.From, nil
+		a.SetCluster(a.Pending.From)
 		return os.Remove(a.Dir.NextClusterFile())
 	}
 	a.Log.Info("a change was cut off; the rest of it is done")
 	return nil
 }
 
-// try says whether the network can become what a cluster says.
-func (a *azure) try(to *cluster.Cluster) error {
-	n := a.network()
-	return errors.Join(plan.Revise(&n, a.planned, to), n.Validate())
+// Check says whether the network can become what a cluster says.
+func (a *Network) Check(to *cluster.Cluster) error {
+	n := a.Current()
+	return errors.Join(plan.Revise(&n, a.Planned, to), n.Validate())
 }
 
-func (a *azure) Change(_ context.Context, c lifecycle.Change) error {
-	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.planned, c.To) }); err != nil {
+func (a *Network) Change(_ context.Context, c lifecycle.Change) error {
+	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.Planned, c.To) }); err != nil {
 		return err
 	}
-	a.planned = c.To
+	a.Planned = c.To
 	c.Progress(lifecycle.Step{Text: "network changed"})
 	return nil
 }
 
-// network is Azure's side as it is now.
-func (a *azure) network() vnet.Network {
+// Current is Azure's side as it is now.
+func (a *Network) Current() vnet.Network {
 	n, _ := a.Snapshot()
 	return n
 }
 
-// attachHost makes an internet host's namespace and wires it to the internet.
-func (a *azure) attachHost(name string) (*netns.Namespace, error) {
+// MakeHost makes an internet host's namespace and wires it to the internet.
+func (a *Network) MakeHost(name string) (*netns.Namespace, error) {
 	ns, _, err := netns.Ensure(a.Dir.NetNS(name))
 	if err != nil {
 		return nil, err
@@ -88,15 +90,15 @@ func (a *azure) attachHost(name string) (*netns.Namespace, error) {
 	return ns, a.AttachHost(name, ns)
 }
 
-func (a *azure) Stop() {
+func (a *Network) Stop() {
 	if err := a.Close(); err != nil {
 		a.Log.Warn("close the fabric", "err", err)
 	}
 }
 
-func (a *azure) Report(s *status.Status) {
+func (a *Network) Report(s *status.Status) {
 	n, health := a.Snapshot()
-	s.Frontends, s.Outbound = frontends(n, health), a.outbound()
+	s.Frontends, s.Outbound = Frontends(n, health), a.outbound()
 	s.Warnings = append(s.Warnings, plan.HalfPeerings(n)...)
 	if err := a.Fabric.Fault(); err != nil {
 		s.Problems = append(s.Problems, "Azure's network does not follow: "+status.OneLine(err))
@@ -104,7 +106,7 @@ func (a *azure) Report(s *status.Status) {
 }
 
 // outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
-func (a *azure) outbound() []status.Outbound {
+func (a *Network) outbound() []status.Outbound {
 	uses, err := a.PortUses()
 	if err != nil {
 		a.Log.Warn("read the use of outbound ports", "err", err)
@@ -124,8 +126,8 @@ func (a *azure) outbound() []status.Outbound {
 	return all
 }
 
-// frontends are the load balancing rules with those of their back ends that are up.
-func frontends(n vnet.Network, h vnet.Health) []status.Frontend {
+// Frontends are the load balancing rules with those of their back ends that are up.
+func Frontends(n vnet.Network, h vnet.Health) []status.Frontend {
 	all := []status.Frontend{}
 	for _, lb := range n.LoadBalancers {
 		for _, rule := range lb.Rules {
@@ -175,8 +177,8 @@ func probedAt(lb vnet.LoadBalancer, probe string, nic vnet.NIC, m vnet.IPConfigR
 	return netip.AddrPortFrom(nic.IPConfigs[c].Address, lb.Probes[p].Port), true
 }
 
-// apiObstacles say what leads a NIC's packets for the API server elsewhere, or denies them: a user-defined route, a security rule.
-func apiObstacles(n vnet.Network, name string) (all []string) {
+// APIObstacles say what leads a NIC's packets for the API server elsewhere, or denies them: a user-defined route, a security rule.
+func APIObstacles(n vnet.Network, name string) (all []string) {
 	nic, ok := n.NIC(name)
 	if !ok {
 		return nil
@@ -188,15 +190,15 @@ func apiObstacles(n vnet.Network, name string) (all []string) {
 	if i := len(decisions) - 1; i >= 0 && !decisions[i].Allowed() {
 		all = append(all, fmt.Sprintf("%s its packets for the API server %s", decisions[i], server))
 	}
-	if route, _ := apiRoute(n, nic); route != "" {
+	if route, _ := APIRoute(n, nic); route != "" {
 		all = append(all, route)
 	}
 	return all
 }
 
-// apiRoute returns in words the user-defined route that leads a NIC's packets for the API server to another next hop than the internet, ""
+// APIRoute returns in words the user-defined route that leads a NIC's packets for the API server to another next hop than the internet, ""
 // for none. isCut reports that they end there: nothing at the next hop forwards them.
-func apiRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
+func APIRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
 	server := netip.AddrPortFrom(vnet.APIServerAddress, controlplane.Port)
 	subnet, _ := n.Subnet(nic.VNet, nic.Subnet)
 	var by vnet.EffectiveRoute
@@ -220,3 +222,7 @@ func apiRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
 
 // ephemeralPort stands for the source port of a kubelet's connection, which the kernel chooses.
 const ephemeralPort = 32768
+
+func (a *Network) Namespaces() []*netns.Namespace {
+	return []*netns.Namespace{a.Namespace(), a.Internet()}
+}
