@@ -307,7 +307,7 @@ func (c *command) ownFlags(f *pflag.FlagSet) {
 		func(s string) error { return families(&c.Families, s) })
 	f.StringVar(&c.IPTablesVariant, "iptables-variant", "",
 		"which of iptables' programs to run: nft, legacy, or detect, the one that the node's kubelet has (default: iptables-save and so on)")
-	f.StringVar(&c.Rules, "proxy-rules", c.Rules, "the rule set of a Kubernetes version: "+strings.Join(iptables.Ages(), ", ")+" (1.35)")
+	f.StringVar(&c.Rules, "proxy-rules", c.Rules, "the rule set of a Kubernetes version: "+strings.Join(iptables.RuleSetVersions(), ", ")+" (1.35)")
 	f.BoolVar(&c.WatchKernel, "watch-rules", c.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
 }
 

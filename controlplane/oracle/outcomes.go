@@ -68,7 +68,7 @@ func (n *node) outcomes(p *probe) (outcomes, error) {
 }
 
 // chance is the probability of choices; isNew is false where one says that the client has been there.
-func chance(choices []walk.Chosen) (odds float64, isNew bool, err error) {
+func chance(choices []walk.Decision) (odds float64, isNew bool, err error) {
 	odds = 1
 	for i := range choices {
 		c := &choices[i]

@@ -19,8 +19,8 @@ import (
 // atOnce is how many hosts Take has in memory. Of a node with 10,000 services each takes some 50 MB.
 const atOnce = 8
 
-// Taken is what a capture got.
-type Taken struct {
+// Summary is what a capture got.
+type Summary struct {
 	Head
 	Hosts int
 	// Failed are the texts that could not be had, as the tools told why, and of how many hosts.
@@ -32,7 +32,7 @@ type Taken struct {
 // Take writes a capture of hosts, all that there are where none is named, with the Kubernetes objects: each as it comes, so that few are in
 // memory. The head's Tools are the origin's; to its Notes come hosts that went away meanwhile and objects that cannot be had. A named host
 // that there is none of, or that cannot be had, is an error. What was written before an error is no capture.
-func Take(ctx context.Context, o Origin, out io.Writer, h Head, hosts ...string) (*Taken, error) {
+func Take(ctx context.Context, o Origin, out io.Writer, h Head, hosts ...string) (*Summary, error) {
 	there := slices.Sorted(maps.Keys(o.Hosts))
 	named := len(hosts) > 0
 	if !named {
@@ -47,7 +47,7 @@ func Take(ctx context.Context, o Origin, out io.Writer, h Head, hosts ...string)
 	if err != nil {
 		return nil, err
 	}
-	t := &taking{origin: o, out: w, named: named, Taken: Taken{Head: h, Failed: map[string]int{}, Nothing: true}}
+	t := &captureRun{origin: o, out: w, named: named, Summary: Summary{Head: h, Failed: map[string]int{}, Nothing: true}}
 	if err := cmp.Or(t.all(ctx, slices.Compact(slices.Sorted(slices.Values(hosts)))), ctx.Err()); err != nil {
 		return nil, err
 	}
@@ -57,21 +57,21 @@ func Take(ctx context.Context, o Origin, out io.Writer, h Head, hosts ...string)
 	if o.Tools != nil {
 		t.Tools = o.Tools()
 	}
-	return &t.Taken, w.Close(t.Tools, t.Notes)
+	return &t.Summary, w.Close(t.Tools, t.Notes)
 }
 
-// taking is a capture that is being taken.
-type taking struct {
+// captureRun is a capture that is being taken.
+type captureRun struct {
 	origin Origin
 	out    *Writer
 	named  bool
 
 	mu sync.Mutex
-	Taken
+	Summary
 	gone map[string]error // hosts that could not be had
 }
 
-func (t *taking) all(ctx context.Context, hosts []string) error {
+func (t *captureRun) all(ctx context.Context, hosts []string) error {
 	t.gone = map[string]error{}
 	var listsErr error
 	lists, ctx := errgroup.WithContext(ctx)
@@ -108,7 +108,7 @@ func (t *taking) all(ctx context.Context, hosts []string) error {
 	return nil
 }
 
-func (t *taking) host(name string) error {
+func (t *captureRun) host(name string) error {
 	raw, err := t.origin.Fetch(name)
 	if err != nil {
 		if t.named {

@@ -23,9 +23,9 @@ import (
 
 const worldA = "testdata/world-a.pwcap.tar.gz"
 
-func small() *capturetest.Held {
+func small() *capturetest.Content {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return &capturetest.Held{
+	return &capturetest.Content{
 		Head: capture.Head{Packetwalk: "v1", Taken: at, Tools: map[string]string{"ip": "iproute2-6.1.0"}, Notes: []string{"one note"}},
 		Hosts: []*capture.Raw{{
 			Name: "node/n1", Taken: at, Kernel: "6.1.0", Machine: "n1", NetNS: 4026531840,

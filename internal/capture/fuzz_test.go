@@ -40,13 +40,13 @@ var shortDumps = map[string][]string{
 		`{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"prefix":{"addr":"10.0.0.0","len":8}}}},{"accept":null}]}}]}`},
 }
 
-func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
+func redacted(t testing.TB, c *capturetest.Content) *capturetest.Content {
 	t.Helper()
 	_, o, _, err := redact.Capture(c.Head, c.Origin(), writers.Book(&snapshot.Objects{}), []byte("a key of the fuzz tests"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &capturetest.Held{}
+	r := &capturetest.Content{}
 	for _, name := range slices.Sorted(maps.Keys(o.Hosts)) {
 		raw, err := o.Fetch(name)
 		if err != nil {

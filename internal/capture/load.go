@@ -180,7 +180,7 @@ func loadIPsec(l *Loader, text []byte) error {
 
 // loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
-	var all []Attached
+	var all []Attachment
 	if err := json.Unmarshal(text, &all); err != nil {
 		return err
 	}

@@ -177,8 +177,8 @@ var SysctlFiles = []string{
 	"net/netfilter/nf_log/*",
 }
 
-// Attached is what gets the packets of a link beside rules, and may do anything with them: a program at tc.
-type Attached struct {
+// Attachment is what gets the packets of a link beside rules, and may do anything with them: a program at tc.
+type Attachment struct {
 	Link string `json:"link"`
 	Out  bool   `json:"out,omitempty"` // that leave by it; else those that come in
 	What string `json:"what"`          // "a filter of tc (bpf)"

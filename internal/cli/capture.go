@@ -168,7 +168,7 @@ func takeCapture(
 		say, out.to, commit, spool = s.Out, f, f.Commit, filepath.Dir(path)
 	}
 	head := capture.Head{Packetwalk: Version, Taken: time.Now()}
-	var taken *capture.Taken
+	var taken *capture.Summary
 	var err error
 	if redacted {
 		taken, err = takeRedacted(ctx, origin, out, head, spool, save, hosts)
@@ -192,7 +192,7 @@ func takeCapture(
 // takeRedacted takes a capture into a temporary file in a folder, and redacts that.
 func takeRedacted(
 	ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, save func(*redact.Originals) error, hosts []string,
-) (*capture.Taken, error) {
+) (*capture.Summary, error) {
 	plain, err := tempfile.Create(dir)
 	if err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func tellCapture(w io.Writer, t *capture.Taken, path string, size int64) {
+func tellCapture(w io.Writer, t *capture.Summary, path string, size int64) {
 	redacted := ""
 	if t.Redacted {
 		redacted = ", redacted"

@@ -215,7 +215,7 @@ func undecided(result *walk.Result) bool {
 	unknown := func(e *walk.End) bool { return e != nil && e.Kind == walk.Undecided }
 	several := len(result.Outcomes) > 1
 	return slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
-		return unknown(&o.End) || unknown(o.BackEnd) || several && slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool {
+		return unknown(&o.End) || unknown(o.BackEnd) || several && slices.ContainsFunc(o.Choices, func(c walk.Decision) bool {
 			return c.Kind == netfilter.Unknown
 		})
 	})

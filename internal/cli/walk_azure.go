@@ -67,7 +67,7 @@ func isInAzure(name string) bool {
 
 // assumedInterfaces returns an assumption for each host whose interface in Azure only its address tells.
 func assumedInterfaces(source snapshot.Source, hosts []string) (assumed []walk.Assumption) {
-	extended, ok := source.(*armview.Extended)
+	extended, ok := source.(*armview.AzureSource)
 	if !ok {
 		return nil
 	}

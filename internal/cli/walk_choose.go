@@ -59,7 +59,7 @@ func fits(o *walk.Outcome, word string, objects *snapshot.Objects) bool {
 	if slices.ContainsFunc(o.There, func(s walk.Step) bool { return hostFits(s.Host, word) }) {
 		return true
 	}
-	return slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool {
+	return slices.ContainsFunc(o.Choices, func(c walk.Decision) bool {
 		return c.Answer < len(c.Options) && c.Options[c.Answer].Label == word
 	})
 }

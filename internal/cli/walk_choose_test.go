@@ -19,7 +19,7 @@ func TestChoose(t *testing.T) {
 		p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Destination: a.Addr(), DestinationPort: packet.Exactly(a.Port())}}
 		return walk.Outcome{
 			There: []walk.Step{{Host: node}}, End: walk.End{Kind: walk.Delivered, Host: "pod/default/p" + to, Packet: p},
-			Choices: []walk.Chosen{{Choice: netfilter.Choice{Options: []netfilter.Option{{Label: label}}}}},
+			Choices: []walk.Decision{{Choice: netfilter.Choice{Options: []netfilter.Option{{Label: label}}}}},
 		}
 	}
 	all := []walk.Outcome{
@@ -69,7 +69,7 @@ func TestUndecided(t *testing.T) {
 	reply := ends(walk.Delivered)
 	reply.Outcomes[0].BackEnd = &walk.End{Kind: walk.Undecided}
 	chosen := ends(walk.Delivered)
-	chosen.Outcomes[0].Choices = []walk.Chosen{{Choice: netfilter.Choice{Kind: netfilter.Unknown}}}
+	chosen.Outcomes[0].Choices = []walk.Decision{{Choice: netfilter.Choice{Kind: netfilter.Unknown}}}
 	open := ends(walk.Delivered, walk.Delivered)
 	open.Outcomes[1].Choices = chosen.Outcomes[0].Choices
 	for i, test := range []struct {

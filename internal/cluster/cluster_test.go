@@ -26,13 +26,13 @@ import (
 // request is what an authorizer is asked about one request.
 type request struct{ verb, group, resource, namespace, name string }
 
-// asked collects requests, of a fake client and of an API server.
-type asked struct {
+// requestRecorder collects requests, of a fake client and of an API server.
+type requestRecorder struct {
 	mu  sync.Mutex
 	all []request
 }
 
-func (a *asked) add(r request) {
+func (a *requestRecorder) add(r request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !slices.Contains(a.all, r) {
@@ -41,7 +41,7 @@ func (a *asked) add(r request) {
 }
 
 // ofClient takes a fake client's.
-func (a *asked) ofClient(client *fake.Clientset) {
+func (a *requestRecorder) ofClient(client *fake.Clientset) {
 	for _, action := range client.Actions() {
 		r := request{action.GetVerb(), action.GetResource().Group, action.GetResource().Resource, action.GetNamespace(), ""}
 		if named, ok := action.(interface{ GetName() string }); ok { // get and delete
@@ -56,7 +56,7 @@ func (a *asked) ofClient(client *fake.Clientset) {
 
 // ServeHTTP is an API server that has no objects and upgrades no connection. Paths are read as kube-apiserver does: /api/v1 or
 // /apis/GROUP/VERSION, then [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]]. Of exec, GET is the verb get, POST create.
-func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *requestRecorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	var q request
 	if parts[0] == "apis" {
@@ -116,7 +116,7 @@ func allowed(roles []runtime.Object, r request) bool {
 }
 
 // whole drives a run through all that it asks of an API server.
-func whole(t *testing.T, a *asked) {
+func whole(t *testing.T, a *requestRecorder) {
 	server := httptest.NewServer(a)
 	defer server.Close()
 	config := &rest.Config{Host: server.URL}
@@ -163,7 +163,7 @@ func whole(t *testing.T, a *asked) {
 
 // TestRights: the rights that are printed are what a run needs in the namespace that comes with them, and no more.
 func TestRights(t *testing.T) {
-	var a asked
+	var a requestRecorder
 	whole(t, &a)
 	roles := Rights()
 	for _, r := range a.all {

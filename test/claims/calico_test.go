@@ -78,15 +78,15 @@ func (c *calico) logged(t *testing.T, server, path string) string {
 	return source
 }
 
-// held is a connection from the pod to a server that stays open.
-type held struct {
+// heldConnection is a connection from the pod to a server that stays open.
+type heldConnection struct {
 	*calico
 	server, source string
 	in             io.Writer
 	out            *bufio.Reader
 }
 
-func (c *calico) hold(t *testing.T, server string) *held {
+func (c *calico) hold(t *testing.T, server string) *heldConnection {
 	t.Helper()
 	// Each line of input is a path; the answer to a HEAD ends with an empty line.
 	script := `exec 3<>/dev/tcp/` + calicoServers[server] + `/80
@@ -97,13 +97,13 @@ while read -r path; do
 	echo "$status"
 done`
 	in, out, _ := c.Talk(t, "pod/default/ubuntu", script)
-	h := &held{calico: c, server: server, in: in, out: out}
+	h := &heldConnection{calico: c, server: server, in: in, out: out}
 	h.source = h.ask(t)
 	return h
 }
 
 // ask sends a request over the connection and gives the source that the server logged.
-func (h *held) ask(t *testing.T) string {
+func (h *heldConnection) ask(t *testing.T) string {
 	t.Helper()
 	path := h.path()
 	if _, err := fmt.Fprintln(h.in, path); err != nil {
@@ -117,7 +117,7 @@ func (h *held) ask(t *testing.T) string {
 }
 
 // goesOn: the connection is not cut, and its source stays what it was.
-func (h *held) goesOn(t *testing.T) {
+func (h *heldConnection) goesOn(t *testing.T) {
 	t.Helper()
 	if got := h.ask(t); got != h.source {
 		t.Errorf("%s sees %s over a connection that began as %s", h.server, got, h.source)
@@ -270,7 +270,7 @@ func TestC9(t *testing.T) {
 	if before.source != c.nodeIP {
 		t.Errorf("server-b sees %s, want %s", before.source, c.nodeIP)
 	}
-	var during *held
+	var during *heldConnection
 	c.withOtherVNet(t, func() {
 		c.expectSeen(t, "server-b", c.pod.Status.PodIP)
 		c.expectSeen(t, "server-a", c.pod.Status.PodIP)

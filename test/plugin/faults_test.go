@@ -46,15 +46,15 @@ func noServer(t *testing.T, p *plugin) {
 		append(toTwo, "--kubeconfig", p.file(t, "elsewhere", elsewhere))...)
 }
 
-// running is a run of the plugin that has come to some place.
-type running struct {
+// pluginRun is a run of the plugin that has come to some place.
+type pluginRun struct {
 	*exec.Cmd
 	out, err bytes.Buffer
 	release  func() // what it waits for
 }
 
 // end waits for its end.
-func (r *running) end(t *testing.T) said {
+func (r *pluginRun) end(t *testing.T) runOutput {
 	t.Helper()
 	if r.release != nil {
 		r.release()
@@ -62,14 +62,14 @@ func (r *running) end(t *testing.T) said {
 	if err := r.Wait(); r.ProcessState == nil {
 		t.Fatal(err)
 	}
-	return said{r.out.String(), r.err.String(), r.ProcessState.ExitCode()}
+	return runOutput{r.out.String(), r.err.String(), r.ProcessState.ExitCode()}
 }
 
-func (p *plugin) start(t *testing.T, args ...string) *running {
+func (p *plugin) start(t *testing.T, args ...string) *pluginRun {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	r := &running{Cmd: p.command(ctx, args...)}
+	r := &pluginRun{Cmd: p.command(ctx, args...)}
 	r.Stdout, r.Stderr = &r.out, &r.err
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func (p *plugin) start(t *testing.T, args ...string) *running {
 
 // half is a walk --live that has read the nodes and has not sent the packet: it cannot say that it is about to, since nobody reads that
 // until it is released.
-func (p *plugin) half(t *testing.T) *running {
+func (p *plugin) half(t *testing.T) *pluginRun {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -102,7 +102,7 @@ func (p *plugin) half(t *testing.T) *running {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	half := &running{Cmd: p.command(ctx, append(toTwo, "--live")...)}
+	half := &pluginRun{Cmd: p.command(ctx, append(toTwo, "--live")...)}
 	half.Stdout, half.Stderr = &half.out, w
 	if err := errors.Join(half.Start(), w.Close()); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func (p *plugin) interruptWhen(t *testing.T, when string, come func() bool) {
 	p.interrupt(t, r, when)
 }
 
-func (p *plugin) interrupt(t *testing.T, r *running, when string) {
+func (p *plugin) interrupt(t *testing.T, r *pluginRun, when string) {
 	t.Helper()
 	if err := r.Process.Signal(os.Interrupt); err != nil {
 		t.Fatalf("%s: %v", when, err)

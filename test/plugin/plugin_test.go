@@ -174,8 +174,8 @@ func (p *plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said is what one run of the plugin gave.
-type said struct {
+// runOutput is what one run of the plugin gave.
+type runOutput struct {
 	out, err string
 	status   int
 }
@@ -184,14 +184,14 @@ type said struct {
 const limit = 30 * time.Second
 
 // try runs the plugin.
-func (p *plugin) try(args ...string) (said, error) {
+func (p *plugin) try(args ...string) (runOutput, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := p.command(ctx, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
-	s := said{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	s := runOutput{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 	var status *exec.ExitError
 	if errors.As(err, &status) && ctx.Err() == nil {
 		err = nil
@@ -200,7 +200,7 @@ func (p *plugin) try(args ...string) (said, error) {
 }
 
 // run is try for a status.
-func (p *plugin) run(t *testing.T, status int, args ...string) said {
+func (p *plugin) run(t *testing.T, status int, args ...string) runOutput {
 	t.Helper()
 	s, err := p.try(args...)
 	if err != nil || s.status != status {
@@ -216,7 +216,7 @@ func (p *plugin) refused(t *testing.T, line string, args ...string) {
 }
 
 // oneLine: all that was said is one line that matches.
-func oneLine(t *testing.T, s said, line string) {
+func oneLine(t *testing.T, s runOutput, line string) {
 	t.Helper()
 	t.Logf("%s", s.err)
 	if s.out != "" || strings.Count(s.err, "\n") != 1 || !regexp.MustCompile(`^packetwalk: .*`+line).MatchString(s.err) {
@@ -354,9 +354,9 @@ func walks(t *testing.T, p *plugin) {
 
 // captures: of one node and of all, for their owner alone, to walk through; what is half of one is refused.
 func captures(t *testing.T, p *plugin) {
-	walk := func(file, from string) said {
+	walk := func(file, from string) runOutput {
 		t.Helper()
-		var s said
+		var s runOutput
 		cmd := p.Command("walk", "--snapshot", file, "--from", from, "--to", outside)
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
@@ -416,7 +416,7 @@ func dryRun(t *testing.T, p *plugin) {
 
 // twoUsers walk at the same time, and neither takes away what the other one needs.
 func twoUsers(t *testing.T, p *plugin) {
-	results := make(chan said)
+	results := make(chan runOutput)
 	for range 2 {
 		go func() {
 			s, err := p.try("walk", "--live", "--from", "pod/one", "--to", "pod/two:80")

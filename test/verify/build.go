@@ -28,8 +28,8 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// built is a world that runs in the kernel.
-type built struct {
+// builtWorld is a world that runs in the kernel.
+type builtWorld struct {
 	dir     string
 	spaces  map[string]*netns.Namespace
 	dumper  dump.Dumper
@@ -59,8 +59,8 @@ func (e *worldError) Error() string {
 func (e *worldError) Unwrap() error { return e.err }
 
 // build makes the world in namespaces that are mounted in a new directory below dir.
-func build(ctx context.Context, dir string, w *World) (b *built, err error) {
-	b = &built{spaces: map[string]*netns.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}, sent: map[string]bool{}}
+func build(ctx context.Context, dir string, w *World) (b *builtWorld, err error) {
+	b = &builtWorld{spaces: map[string]*netns.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}, sent: map[string]bool{}}
 	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func build(ctx context.Context, dir string, w *World) (b *built, err error) {
 	return b, nil
 }
 
-func (b *built) fill(ctx context.Context, w *World) error {
+func (b *builtWorld) fill(ctx context.Context, w *World) error {
 	for _, ns := range b.spaces {
 		if err := ns.SetSysctls(quiet...); err != nil {
 			return err
@@ -153,7 +153,7 @@ var quiet = []netns.Sysctl{
 }
 
 // wire makes a veth pair. Its addresses are those of its place in the list.
-func (b *built) wire(i int, line string) error {
+func (b *builtWorld) wire(i int, line string) error {
 	e, err := wireEnds(line)
 	if err != nil {
 		return &worldError{"wire", err}
@@ -167,7 +167,7 @@ func (b *built) wire(i int, line string) error {
 	return nil
 }
 
-func (b *built) apply(ctx context.Context, h *Host) error {
+func (b *builtWorld) apply(ctx context.Context, h *Host) error {
 	ns := b.spaces[h.Name]
 	for _, f := range files {
 		lines := *h.lines(f)
@@ -232,7 +232,7 @@ func restore(ns *netns.Namespace, file, text string) error {
 }
 
 // listen opens sockets that answer: TCP by accepting, UDP by sending back the complement of what came.
-func (b *built) listen(ctx context.Context, ns *netns.Namespace, lines []string) error {
+func (b *builtWorld) listen(ctx context.Context, ns *netns.Namespace, lines []string) error {
 	for _, l := range lines {
 		network, address, _ := strings.Cut(l, " ")
 		if network == "udp" {
@@ -254,13 +254,13 @@ func (b *built) listen(ctx context.Context, ns *netns.Namespace, lines []string)
 	return nil
 }
 
-func (b *built) keep(c interface{ Close() error }) {
+func (b *builtWorld) keep(c interface{ Close() error }) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sockets = append(b.sockets, c)
 }
 
-func (b *built) echo(c net.PacketConn) {
+func (b *builtWorld) echo(c net.PacketConn) {
 	buf := make([]byte, 2048)
 	for {
 		n, from, err := c.ReadFrom(buf)
@@ -287,14 +287,14 @@ func (b *built) echo(c net.PacketConn) {
 }
 
 // isAnswer tells whether a program of this world has sent the payload.
-func (b *built) isAnswer(payload []byte) bool {
+func (b *builtWorld) isAnswer(payload []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sent[string(payload)]
 }
 
 // accept keeps connections open to the end of the world, so that conntrack keeps them, too.
-func (b *built) accept(s net.Listener) {
+func (b *builtWorld) accept(s net.Listener) {
 	for {
 		c, err := s.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -308,7 +308,7 @@ func (b *built) accept(s net.Listener) {
 
 // settled waits until the kernel has noticed that both ends of every wire are up, and takes packets for all its addresses: an IPv6 address
 // has its local route when a worker of the kernel has come to it (addrconf_dad_work), though nothing looks for its duplicates.
-func (b *built) settled(ctx context.Context) error {
+func (b *builtWorld) settled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for name, ns := range b.spaces {
@@ -373,7 +373,7 @@ func unsettled(ns *netns.Namespace) (string, error) {
 }
 
 // close takes everything away.
-func (b *built) close() error {
+func (b *builtWorld) close() error {
 	b.mu.Lock()
 	sockets := b.sockets
 	b.mu.Unlock()
@@ -393,7 +393,7 @@ func (b *built) close() error {
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
 
-func (b *built) place(host string) (proof.Place, error) {
+func (b *builtWorld) place(host string) (proof.Place, error) {
 	if ns, ok := b.spaces[host]; ok {
 		return local.Place(ns), nil
 	}
@@ -404,7 +404,7 @@ func (b *built) place(host string) (proof.Place, error) {
 var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows}
 
 // source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
-func (b *built) source(ctx context.Context) snapshot.Source {
+func (b *builtWorld) source(ctx context.Context) snapshot.Source {
 	origin := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
 	for name, ns := range b.spaces {
 		origin.Hosts[name] = capture.NetNS{Inode: ns.Inode()}
@@ -412,7 +412,7 @@ func (b *built) source(ctx context.Context) snapshot.Source {
 	return capture.NewSource(origin)
 }
 
-func (b *built) dump(ctx context.Context, name string) (*capture.Raw, error) {
+func (b *builtWorld) dump(ctx context.Context, name string) (*capture.Raw, error) {
 	b.mu.Lock()
 	before := b.dumps[name]
 	b.mu.Unlock()
@@ -441,7 +441,7 @@ func (b *built) dump(ctx context.Context, name string) (*capture.Raw, error) {
 }
 
 // tampered is a dump as a test wants the model to have it.
-func (b *built) tampered(raw *capture.Raw) *capture.Raw {
+func (b *builtWorld) tampered(raw *capture.Raw) *capture.Raw {
 	if b.tamper == nil {
 		return raw
 	}

@@ -40,7 +40,7 @@ const (
 )
 
 // asking tells whether a neighbour is asked for anywhere in the world.
-func (b *built) asking() (bool, error) {
+func (b *builtWorld) asking() (bool, error) {
 	for _, ns := range b.spaces {
 		h, err := ns.Handle()
 		if err != nil {
@@ -58,7 +58,7 @@ func (b *built) asking() (bool, error) {
 }
 
 // flows sends the first packets of many flows from one host, and returns the connections that another one makes meanwhile.
-func (b *built) flows(ctx context.Context, from string, p *packet.Packet, at string) ([]netns.Flow, error) {
+func (b *builtWorld) flows(ctx context.Context, from string, p *packet.Packet, at string) ([]netns.Flow, error) {
 	events, done, err := newFlows(b.spaces[at])
 	if err != nil {
 		return nil, err

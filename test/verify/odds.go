@@ -24,9 +24,9 @@ const (
 	fewestPorts = 20000
 )
 
-// made is a connection as one host made it, by what does not differ from one flow of an experiment to another: the way that the flow
-// took. The zero value is of flows that the host made no connection for.
-type made struct {
+// connectionResult is a connection as one host made it, by what does not differ from one flow of an experiment to another: the way that the
+// flow took. The zero value is of flows that the host made no connection for.
+type connectionResult struct {
 	source, destination netip.Addr // of answers
 	port                packet.Port
 	mark                uint32
@@ -37,7 +37,7 @@ type Odds struct {
 	host, at  string // the sender, and where ways are told apart
 	packet    packet.Packet
 	originals []packet.Tuple // of the flows at that host; source ports do not count
-	ways      map[made]float64
+	ways      map[connectionResult]float64
 }
 
 // oddsOf looks for an experiment: a packet of the world on whose way there are random choices, and no others, that lead to connections that
@@ -102,7 +102,7 @@ func withoutOdds(o walk.Outcome) bool {
 	}
 	unresolved := o.End.Kind == walk.Dropped && o.End.Reject == "icmp-host-unreachable"
 	return unresolved || o.Probability == nil ||
-		slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
+		slices.ContainsFunc(o.Choices, func(c walk.Decision) bool { return c.Kind != netfilter.Random })
 }
 
 func remembers(s netfilter.Statement) bool {
@@ -123,7 +123,7 @@ func oddsOfResult(result *walk.Result) *Odds {
 	}
 	var best *Odds
 	for _, host := range slices.Sorted(maps.Keys(hosts)) {
-		o := &Odds{host: result.Request.Host, at: host, packet: result.Request.Packet, ways: map[made]float64{}}
+		o := &Odds{host: result.Request.Host, at: host, packet: result.Request.Packet, ways: map[connectionResult]float64{}}
 		for i := range result.Outcomes {
 			way, original, ok := wayOf(&result.Outcomes[i], host)
 			if !ok {
@@ -144,7 +144,7 @@ func oddsOfResult(result *walk.Result) *Odds {
 
 // wayOf is the connection that a host makes of a packet; ok is false where it makes more than one, or one that other flows could be in
 // the way of, or that was there before.
-func wayOf(o *walk.Outcome, host string) (way made, original packet.Tuple, ok bool) {
+func wayOf(o *walk.Outcome, host string) (way connectionResult, original packet.Tuple, ok bool) {
 	var flow *packet.Flow
 	for i := range o.There {
 		s := &o.There[i]
@@ -162,11 +162,11 @@ func wayOf(o *walk.Outcome, host string) (way made, original packet.Tuple, ok bo
 		}
 	}
 	if flow == nil { // an error for the reset, should that be rejected, would make the connection after all (nf_conntrack_attach)
-		return made{}, original, o.End.Host != host || o.End.Reject != "tcp-reset"
+		return connectionResult{}, original, o.End.Host != host || o.End.Reject != "tcp-reset"
 	}
 	original = flow.Original
 	original.SourcePort = packet.Port{}
-	return made{flow.Reply.Source, flow.Reply.Destination, flow.Reply.SourcePort, flow.Mark}, original, true
+	return connectionResult{flow.Reply.Source, flow.Reply.Destination, flow.Reply.SourcePort, flow.Mark}, original, true
 }
 
 // few tells of a port out of a range that the flows of an experiment would use up.
@@ -176,17 +176,17 @@ func few(p packet.Port) bool {
 }
 
 // test makes the experiment: text says what was expected and observed, p how probable that is.
-func (o *Odds) test(ctx context.Context, b *built) (p float64, text string, err error) {
+func (o *Odds) test(ctx context.Context, b *builtWorld) (p float64, text string, err error) {
 	seen, err := b.flows(ctx, o.host, &o.packet, o.at)
 	if err != nil {
 		return 0, "", err
 	}
-	counted, total := map[made]float64{}, 0.0
+	counted, total := map[connectionResult]float64{}, 0.0
 	for _, f := range seen {
 		if !o.ofExperiment(&f) {
 			continue
 		}
-		way := made{f.ReplySource.Addr(), f.ReplyDestination.Addr(), packet.Exactly(f.ReplySource.Port()), f.Mark}
+		way := connectionResult{f.ReplySource.Addr(), f.ReplyDestination.Addr(), packet.Exactly(f.ReplySource.Port()), f.Mark}
 		for w := range o.ways {
 			if w.has(&way) {
 				way = w
@@ -195,7 +195,7 @@ func (o *Odds) test(ctx context.Context, b *built) (p float64, text string, err 
 		counted[way]++
 		total++
 	}
-	counted[made{}] = oddsFlows - total
+	counted[connectionResult{}] = oddsFlows - total
 	for w := range o.ways {
 		counted[w] += 0 // also what was never observed
 	}
@@ -220,14 +220,14 @@ func (o *Odds) ofExperiment(f *netns.Flow) bool {
 }
 
 // has tells whether a connection is one of those that went this way.
-func (m *made) has(real *made) bool {
+func (m *connectionResult) has(real *connectionResult) bool {
 	low, high := m.port.Span()
 	return m.source == real.source && m.destination == real.destination && m.mark == real.mark &&
 		low <= real.port.Number && real.port.Number <= high
 }
 
-func (m made) String() string {
-	if m == (made{}) {
+func (m connectionResult) String() string {
+	if m == (connectionResult{}) {
 		return "no connection"
 	}
 	return fmt.Sprintf("answered by %s:%s to %s, mark %#x", m.source, m.port, m.destination, m.mark)

@@ -112,7 +112,7 @@ func run(ctx context.Context, dir string, w *World, tamper func(string) string) 
 const packetTimeout = 3 * time.Minute
 
 // send predicts, sends and compares one packet. The error is that of a packet that cannot be read, or of an ended ctx.
-func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *Failure, error) {
+func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fate, *Failure, error) {
 	host, p, err := parsePacket(line)
 	if err != nil {
 		return "", nil, err
@@ -225,7 +225,7 @@ func differs(report *proof.Report) *Failure {
 // open tells whether a rule that the model does not understand is on one of the ways.
 func open(predicted *walk.Result) bool {
 	return slices.ContainsFunc(predicted.Outcomes, func(o walk.Outcome) bool {
-		asks := func(c walk.Chosen) bool { return c.Kind == netfilter.Unknown && beyond(c.Rule) }
+		asks := func(c walk.Decision) bool { return c.Kind == netfilter.Unknown && beyond(c.Rule) }
 		return notUnderstood(&o) || slices.ContainsFunc(o.Choices, asks)
 	})
 }

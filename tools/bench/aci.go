@@ -20,7 +20,7 @@ spec:
 
 // benchACI measures, on one lab, from the beginning of kubectl apply of a pod to its container group being Ready, as the API tells it.
 func benchACI(n int) error {
-	return onPods("aci", virtualNode, n, "target: kubectl apply to Ready 2 s", func(l *lab, t *table, i int, seen <-chan podSeen) error {
+	return onPods("aci", virtualNode, n, "target: kubectl apply to Ready 2 s", func(l *lab, t *table, i int, seen <-chan podSighting) error {
 		name := fmt.Sprintf("group-%d", i)
 		begin := time.Now()
 		if err := l.apply(groupPod(name)); err != nil {
@@ -35,7 +35,7 @@ func benchACI(n int) error {
 }
 
 // groupTimes waits until a pod is Ready and adds the times that it took.
-func groupTimes(t *table, name string, begin time.Time, seen <-chan podSeen) error {
+func groupTimes(t *table, name string, begin time.Time, seen <-chan podSighting) error {
 	first, err := firstSeen(name, seen)
 	if err != nil {
 		return err

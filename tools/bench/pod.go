@@ -17,13 +17,13 @@ const imageSize = 50_000_000
 // benchPod measures, on one lab of one node, from a pod's creation in the API to Ready: of an image that was just loaded, and of it again.
 func benchPod(n int) error {
 	return onPods("pod", ofRuntime(1, 110), n, "target of one more pod: 1.2 s",
-		func(l *lab, t *table, i int, seen <-chan podSeen) error {
+		func(l *lab, t *table, i int, seen <-chan podSighting) error {
 			return l.podTimes(t, fmt.Sprintf("bench-%d:v%d", os.Getpid(), i), seen)
 		})
 }
 
 // onPods makes a lab, measures n times what becomes of its pods, and prints that.
-func onPods(name, config string, n int, targets string, measure func(l *lab, t *table, i int, seen <-chan podSeen) error) (err error) {
+func onPods(name, config string, n int, targets string, measure func(l *lab, t *table, i int, seen <-chan podSighting) error) (err error) {
 	l, err := makeLab(name, config)
 	defer l.end(&err)
 	if err != nil {
@@ -46,7 +46,7 @@ func onPods(name, config string, n int, targets string, measure func(l *lab, t *
 }
 
 // podTimes makes an image, and two pods of it, one after the other.
-func (l *lab) podTimes(t *table, image string, seen <-chan podSeen) (err error) {
+func (l *lab) podTimes(t *table, image string, seen <-chan podSighting) (err error) {
 	begin := time.Now()
 	if err := l.makeImage(image); err != nil {
 		return err
@@ -109,20 +109,20 @@ func wait([]string) error {
 	return nil
 }
 
-// podSeen is a pod as it was first seen in a stage.
-type podSeen struct {
+// podSighting is a pod as it was first seen in a stage.
+type podSighting struct {
 	name, stage string
 	at          time.Time
 }
 
 // seePods tells of pods of the namespace default that are created, scheduled and Ready, until it is stopped.
-func (l *lab) seePods() (seen <-chan podSeen, stop func(), err error) {
+func (l *lab) seePods() (seen <-chan podSighting, stop func(), err error) {
 	api, err := l.api()
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	all := make(chan podSeen, 1000)
+	all := make(chan podSighting, 1000)
 	if err := api.watch(ctx, "/api/v1/namespaces/default/pods", func(r io.Reader) { readPods(r, all) }); err != nil {
 		cancel()
 		return nil, nil, err
@@ -130,7 +130,7 @@ func (l *lab) seePods() (seen <-chan podSeen, stop func(), err error) {
 	return all, cancel, nil
 }
 
-func readPods(r io.Reader, seen chan<- podSeen) {
+func readPods(r io.Reader, seen chan<- podSighting) {
 	for d := json.NewDecoder(r); ; {
 		var e struct{ Object object }
 		if d.Decode(&e) != nil {
@@ -140,7 +140,7 @@ func readPods(r io.Reader, seen chan<- podSeen) {
 		for stage, is := range map[string]bool{"created": true, "scheduled": o.Spec.NodeName != "", "Ready": o.is("Ready")} {
 			if is {
 				select {
-				case seen <- podSeen{o.Metadata.Name, stage, time.Now()}:
+				case seen <- podSighting{o.Metadata.Name, stage, time.Now()}:
 				default: // nobody reads any more
 				}
 			}
@@ -149,7 +149,7 @@ func readPods(r io.Reader, seen chan<- podSeen) {
 }
 
 // firstSeen waits until a pod is Ready, and gives the time of each stage.
-func firstSeen(name string, seen <-chan podSeen) (map[string]time.Time, error) {
+func firstSeen(name string, seen <-chan podSighting) (map[string]time.Time, error) {
 	first := map[string]time.Time{}
 	limit := time.After(time.Minute)
 	for first["Ready"].IsZero() {

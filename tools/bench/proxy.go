@@ -24,8 +24,8 @@ const (
 	proxyPause   = 2 * time.Second  // longer than the least time between two syncs with iptables, which is a second for both
 )
 
-// measured is what came of one service proxy with so many services. What was not measured is nil or 0.
-type measured struct {
+// measurement is what came of one service proxy with so many services. What was not measured is nil or 0.
+type measurement struct {
 	proxy    string
 	services int
 	failed   string
@@ -37,7 +37,7 @@ type measured struct {
 	memory   float64         // MB
 	slab     float64         // MB
 	cpu      time.Duration   // of 1,000 changes
-	minute   *streamed
+	minute   *streamResult
 }
 
 // benchProxy measures kube-proxy and packetwalk-node, each with iptables and with nftables, against one API server, with ever more
@@ -87,8 +87,8 @@ func benchProxy(int) error {
 }
 
 // measure runs a service proxy on a new node. detail asks for what takes long, too.
-func (w *proxyWorld) measure(ctx context.Context, p serviceProxy, detail bool) measured {
-	m := measured{proxy: p.name, services: w.services}
+func (w *proxyWorld) measure(ctx context.Context, p serviceProxy, detail bool) measurement {
+	m := measurement{proxy: p.name, services: w.services}
 	err := w.makeNode(ctx)
 	if err == nil {
 		err = w.measureOn(ctx, p, &m, detail)
@@ -105,7 +105,7 @@ func (w *proxyWorld) measure(ctx context.Context, p serviceProxy, detail bool) m
 	return m
 }
 
-func (w *proxyWorld) measureOn(ctx context.Context, p serviceProxy, m *measured, detail bool) (err error) {
+func (w *proxyWorld) measureOn(ctx context.Context, p serviceProxy, m *measurement, detail bool) (err error) {
 	run, err := w.start(p)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (w *proxyWorld) measureOn(ctx context.Context, p serviceProxy, m *measured,
 }
 
 // streams measures many changes: what 1,000 of them cost, and if steady, whether it follows 1,000 of them each second.
-func (w *proxyWorld) streams(ctx context.Context, k *kernelWatch, run *proxyProcess, m *measured, steady bool) error {
+func (w *proxyWorld) streams(ctx context.Context, k *kernelWatch, run *proxyProcess, m *measurement, steady bool) error {
 	s, err := w.stream(ctx, k, run, 1000, 200)
 	if err != nil {
 		return fmt.Errorf("1,000 changes: %w", err)

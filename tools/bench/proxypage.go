@@ -15,10 +15,10 @@ func (r *proxyResults) writePage(path string) error {
 	dir := filepath.Dir(path)
 	charts := []struct {
 		file, title, axis string
-		of                func(*measured) float64
+		of                func(*measurement) float64
 	}{
-		{"performance-first.svg", "First sync", "seconds", func(m *measured) float64 { return m.first.Seconds() }},
-		{"performance-change.svg", "One endpoint changed", "milliseconds", func(m *measured) float64 { return quantile(m.changes, .5) }},
+		{"performance-first.svg", "First sync", "seconds", func(m *measurement) float64 { return m.first.Seconds() }},
+		{"performance-change.svg", "One endpoint changed", "milliseconds", func(m *measurement) float64 { return quantile(m.changes, .5) }},
 	}
 	for _, c := range charts {
 		if err := os.WriteFile(filepath.Join(dir, c.file), []byte(r.chart(c.title, c.axis, c.of)), 0o644); err != nil {
@@ -72,11 +72,11 @@ func (r *proxyResults) page() string {
 	b.WriteString("\n")
 	for _, t := range []struct {
 		title string
-		of    func(*measured) string
+		of    func(*measurement) string
 	}{{"First sync", firstSync}, {"A change, median", oneChange}, {"A change, p99", worstChange}, {"A change by itself, median", loneChange},
 		{"Resident memory", memory}, {"Kernel memory of the rules", kernelMemory}, {"CPU seconds for 1,000 changes", cpuOfChanges},
 		{"Connection to a service", firstPacket},
-		{"Connection past the services", func(m *measured) string { return shown(quantile(m.direct, .5)) }}} {
+		{"Connection past the services", func(m *measurement) string { return shown(quantile(m.direct, .5)) }}} {
 		r.table(&b, t.title, t.of)
 	}
 	b.WriteString("![First sync over the number of services](performance-first.svg)\n\n")
@@ -92,7 +92,7 @@ func load() string {
 }
 
 // table has a column for each number of services.
-func (r *proxyResults) table(b *strings.Builder, title string, of func(*measured) string) {
+func (r *proxyResults) table(b *strings.Builder, title string, of func(*measurement) string) {
 	fmt.Fprintf(b, "## %s\n\n|", title)
 	for _, n := range r.sizes() {
 		fmt.Fprintf(b, " | %d", n)
@@ -113,7 +113,7 @@ func (r *proxyResults) table(b *strings.Builder, title string, of func(*measured
 }
 
 // chart draws a figure of each proxy over the number of services, both axes logarithmic.
-func (r *proxyResults) chart(title, axis string, of func(*measured) float64) string {
+func (r *proxyResults) chart(title, axis string, of func(*measurement) float64) string {
 	const width, height, left, bottom, right, top = 720, 400, 70, 50, 170, 40
 	sizes := r.sizes()
 	low, high := math.Inf(1), math.Inf(-1)
@@ -149,7 +149,7 @@ func (r *proxyResults) chart(title, axis string, of func(*measured) float64) str
 }
 
 func (r *proxyResults) line(b *strings.Builder, proxy, colour string, x func(int) float64, y func(float64) float64,
-	of func(*measured) float64) {
+	of func(*measurement) float64) {
 	path, command := "", "M"
 	atX, atY := 0.0, 0.0
 	for _, n := range r.sizes() {

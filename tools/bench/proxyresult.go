@@ -16,15 +16,15 @@ const (
 // proxyResults are those of one run.
 type proxyResults struct {
 	filled []time.Duration // for each number of services, how long the API server took for those that came
-	all    []measured
+	all    []measurement
 	load   string // of the machine at the start
 }
 
-func (r *proxyResults) add(m measured) { r.all = append(r.all, m) }
+func (r *proxyResults) add(m measurement) { r.all = append(r.all, m) }
 
 // of is what was measured of a proxy; nil if it was not, or failed.
-func (r *proxyResults) of(proxy string, services int) *measured {
-	i := slices.IndexFunc(r.all, func(m measured) bool { return m.proxy == proxy && m.services == services && m.failed == "" })
+func (r *proxyResults) of(proxy string, services int) *measurement {
+	i := slices.IndexFunc(r.all, func(m measurement) bool { return m.proxy == proxy && m.services == services && m.failed == "" })
 	if i < 0 {
 		return nil
 	}
@@ -49,7 +49,7 @@ func quantile(sorted []time.Duration, q float64) float64 {
 	return ms(sorted[min(len(sorted)-1, int(q*float64(len(sorted))))])
 }
 
-func (m *measured) print() {
+func (m *measurement) print() {
 	if m.failed != "" {
 		fmt.Printf("    %-20s failed: %s\n", m.proxy, m.failed)
 		return
@@ -67,7 +67,7 @@ func (m *measured) print() {
 }
 
 // cores is how many processors it used.
-func (s *streamed) cores() float64 { return s.cpu.Seconds() / s.took.Seconds() }
+func (s *streamResult) cores() float64 { return s.cpu.Seconds() / s.took.Seconds() }
 
 // target is one figure with what it is to be at most.
 type target struct {
@@ -123,24 +123,24 @@ func (r *proxyResults) targets() (all []target) {
 	return all
 }
 
-// untold is a target that a run does not measure, and the command that does.
-type untold struct{ name, command string }
+// skippedTarget is a target that a run does not measure, and the command that does.
+type skippedTarget struct{ name, command string }
 
 // elsewhere are the targets that this run has not measured.
-func (r *proxyResults) elsewhere() []untold {
-	all := []untold{
+func (r *proxyResults) elsewhere() []skippedTarget {
+	all := []skippedTarget{
 		{"10000 services: a change with iptables-legacy, at most 0.7 s",
 			"go test -run '^$' -bench Kernel/iptables-legacy -benchtime 1x ./internal/node/proxy/iptables"},
 		{"100 nodes with 2000 pods: until all are Ready, and memory", "bin/bench -nodes 100 -pods 2000 scale"},
 	}
 	if r.of(ours, 100_000) == nil {
-		all = append(all, untold{"100000 services: loading, first sync and changes", "make bench-proxy SERVICES=100000"})
+		all = append(all, skippedTarget{"100000 services: loading, first sync and changes", "make bench-proxy SERVICES=100000"})
 	}
 	return all
 }
 
 // figure is what kube-proxy with nftables has.
-func (r *proxyResults) figure(services int, of func(*measured) string) string {
+func (r *proxyResults) figure(services int, of func(*measurement) string) string {
 	m := r.of(theirs, services)
 	if m == nil {
 		return ""
@@ -167,21 +167,21 @@ func (r *proxyResults) judge(out io.Writer) (missed int) {
 
 // Figures as tables have them; "–" where nothing was measured.
 
-func firstSync(m *measured) string    { return fmt.Sprintf("%.2f s", m.first.Seconds()) }
-func oneChange(m *measured) string    { return shown(quantile(m.changes, .5)) }
-func worstChange(m *measured) string  { return shown(quantile(m.changes, .99)) }
-func memory(m *measured) string       { return fmt.Sprintf("%.0f MB", m.memory) }
-func kernelMemory(m *measured) string { return fmt.Sprintf("%.1f MB", m.slab) }
-func firstPacket(m *measured) string  { return shown(quantile(m.connects, .5)) }
+func firstSync(m *measurement) string    { return fmt.Sprintf("%.2f s", m.first.Seconds()) }
+func oneChange(m *measurement) string    { return shown(quantile(m.changes, .5)) }
+func worstChange(m *measurement) string  { return shown(quantile(m.changes, .99)) }
+func memory(m *measurement) string       { return fmt.Sprintf("%.0f MB", m.memory) }
+func kernelMemory(m *measurement) string { return fmt.Sprintf("%.1f MB", m.slab) }
+func firstPacket(m *measurement) string  { return shown(quantile(m.connects, .5)) }
 
-func loneChange(m *measured) string {
+func loneChange(m *measurement) string {
 	if len(m.alone) == 0 {
 		return "–"
 	}
 	return shown(quantile(m.alone, .5))
 }
 
-func cpuOfChanges(m *measured) string {
+func cpuOfChanges(m *measurement) string {
 	if m.cpu == 0 {
 		return "–"
 	}

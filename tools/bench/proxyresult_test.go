@@ -11,7 +11,7 @@ import (
 func TestNoTargetIsLeftOut(t *testing.T) {
 	for _, services := range []int{10_000, 100_000} {
 		r := &proxyResults{filled: []time.Duration{time.Second}}
-		r.add(measured{proxy: ours, services: services})
+		r.add(measurement{proxy: ours, services: services})
 		var printed bytes.Buffer
 		r.judge(&printed)
 		for where, text := range map[string]string{"the verdicts": printed.String(), "the page": r.page()} {

@@ -209,8 +209,8 @@ func (w *proxyWorld) changes(ctx context.Context, k *kernelWatch, most int, paus
 	return took, nil
 }
 
-// streamed is what came of a steady stream of changes.
-type streamed struct {
+// streamResult is what came of a steady stream of changes.
+type streamResult struct {
 	changes, lost int
 	second        float64 // how many a second the API server took
 	lags          []time.Duration
@@ -220,7 +220,7 @@ type streamed struct {
 
 // stream makes so many changes, each of another service as far as there are enough, at most so many a second, and waits until all are in
 // the kernel, or have been late for 30 seconds.
-func (w *proxyWorld) stream(ctx context.Context, k *kernelWatch, p *proxyProcess, changes, second int) (s streamed, err error) {
+func (w *proxyWorld) stream(ctx context.Context, k *kernelWatch, p *proxyProcess, changes, second int) (s streamResult, err error) {
 	s.changes = changes
 	work := make(chan int) // services
 	var mu sync.Mutex

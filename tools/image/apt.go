@@ -53,7 +53,7 @@ const longestApt = 10 * time.Minute
 
 // renew writes packages.lock anew, with the versions that Debian has now.
 func (m *maker) renew(ctx context.Context) error {
-	var all []locked
+	var all []lockedPackage
 	for _, arch := range m.archs {
 		fmt.Fprintf(os.Stderr, "asking %s for packages for %s\n", m.mirror, arch)
 		list, err := m.resolve(ctx, arch)
@@ -63,13 +63,13 @@ func (m *maker) renew(ctx context.Context) error {
 		all = append(all, list...)
 	}
 	if old, err := readLock(m.lock); err == nil { // those of architectures that are not built now stay
-		all = append(all, slices.DeleteFunc(old, func(l locked) bool { return slices.Contains(m.archs, l.image) })...)
+		all = append(all, slices.DeleteFunc(old, func(l lockedPackage) bool { return slices.Contains(m.archs, l.image) })...)
 	}
 	return writeLock(m.lock, all)
 }
 
 // resolve asks apt for the newest versions of the packages and their digests, which Debian has signed.
-func (m *maker) resolve(ctx context.Context, arch string) ([]locked, error) {
+func (m *maker) resolve(ctx context.Context, arch string) ([]lockedPackage, error) {
 	dir, err := os.MkdirTemp("", "packetwalk-image-apt-")
 	if err != nil {
 		return nil, err
@@ -102,8 +102,8 @@ func (m *maker) resolve(ctx context.Context, arch string) ([]locked, error) {
 }
 
 // parseURIs reads what apt-get download prints: lines of 'ADDRESS' FILE SIZE SHA256:DIGEST, where FILE is NAME_VERSION_ARCH.deb.
-func parseURIs(arch, mirror, printed string) ([]locked, error) {
-	var all []locked
+func parseURIs(arch, mirror, printed string) ([]lockedPackage, error) {
+	var all []lockedPackage
 	for line := range strings.Lines(printed) {
 		f := strings.Fields(line)
 		if len(f) != 4 {

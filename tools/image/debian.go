@@ -54,7 +54,7 @@ const (
 
 // debianFiles are the image's files of Debian's packages, which are read without being installed. Those that are not in the cache come from
 // the mirror.
-func debianFiles(ctx context.Context, mirror string, all []locked) ([]images.File, error) {
+func debianFiles(ctx context.Context, mirror string, all []lockedPackage) ([]images.File, error) {
 	files := slices.Clone(made)
 	for _, name := range alternatives {
 		for _, what := range []string{"", "-restore", "-save"} {

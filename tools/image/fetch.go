@@ -18,7 +18,7 @@ import (
 const longestDownload = 5 * time.Minute
 
 // fetch returns a package's file in the cache, whose digest is right.
-func fetch(ctx context.Context, mirror string, l locked) (string, error) {
+func fetch(ctx context.Context, mirror string, l lockedPackage) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
@@ -37,7 +37,7 @@ func fetch(ctx context.Context, mirror string, l locked) (string, error) {
 	return file, atomicfile.Write(file, content, 0o644)
 }
 
-func download(ctx context.Context, mirror string, l locked) ([]byte, error) {
+func download(ctx context.Context, mirror string, l lockedPackage) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, longestDownload, fmt.Errorf("the mirror took longer than %v", longestDownload))
 	defer cancel()
 	address := mirror + "/" + (&url.URL{Path: l.path}).EscapedPath()

@@ -100,7 +100,7 @@ func TestFetch(t *testing.T) {
 		}
 	}))
 	defer mirror.Close()
-	good := locked{image: "amd64", name: "n", version: "1.0+b1~x", arch: "amd64", size: int64(len(content)), sha256: sum([]byte(content)),
+	good := lockedPackage{image: "amd64", name: "n", version: "1.0+b1~x", arch: "amd64", size: int64(len(content)), sha256: sum([]byte(content)),
 		path: "debian/pool/n_1.0+b1~x_amd64.deb"}
 	for range 2 {
 		file, err := fetch(t.Context(), mirror.URL, good)
@@ -152,12 +152,12 @@ func TestParseURIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []locked{
+	want := []lockedPackage{
 		{image: "arm64", name: "libbpf1", version: "1:1.1.2-0+deb12u1", arch: "arm64", size: 37, path: "debian/pool/libbpf1_1.1.2-0+deb12u1_arm64.deb",
 			sha256: digest},
 		{image: "arm64", name: "netbase", version: "6.4", arch: "all", size: 12800, path: "debian/pool/netbase_6.4_all.deb", sha256: digest},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(locked{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(lockedPackage{})); diff != "" {
 		t.Error(diff)
 	}
 	for _, line := range []string{

@@ -13,8 +13,8 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 )
 
-// A locked is one package of packages.lock.
-type locked struct {
+// A lockedPackage is one package of packages.lock.
+type lockedPackage struct {
 	image         string // GOARCH of the image that it is for
 	name, version string
 	arch          string // the package's own, all for any
@@ -30,12 +30,12 @@ const lockHead = `# Debian's packages that the image is made of: make image LOCK
 // maxPackage is more than any package of the image has, in octets.
 const maxPackage = 64 << 20
 
-func readLock(file string) ([]locked, error) {
+func readLock(file string) ([]lockedPackage, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w; make image LOCK=update writes it", err)
 	}
-	var all []locked
+	var all []lockedPackage
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		n++
@@ -51,31 +51,31 @@ func readLock(file string) ([]locked, error) {
 	return all, nil
 }
 
-func parseLocked(line string) (locked, error) {
+func parseLocked(line string) (lockedPackage, error) {
 	f := strings.Fields(line)
 	if len(f) != 7 {
-		return locked{}, fmt.Errorf("%d fields, and not 7", len(f))
+		return lockedPackage{}, fmt.Errorf("%d fields, and not 7", len(f))
 	}
 	size, err := strconv.ParseInt(f[4], 10, 64)
 	if err != nil || size < 1 || size > maxPackage {
-		return locked{}, fmt.Errorf("%q is no size of a package in bytes, at most %d", f[4], maxPackage)
+		return lockedPackage{}, fmt.Errorf("%q is no size of a package in bytes, at most %d", f[4], maxPackage)
 	}
 	if sum, err := hex.DecodeString(f[5]); err != nil || len(sum) != 32 {
-		return locked{}, fmt.Errorf("%q is no SHA-256 digest in hexadecimal", f[5])
+		return lockedPackage{}, fmt.Errorf("%q is no SHA-256 digest in hexadecimal", f[5])
 	}
 	if !fs.ValidPath(f[6]) {
-		return locked{}, fmt.Errorf("%q is no path below a mirror", f[6])
+		return lockedPackage{}, fmt.Errorf("%q is no path below a mirror", f[6])
 	}
-	return locked{image: f[0], name: f[1], version: f[2], arch: f[3], size: size, sha256: f[5], path: f[6]}, nil
+	return lockedPackage{image: f[0], name: f[1], version: f[2], arch: f[3], size: size, sha256: f[5], path: f[6]}, nil
 }
 
-func (l locked) String() string {
+func (l lockedPackage) String() string {
 	return strings.Join([]string{l.image, l.name, l.version, l.arch, strconv.FormatInt(l.size, 10), l.sha256, l.path}, " ")
 }
 
 // writeLock replaces the file.
-func writeLock(file string, all []locked) error {
-	slices.SortFunc(all, func(a, b locked) int { return strings.Compare(a.String(), b.String()) })
+func writeLock(file string, all []lockedPackage) error {
+	slices.SortFunc(all, func(a, b lockedPackage) int { return strings.Compare(a.String(), b.String()) })
 	var text bytes.Buffer
 	text.WriteString(lockHead)
 	for _, l := range all {

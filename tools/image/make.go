@@ -52,7 +52,7 @@ func (m *maker) make(ctx context.Context) error {
 	var made []v1.Image
 	var contents []imageContents
 	for _, arch := range m.archs {
-		img, c, err := m.image(ctx, arch, slices.DeleteFunc(slices.Clone(all), func(l locked) bool { return l.image != arch }))
+		img, c, err := m.image(ctx, arch, slices.DeleteFunc(slices.Clone(all), func(l lockedPackage) bool { return l.image != arch }))
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
@@ -98,7 +98,7 @@ func (m *maker) labels() map[string]string {
 	return labels
 }
 
-func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.Image, imageContents, error) {
+func (m *maker) image(ctx context.Context, arch string, packages []lockedPackage) (v1.Image, imageContents, error) {
 	c := imageContents{Arch: arch}
 	if len(packages) == 0 {
 		return nil, c, fmt.Errorf("%s has no packages for it: make image LOCK=update ARCH=%s", lockFile, arch)

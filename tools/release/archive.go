@@ -42,14 +42,14 @@ func imageDigest(archive io.Reader) (string, error) {
 	}
 }
 
-// archived is a file of an archive: its name there, and the file with its content.
-type archived struct {
+// archiveFile is a file of an archive: its name there, and the file with its content.
+type archiveFile struct {
 	name, file string
 	mode       int64
 }
 
 // writeArchive writes a .tar.gz of root's files, all with the same time.
-func writeArchive(file string, files []archived, created time.Time) error {
+func writeArchive(file string, files []archiveFile, created time.Time) error {
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)
 	w := tar.NewWriter(zip)

@@ -165,13 +165,13 @@ func (r *releaser) writePrograms(ctx context.Context, digest string) error {
 			"./cmd/packetwalk", "./cmd/packetwalk-node", "./cmd/packetwalk-cni", portmap); err != nil {
 			return err
 		}
-		license := archived{"LICENSE", "LICENSE", 0o644}
-		plugin := []archived{license, {"kubectl-packetwalk", filepath.Join(dir, "packetwalk"), 0o755}}
-		all := []archived{license}
+		license := archiveFile{"LICENSE", "LICENSE", 0o644}
+		plugin := []archiveFile{license, {"kubectl-packetwalk", filepath.Join(dir, "packetwalk"), 0o755}}
+		all := []archiveFile{license}
 		for _, name := range []string{"packetwalk", "packetwalk-cni", "packetwalk-node", "portmap"} {
-			all = append(all, archived{name, filepath.Join(dir, name), 0o755})
+			all = append(all, archiveFile{name, filepath.Join(dir, name), 0o755})
 		}
-		for name, files := range map[string][]archived{"kubectl-packetwalk": plugin, "packetwalk": all} {
+		for name, files := range map[string][]archiveFile{"kubectl-packetwalk": plugin, "packetwalk": all} {
 			if err := writeArchive(filepath.Join(r.out, name+"_linux_"+arch+".tar.gz"), files, r.created); err != nil {
 				return err
 			}

@@ -113,7 +113,7 @@ func TestWriteArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(dir, "a.tar.gz")
-		if err := writeArchive(file, []archived{{"kubectl-packetwalk", program, 0o755}}, time.Unix(1700000000, 0)); err != nil {
+		if err := writeArchive(file, []archiveFile{{"kubectl-packetwalk", program, 0o755}}, time.Unix(1700000000, 0)); err != nil {
 			t.Fatal(err)
 		}
 		var err error

@@ -151,11 +151,11 @@ func (c *connector) register(ctx context.Context, nodes *vknode.NodeController) 
 	return nodes.Run(ctx)
 }
 
-// alive answers the library's node controller: the node is well as long as the connector runs.
-type alive struct{}
+// heartbeat answers the library's node controller: the node is well as long as the connector runs.
+type heartbeat struct{}
 
-func (alive) Ping(ctx context.Context) error { return ctx.Err() }
+func (heartbeat) Ping(ctx context.Context) error { return ctx.Err() }
 
-func (alive) NotifyNodeStatus(context.Context, func(*corev1.Node)) {}
+func (heartbeat) NotifyNodeStatus(context.Context, func(*corev1.Node)) {}
 
 var errNoPod = errors.New("no such pod on this node")

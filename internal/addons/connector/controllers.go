@@ -17,7 +17,7 @@ import (
 // controllers are virtual-kubelet's, of the node and of its pods. A Node that somebody deletes is registered again.
 func (c *connector) controllers() (*vknode.NodeController, *vknode.PodController, error) {
 	client := c.cfg.Client
-	nodes, err := vknode.NewNodeController(alive{}, c.node.DeepCopy(), client.CoreV1().Nodes(),
+	nodes, err := vknode.NewNodeController(heartbeat{}, c.node.DeepCopy(), client.CoreV1().Nodes(),
 		vknode.WithNodeEnableLeaseV1(client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
 		vknode.WithNodeStatusUpdateErrorHandler(func(ctx context.Context, err error) error {
 			if !apierrors.IsNotFound(err) {
@@ -31,7 +31,7 @@ func (c *connector) controllers() (*vknode.NodeController, *vknode.PodController
 	}
 	core := c.all.Core().V1()
 	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
-		PodClient: client.CoreV1(), PodInformer: c.pods, EventRecorder: quiet{c.recorder}, Provider: c,
+		PodClient: client.CoreV1(), PodInformer: c.pods, EventRecorder: filteredRecorder{c.recorder}, Provider: c,
 		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
 		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(),
 		SyncPodStatusFromProviderRateLimiter: promptly(),
@@ -67,10 +67,10 @@ func (c *connector) deleteObject(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// quiet leaves the library's own events out: users of kubectl expect a kubelet's, and those of the virtual node its own.
-type quiet struct{ record.EventRecorder }
+// filteredRecorder leaves the library's own events out: users of kubectl expect a kubelet's, and those of the virtual node its own.
+type filteredRecorder struct{ record.EventRecorder }
 
-func (q quiet) Event(o runtime.Object, kind, reason, message string) {
+func (q filteredRecorder) Event(o runtime.Object, kind, reason, message string) {
 	if !strings.HasPrefix(reason, "Provider") {
 		q.EventRecorder.Event(o, kind, reason, message)
 	}

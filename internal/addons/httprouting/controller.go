@@ -136,7 +136,7 @@ func (c *controller) serve(ctx context.Context) error {
 		return err
 	}
 	c.options.Log.Printf("serving %d Ingresses on %s and %s", len(c.table.Load().Ingresses), plain.Addr(), secure.Addr())
-	logger := log.New(quiet{c.options.Log}, "", 0)
+	logger := log.New(filteredLog{c.options.Log}, "", 0)
 	servers := [...]*serve.Server{serve.New(c.proxy, logger), serve.New(c.proxy, logger).WithTLS(c.proxy.tlsConfig())}
 	ended := make(chan error, 2)
 	for i, l := range [...]net.Listener{plain, secure} {

@@ -31,10 +31,10 @@ const (
 	keptIdle       = 320              // upstream-keepalive-connections
 )
 
-// quiet leaves out what the load balancer's probes of port 443 do every few seconds: connect and end.
-type quiet struct{ log *log.Logger }
+// filteredLog leaves out what the load balancer's probes of port 443 do every few seconds: connect and end.
+type filteredLog struct{ log *log.Logger }
 
-func (q quiet) Write(line []byte) (int, error) {
+func (q filteredLog) Write(line []byte) (int, error) {
 	if !bytes.HasPrefix(line, []byte("http: TLS handshake error")) || !bytes.HasSuffix(line, []byte(": EOF\n")) {
 		q.log.Print(string(line))
 	}

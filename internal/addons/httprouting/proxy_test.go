@@ -387,7 +387,7 @@ func TestTableChanges(t *testing.T) {
 
 func TestQuiet(t *testing.T) {
 	var b bytes.Buffer
-	l := log.New(quiet{log.New(&b, "", 0)}, "", 0)
+	l := log.New(filteredLog{log.New(&b, "", 0)}, "", 0)
 	l.Print("http: TLS handshake error from 10.13.76.4:9711: EOF")
 	l.Print("http: TLS handshake error from 10.13.76.4:9711: tls: unknown certificate")
 	if got := b.String(); got != "http: TLS handshake error from 10.13.76.4:9711: tls: unknown certificate\n" {

@@ -302,13 +302,13 @@ func TestNobodyBehind(t *testing.T) {
 	}
 }
 
-// counted counts the hosts that are read.
-type counted struct {
+// countingSource counts the hosts that are read.
+type countingSource struct {
 	snapshot.Source
 	read int
 }
 
-func (c *counted) Host(name string) (*snapshot.Host, error) {
+func (c *countingSource) Host(name string) (*snapshot.Host, error) {
 	c.read++
 	return c.Source.Host(name)
 }
@@ -316,7 +316,7 @@ func (c *counted) Host(name string) (*snapshot.Host, error) {
 // TestFar: of a sender that no object names, hosts that are far are not searched: reading one may start a pod.
 func TestFar(t *testing.T) {
 	for _, far := range []bool{false, true} {
-		src := &counted{Source: world1()}
+		src := &countingSource{Source: world1()}
 		from, _ := Parse("203.0.113.99")
 		to, _ := Parse("10.13.1.4:80")
 		_, err := Read(World{Source: src, Far: far}, from, to, 0)

@@ -27,8 +27,8 @@ type World struct {
 	LookUp func(name string) ([]netip.Addr, error)
 }
 
-// Reading is what two ends mean.
-type Reading struct {
+// Resolution is what two ends mean.
+type Resolution struct {
 	walk.Request
 	Notes []string // what was taken for granted
 	Hosts []string // that the ends are, as far as they are at hand
@@ -38,18 +38,18 @@ type Reading struct {
 const defaultPort = 80
 
 // Read makes the packet that from sends to to. proto is 0 where the user named none. What is wrong with an end is the user's to mend.
-func Read(w World, from, to End, proto packet.Protocol) (Reading, error) {
+func Read(w World, from, to End, proto packet.Protocol) (Resolution, error) {
 	r := &reader{World: w, written: from}
 	r.places = places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names(), far: w.Far, lookUp: w.LookUp}
 	err := r.read(to, proto)
-	return r.Reading, err
+	return r.Resolution, err
 }
 
 // reader is a reading as it is made.
 type reader struct {
 	World
 	places
-	Reading
+	Resolution
 	written End // the sender as the user names it
 	from    End // what that stands for
 }

@@ -194,7 +194,7 @@ func allowedBy(t *testing.T, h *snapshot.Host, c *netfilter.Chain, drop int, fro
 		pod("front-a", "10.1.0.5", "front"), pod("front-b", "10.1.0.6", "front"), pod("cache", "10.1.0.7", "cache"),
 		{Namespace: "default", Name: "bare", IPs: []netip.Addr{ip("10.1.0.8")}},
 	}})
-	owners.States = &policed{hosts: map[string]*snapshot.Host{"node/n": h}}
+	owners.States = &policySource{hosts: map[string]*snapshot.Host{"node/n": h}}
 	st := walk.Step{Host: "node/n", Stage: walk.Ruled, Hook: netfilter.Forward, Visit: &netfilter.Visit{Chain: c, Rule: &c.Rules[drop]}}
 	st.Packet.Tuple = packet.Tuple{Protocol: packet.TCP, Source: ip(from), Destination: ip("10.1.0.9"),
 		DestinationPort: packet.Port{Number: port, Low: port, High: port}}

@@ -13,8 +13,8 @@ func taken(g []*explanation) []condition {
 	common := g[0].assumptions()
 	for _, s := range g[1:] {
 		others := s.assumptions()
-		common = slices.DeleteFunc(common, func(c *walk.Chosen) bool {
-			return !slices.ContainsFunc(others, func(o *walk.Chosen) bool { return o.Answer == c.Answer && o.Asks(c) })
+		common = slices.DeleteFunc(common, func(c *walk.Decision) bool {
+			return !slices.ContainsFunc(others, func(o *walk.Decision) bool { return o.Answer == c.Answer && o.Asks(c) })
 		})
 	}
 	var all []condition
@@ -57,14 +57,14 @@ func (a summary) given(choices []condition) summary {
 }
 
 // endsBy reports whether the request ended at the rule of a choice, because the rule's effect is unknown.
-func (s *explanation) endsBy(c *walk.Chosen) bool {
+func (s *explanation) endsBy(c *walk.Decision) bool {
 	return s.stopped != nil && s.stopped.unknown != "" && c.Rule != nil && s.stopped.ref == ruleRef(c.Chain, c.Rule) &&
 		s.outcome.End.Host == c.Host
 }
 
 // assumptions are the choices without known weights, each once. What was asked twice and answered differently is left out.
-func (s *explanation) assumptions() []*walk.Chosen {
-	var all []*walk.Chosen
+func (s *explanation) assumptions() []*walk.Decision {
+	var all []*walk.Decision
 	var open []bool // answered differently
 	for i := range s.outcome.Choices {
 		c := &s.outcome.Choices[i]
@@ -77,7 +77,7 @@ func (s *explanation) assumptions() []*walk.Chosen {
 			open[before] = true
 		}
 	}
-	var certain []*walk.Chosen
+	var certain []*walk.Decision
 	for i, c := range all {
 		if !open[i] {
 			certain = append(certain, c)

@@ -68,12 +68,12 @@ type OutcomeDoc struct {
 	ReplyEnd           *EndDoc     `json:"replyEnd,omitempty"`
 	// Unshown are the parts of nodes' states that the packet met and that are not shown, or not all of them: what the outcome says holds as
 	// far as the rest shows. ReplyUnshown are those that the reply met.
-	Unshown      []UnshownDoc `json:"unshown,omitempty"`
-	ReplyUnshown []UnshownDoc `json:"replyUnshown,omitempty"`
+	Unshown      []MissingStateDoc `json:"unshown,omitempty"`
+	ReplyUnshown []MissingStateDoc `json:"replyUnshown,omitempty"`
 }
 
-// UnshownDoc is a part of a node's state, or a chain of which not all rules are shown.
-type UnshownDoc struct {
+// MissingStateDoc is a part of a node's state, or a chain of which not all rules are shown.
+type MissingStateDoc struct {
 	Node   string `json:"node"`
 	Part   string `json:"part,omitempty"`   // "routes", "nftables rules", …; absent for a chain
 	Family string `json:"family,omitempty"` // of the chain's table: "ip", "ip6", …
@@ -223,10 +223,10 @@ func (s *explanation) doc(o Options) OutcomeDoc {
 	return d
 }
 
-func unshownDocs(all []walk.Unshown) []UnshownDoc {
-	var docs []UnshownDoc
+func unshownDocs(all []walk.MissingState) []MissingStateDoc {
+	var docs []MissingStateDoc
 	for _, u := range all {
-		d := UnshownDoc{Node: u.Host, Part: string(u.Part)}
+		d := MissingStateDoc{Node: u.Host, Part: string(u.Part)}
 		if c := u.Chain; c != nil {
 			d.Family, d.Table, d.Chain = c.Table.Family.String(), c.Table.Name, c.Name
 		}
@@ -235,7 +235,7 @@ func unshownDocs(all []walk.Unshown) []UnshownDoc {
 	return docs
 }
 
-func choiceDoc(c *walk.Chosen) ChoiceDoc {
+func choiceDoc(c *walk.Decision) ChoiceDoc {
 	d := ChoiceDoc{Node: c.Host, Kind: c.Kind.String(), What: c.What, Answer: c.Answer, Options: []string{}}
 	if c.Chain != nil {
 		d.Rule = ruleRef(c.Chain, c.Rule)
@@ -257,7 +257,7 @@ func probability(p *big.Rat) (fraction string, decimal *float64) {
 }
 
 // weight is a choice's probability; nil where it is not known.
-func weight(c *walk.Chosen) *big.Rat {
+func weight(c *walk.Decision) *big.Rat {
 	var sum uint64
 	for _, o := range c.Options {
 		sum += o.Weight

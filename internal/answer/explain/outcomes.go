@@ -68,7 +68,7 @@ func (p *page) group(g []*explanation, shared int) {
 
 // undecided are the choices without known weights that outcomes of a group took differently, in words.
 func undecided(g []*explanation) []string {
-	var asked []*walk.Chosen
+	var asked []*walk.Decision
 	var differ []string
 	for _, s := range g {
 		for i := range s.outcome.Choices {

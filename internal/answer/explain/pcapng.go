@@ -66,7 +66,7 @@ type capture struct {
 	start   time.Time
 	ids     map[string]int
 	links   []captureLink
-	packets []captured
+	packets []capturedFrame
 }
 
 type captureLink struct {
@@ -74,7 +74,7 @@ type captureLink struct {
 	ethernet bool
 }
 
-type captured struct {
+type capturedFrame struct {
 	link    int
 	at      time.Time
 	packet  packet.Packet
@@ -105,7 +105,7 @@ func (c *capture) way(steps []walk.Step, at time.Time, what string, o *Owners) t
 		}
 		at = at.Add(time.Millisecond)
 		comment := strings.Join(append([]string{what + " " + string(st.Stage) + " by " + st.Host}, since...), "\n")
-		c.packets = append(c.packets, captured{c.link(st.Host+"/"+link, link, &st.Packet), at, st.Packet, comment})
+		c.packets = append(c.packets, capturedFrame{c.link(st.Host+"/"+link, link, &st.Packet), at, st.Packet, comment})
 		since = nil
 	}
 	return at
@@ -159,7 +159,7 @@ func (l captureLink) body() []byte {
 	return endOptions(option(b, optIfName, l.name))
 }
 
-func (c *captured) body(links []captureLink) []byte {
+func (c *capturedFrame) body(links []captureLink) []byte {
 	data := encode(&c.packet, links[c.link].ethernet)
 	micros := uint64(c.at.UnixMicro())
 	b := binary.LittleEndian.AppendUint32(nil, uint32(c.link))

@@ -15,15 +15,15 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// policed is a source whose hosts have what a test gives them.
-type policed struct {
+// policySource is a source whose hosts have what a test gives them.
+type policySource struct {
 	objects snapshot.Objects
 	hosts   map[string]*snapshot.Host
 }
 
-func (p *policed) Names() []string           { return nil }
-func (p *policed) Objects() snapshot.Objects { return p.objects }
-func (p *policed) Host(name string) (*snapshot.Host, error) {
+func (p *policySource) Names() []string           { return nil }
+func (p *policySource) Objects() snapshot.Objects { return p.objects }
+func (p *policySource) Host(name string) (*snapshot.Host, error) {
 	if h := p.hosts[name]; h != nil {
 		return h, nil
 	}
@@ -104,7 +104,7 @@ func TestNetworkPolicies(t *testing.T) {
 			if test.change != nil {
 				test.change(node, pod)
 			}
-			src := &policed{snapshot.Objects{Pods: test.pods, NetworkPolicies: test.policies},
+			src := &policySource{snapshot.Objects{Pods: test.pods, NetworkPolicies: test.policies},
 				map[string]*snapshot.Host{"node/n": node, "pod/default/web": pod}}
 			if got := assumptions(NetworkPolicies(src, along(node, test.way...), ownersOf(src.objects))); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
@@ -147,7 +147,7 @@ func assumptions(all []walk.Assumption) string {
 func TestNetworkPoliciesOfAnAbsentSender(t *testing.T) {
 	node := hostWith(t, "node/n", "")
 	address := netip.MustParseAddr("10.0.0.9")
-	src := &policed{snapshot.Objects{
+	src := &policySource{snapshot.Objects{
 		Pods:            []snapshot.Pod{{Namespace: "default", Name: "web", Node: "n", IPs: []netip.Addr{address}}},
 		NetworkPolicies: []snapshot.NetworkPolicy{{Namespace: "default", Name: "deny-out", Egress: true}},
 	}, map[string]*snapshot.Host{"node/n": node}}

@@ -17,8 +17,8 @@ import (
 type renderer struct {
 	*reasoner
 	explanation *explanation
-	choices     []walk.Chosen // not yet met
-	reply       bool          // the way is the reply's
+	choices     []walk.Decision // not yet met
+	reply       bool            // the way is the reply's
 	host        string
 	// that the packet got on this machine; a rule may take one away before the one that it was for
 	marks  []marking
@@ -323,7 +323,7 @@ func (t *renderer) choice(v *netfilter.Visit) string {
 			return text
 		}
 		c := t.choices[i]
-		t.choices = append(append([]walk.Chosen(nil), t.choices[:i]...), t.choices[i+1:]...)
+		t.choices = append(append([]walk.Decision(nil), t.choices[:i]...), t.choices[i+1:]...)
 		if v.Verdict.Kind == netfilter.Break && (c.Kind == netfilter.Random || c.Kind == netfilter.Hash || c.Kind == netfilter.Counter) {
 			continue // the rule that took the packet instead is told
 		}
@@ -336,7 +336,7 @@ func (t *renderer) choice(v *netfilter.Visit) string {
 }
 
 // chosen is a choice's answer in words.
-func chosen(c *walk.Chosen) string {
+func chosen(c *walk.Decision) string {
 	if c.Answer < 0 || c.Answer >= len(c.Options) {
 		return ""
 	}
@@ -361,7 +361,7 @@ func (t *renderer) routed(st *walk.Step) []line {
 	for i, c := range t.choices {
 		if c.Rule == nil && c.Host == t.host {
 			text += "  " + chosen(&c)
-			t.choices = append(append([]walk.Chosen(nil), t.choices[:i]...), t.choices[i+1:]...)
+			t.choices = append(append([]walk.Decision(nil), t.choices[:i]...), t.choices[i+1:]...)
 			break
 		}
 	}

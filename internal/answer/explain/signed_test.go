@@ -30,8 +30,8 @@ import (
 
 const root = "../../../"
 
-// written are rules that one writer made: of a golden file, or of random objects.
-type written struct {
+// writtenRules are rules that one writer made: of a golden file, or of random objects.
+type writtenRules struct {
 	writer, golden string // golden is "" for random ones
 	tables         map[string]map[string]*netfilter.Chain
 }
@@ -133,8 +133,8 @@ func targets(rule string, chains map[string]*netfilter.Chain) []*netfilter.Chain
 }
 
 // goldens are the rules in the writers' golden files.
-func goldens(t *testing.T) []written {
-	var all []written
+func goldens(t *testing.T) []writtenRules {
+	var all []writtenRules
 	for _, from := range []struct{ writer, files string }{
 		{"service proxy", "internal/node/proxy/iptables/testdata/*.txtar"},
 		{"service proxy, nftables", "internal/node/proxy/nftables/testdata/listed/*.txt"},
@@ -179,7 +179,7 @@ func goldens(t *testing.T) []written {
 			for name, chains := range scripts("\n" + string(text)) {
 				tables[name] = chains
 			}
-			all = append(all, written{from.writer, strings.TrimPrefix(path, root), tables})
+			all = append(all, writtenRules{from.writer, strings.TrimPrefix(path, root), tables})
 		}
 	}
 	return all
@@ -259,11 +259,11 @@ func scripts(text string) map[string]map[string]*netfilter.Chain {
 }
 
 // generated are rules of random objects, the same in every run.
-func generated(t *testing.T) []written {
+func generated(t *testing.T) []writtenRules {
 	random := rand.New(rand.NewPCG(1, 2))
-	var all []written
+	var all []writtenRules
 	add := func(writer string, f netfilter.Family, lines ...string) {
-		all = append(all, written{writer: writer, tables: saved(f, strings.Join(lines, "\n"))})
+		all = append(all, writtenRules{writer: writer, tables: saved(f, strings.Join(lines, "\n"))})
 	}
 	for range 100 {
 		add("service proxy", netfilter.IPv4, randomServices(t, random))
@@ -309,7 +309,7 @@ func randomPrefix(random *rand.Rand) netip.Prefix {
 func randomServices(t *testing.T, random *rand.Rand) string {
 	chance := func() bool { return random.IntN(2) == 0 }
 	c := proxy.Config{
-		Family: service.IPv4, Rules: pick(random, iptablesproxy.Ages()...), MasqueradeBit: 14, MasqueradeAll: chance(),
+		Family: service.IPv4, Rules: pick(random, iptablesproxy.RuleSetVersions()...), MasqueradeBit: 14, MasqueradeAll: chance(),
 		LocalhostNodePorts: chance(),
 		TCPLiberal:         chance(), NFAcct: chance(), NodeIP: randomAddr(random),
 		Detector: pick(random, proxy.Detector{}, proxy.Detector{CIDR: randomPrefix(random)},
@@ -369,7 +369,7 @@ func randomMasq(t *testing.T, random *rand.Rand) []string {
 		ranges = append(ranges, randomPrefix(random).String())
 	}
 	text := fmt.Sprintf("nonMasqueradeCIDRs: [%s]\nmasqLinkLocal: %v", strings.Join(ranges, ", "), random.IntN(2) == 0)
-	name := pick(random, ipmasq.Ages()...)
+	name := pick(random, ipmasq.AgentVersions()...)
 	form, err := ipmasq.FormOf(name)
 	if err != nil {
 		t.Fatal(err)
@@ -466,7 +466,7 @@ func pattern(l attribution.Line) string {
 }
 
 // goldenOf is the first golden file of the writer's that has the chain.
-func goldenOf(from []written, w attribution.Writer, c attribution.Chain) string {
+func goldenOf(from []writtenRules, w attribution.Writer, c attribution.Chain) string {
 	alone := attribution.Book{Writers: []attribution.Writer{{Name: w.Name, Words: w.Words, Chains: []attribution.Chain{c}}}}
 	for _, f := range from {
 		for _, chains := range f.tables {

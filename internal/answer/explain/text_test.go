@@ -80,20 +80,20 @@ func TestWidth(t *testing.T) {
 func TestAssumptionsByValue(t *testing.T) {
 	chain := &netfilter.Chain{Table: &netfilter.Table{Name: "filter"}, Name: "INPUT"}
 	one, other := &netfilter.Rule{Number: 1, Handle: 1}, &netfilter.Rule{Number: 1, Handle: 2} // of iptables and of nft, say
-	ask := func(rule *netfilter.Rule, about string, answer int) walk.Chosen {
-		return walk.Chosen{Host: "node/a", Answer: answer, Choice: netfilter.Choice{
+	ask := func(rule *netfilter.Rule, about string, answer int) walk.Decision {
+		return walk.Decision{Host: "node/a", Answer: answer, Choice: netfilter.Choice{
 			Kind: netfilter.Unknown, Chain: chain, Rule: rule, About: about, What: "limit",
 			Options: []netfilter.Option{{Label: "matches"}, {Label: "does not match"}},
 		}}
 	}
 	for _, c := range []struct {
-		choices []walk.Chosen
+		choices []walk.Decision
 		want    []string
 	}{
-		{[]walk.Chosen{ask(one, "a", 0), ask(other, "a", 1)},
+		{[]walk.Decision{ask(one, "a", 0), ask(other, "a", 1)},
 			[]string{"provided that filter INPUT 1 matches (limit)", "provided that filter INPUT 1 does not match (limit)"}},
-		{[]walk.Chosen{ask(one, "a", 0), ask(one, "a", 1)}, nil},
-		{[]walk.Chosen{ask(one, "a", 0), ask(one, "b", 0)}, []string{"provided that filter INPUT 1 matches (limit)"}},
+		{[]walk.Decision{ask(one, "a", 0), ask(one, "a", 1)}, nil},
+		{[]walk.Decision{ask(one, "a", 0), ask(one, "b", 0)}, []string{"provided that filter INPUT 1 matches (limit)"}},
 	} {
 		got := summary{conditions: taken([]*explanation{{outcome: &walk.Outcome{Choices: c.choices, There: make([]walk.Step, 1)}}})}.words()
 		if !slices.Equal(got, c.want) {

@@ -143,18 +143,18 @@ func (w *way) rule(c *netfilter.Chain, n int, verdict netfilter.Verdict, choices
 // failed visits a rule that does not apply.
 func (w *way) failed(c *netfilter.Chain, n int, because string, choices int) *way {
 	v := &netfilter.Visit{
-		Chain: c, Rule: &c.Rules[n-1], Verdict: netfilter.Verdict{Kind: netfilter.Break}, Failed: says(because), Choices: choices,
+		Chain: c, Rule: &c.Rules[n-1], Verdict: netfilter.Verdict{Kind: netfilter.Break}, Failed: textStatement(because), Choices: choices,
 	}
 	return w.add(walk.Step{Stage: walk.Ruled, Visit: v}, w.packet)
 }
 
-// says is a statement in words alone.
-type says string
+// textStatement is a statement in words alone.
+type textStatement string
 
-func (s says) Eval(*netfilter.Context) netfilter.Verdict {
+func (s textStatement) Eval(*netfilter.Context) netfilter.Verdict {
 	return netfilter.Verdict{Kind: netfilter.Break}
 }
-func (s says) String() string { return string(s) }
+func (s textStatement) String() string { return string(s) }
 
 func jump(c *netfilter.Chain) netfilter.Verdict {
 	return netfilter.Verdict{Kind: netfilter.Jump, Chain: c}
@@ -232,7 +232,7 @@ func fromInternet() *walk.Result {
 		{"KUBE-SEP-EEKBNNDWJBHLLPWP", "10.13.76.7:80", "azvbbb", "pod/default/whereami-b"},
 	} {
 		svc := nat["KUBE-SVC-AYIUZSRKUWY4XTSW"]
-		choice := walk.Chosen{Host: "node/node0", Answer: i, Choice: netfilter.Choice{
+		choice := walk.Decision{Host: "node/node0", Answer: i, Choice: netfilter.Choice{
 			Kind: netfilter.Random, Chain: svc, Rule: &svc.Rules[1], What: "statistic mode random probability 0.5",
 			Options: []netfilter.Option{{Label: "matches", Weight: 1}, {Label: "does not match", Weight: 1}},
 		}}
@@ -275,7 +275,7 @@ func fromInternet() *walk.Result {
 		b.at("fabric", netfilter.Prerouting).in("nic7", "").out("internet", "")
 		b.at("internet/client", netfilter.Input).in("eth0", "")
 		result.Outcomes = append(result.Outcomes, walk.Outcome{
-			Probability: big.NewRat(1, 2), Choices: []walk.Chosen{choice}, There: w.steps, End: end,
+			Probability: big.NewRat(1, 2), Choices: []walk.Decision{choice}, There: w.steps, End: end,
 			Back: b.steps, BackEnd: &walk.End{Kind: walk.Delivered, Host: "internet/client", Packet: b.packet},
 		})
 	}
@@ -337,7 +337,7 @@ func unknown() *walk.Result {
 		}
 		result.Outcomes = append(result.Outcomes, walk.Outcome{
 			There: w.steps, End: walk.End{Kind: end, Host: "node/node0", Packet: w.packet},
-			Choices: []walk.Chosen{{Host: "node/node0", Answer: i, Choice: netfilter.Choice{
+			Choices: []walk.Decision{{Host: "node/node0", Answer: i, Choice: netfilter.Choice{
 				Kind: netfilter.Unknown, Chain: filter["FORWARD"], Rule: &filter["FORWARD"].Rules[0], What: "-m geoip --source-country NL",
 				Options: []netfilter.Option{{Label: "matches"}, {Label: label}},
 			}}},

@@ -35,14 +35,14 @@ type attempt struct {
 	tuple     packet.Tuple
 	watchers  []*watcher
 	activity  chan struct{}
-	sent      chan sent
+	sent      chan sentPacket
 	end       func() // takes socket, traces and captures away, once
 	chance    bool   // an outcome may have a port that the kernel chooses by chance
 	everyone  bool   // all hosts are watched
 }
 
-// sent is what the probe returned.
-type sent struct {
+// sentPacket is what the probe returned.
+type sentPacket struct {
 	result witness.Result
 	err    error
 }
@@ -74,7 +74,7 @@ func (a *attempt) run(ctx context.Context, places Places, expected *walk.Result,
 	}
 	sending.Go(func() {
 		r, err := a.probe.Send(ctx, waiting)
-		a.sent <- sent{r, err}
+		a.sent <- sentPacket{r, err}
 	})
 	return a.follow(ctx, waiting, enough)
 }
@@ -200,7 +200,7 @@ func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool
 
 // inOrder compares with the prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order
 // that the trace shows: what agrees as long is the prediction then.
-func (a *attempt) inOrder(o *Observed) (Report, error) {
+func (a *attempt) inOrder(o *Observation) (Report, error) {
 	report := Compare(a.predicted, o)
 	if report.First == nil && len(a.predicted.Otherwise) == 0 {
 		return report, nil
@@ -218,8 +218,8 @@ func (a *attempt) inOrder(o *Observed) (Report, error) {
 }
 
 // observed is what has been seen until now.
-func (a *attempt) observed(ctx context.Context, answer *witness.Result) (*Observed, error) {
-	o := &Observed{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.payload, Everywhere: a.everyone}
+func (a *attempt) observed(ctx context.Context, answer *witness.Result) (*Observation, error) {
+	o := &Observation{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.payload, Everywhere: a.everyone}
 	var mu sync.Mutex
 	err := inParallel(a.watchers, func(w *watcher) error {
 		host, err := w.Now(ctx)

@@ -11,7 +11,7 @@ import (
 )
 
 // Compare lays the outcomes of a walk beside what the kernel did and reports on the one that agrees with it longest.
-func Compare(result *walk.Result, o *Observed) Report {
+func Compare(result *walk.Result, o *Observation) Report {
 	id := identify(o, &result.Request)
 	var best Report
 	for i := range result.Outcomes {
@@ -44,7 +44,7 @@ func (r Report) better(other Report) bool {
 	return r.Agreed > other.Agreed
 }
 
-func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender string) Report {
+func compareOutcome(outcome *walk.Outcome, o *Observation, id *identity, sender string) Report {
 	of := *id
 	of.expectCarriers(outcome)
 	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
@@ -75,7 +75,7 @@ func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender str
 // comparison is a Report in the making.
 type comparison struct {
 	Report
-	observed *Observed
+	observed *Observation
 	outcome  *walk.Outcome
 	id       *identity
 	sender   string
@@ -102,8 +102,8 @@ func (c *comparison) fact(d *Difference) {
 	}
 }
 
-// placed is a predicted step with its place among all.
-type placed struct {
+// indexedStep is a predicted step with its place among all.
+type indexedStep struct {
 	*walk.Step
 	position int
 	before   *packet.Packet // the packet before the step; nil for the first
@@ -113,10 +113,10 @@ type placed struct {
 func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 	again := c.sentAgain(steps, d)
 	steps = withCopies(steps)
-	byHost := map[string][]placed{}
+	byHost := map[string][]indexedStep{}
 	var order []string
 	for i := range steps {
-		s := placed{Step: &steps[i], position: offset + i}
+		s := indexedStep{Step: &steps[i], position: offset + i}
 		if i > 0 && steps[i-1].Host == s.Host {
 			s.before = &steps[i-1].Packet
 		}
@@ -155,7 +155,7 @@ func withCopies(steps []walk.Step) []walk.Step {
 // the one that it answers.
 func answersAt(result *walk.Result) func(host string) func(packet.Tuple) bool {
 	return func(host string) func(packet.Tuple) bool {
-		var steps []placed
+		var steps []indexedStep
 		for i := range result.Outcomes {
 			steps = append(steps, placedAt(withCopies(result.Outcomes[i].Back), host)...)
 		}
@@ -163,10 +163,10 @@ func answersAt(result *walk.Result) func(host string) func(packet.Tuple) bool {
 	}
 }
 
-func placedAt(all []walk.Step, host string) (steps []placed) {
+func placedAt(all []walk.Step, host string) (steps []indexedStep) {
 	for i := range all {
 		if all[i].Host == host {
-			steps = append(steps, placed{Step: &all[i]})
+			steps = append(steps, indexedStep{Step: &all[i]})
 		}
 	}
 	return steps
@@ -178,16 +178,16 @@ func (c *comparison) answers(host string) func(packet.Tuple) bool {
 }
 
 // expects tells whether one of the steps has the tuple. What carries other packets is told by these.
-func expects(steps []placed) func(packet.Tuple) bool {
+func expects(steps []indexedStep) func(packet.Tuple) bool {
 	return func(t packet.Tuple) bool {
-		return slices.ContainsFunc(steps, func(s placed) bool { return s.Packet.Tunnel == nil && sameTuple(&s.Packet.Tuple, &t) })
+		return slices.ContainsFunc(steps, func(s indexedStep) bool { return s.Packet.Tunnel == nil && sameTuple(&s.Packet.Tuple, &t) })
 	}
 }
 
 // interfaces compares the packet at the interfaces of one host. Copies at other interfaces, and repeats, are passed over.
-func (c *comparison) interfaces(name string, h *Host, steps []placed, d direction) {
+func (c *comparison) interfaces(name string, h *Host, steps []indexedStep, d direction) {
 	expected := c.answers(name)
-	var seen []witness.Captured
+	var seen []witness.CapturedPacket
 	for _, p := range h.Packets {
 		if c.id.of(&p.Packet, p.Transport, expected) == d {
 			seen = append(seen, p)
@@ -203,7 +203,7 @@ func (c *comparison) interfaces(name string, h *Host, steps []placed, d directio
 		if link == "" {
 			continue
 		}
-		i := slices.IndexFunc(seen, func(p witness.Captured) bool {
+		i := slices.IndexFunc(seen, func(p witness.CapturedPacket) bool {
 			return p.Link == link && p.Out == out && packetDiffers(s, &p.Packet) == ""
 		})
 		if i >= 0 {
@@ -218,7 +218,7 @@ func (c *comparison) interfaces(name string, h *Host, steps []placed, d directio
 }
 
 // place is the interface of a step where the packet can be captured, "" for other steps.
-func place(s placed) (link string, out bool) {
+func place(s indexedStep) (link string, out bool) {
 	switch s.Stage {
 	case walk.Received:
 		return s.Packet.In, false
@@ -236,7 +236,7 @@ func at(link string, out bool) string {
 }
 
 // nearest describes the packet that was seen at the interface instead of the predicted one.
-func nearest(seen []witness.Captured, s placed, link string, out bool) string {
+func nearest(seen []witness.CapturedPacket, s indexedStep, link string, out bool) string {
 	for _, p := range seen {
 		if p.Link == link && p.Out == out {
 			return at(link, out) + packetText(&p.Packet) + packetDiffers(s, &p.Packet)
@@ -256,7 +256,7 @@ func packetText(p *packet.Packet) string {
 }
 
 // packetDiffers tells in words what is different about a packet at an interface, "" where nothing is.
-func packetDiffers(s placed, p *packet.Packet) string {
+func packetDiffers(s indexedStep, p *packet.Packet) string {
 	want := &s.Packet
 	switch {
 	case !sameTuple(&want.Tuple, &p.Tuple):

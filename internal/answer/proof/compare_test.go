@@ -30,7 +30,7 @@ func syn(source, destination string) packet.Packet {
 }
 
 // handMade is a SYN that its own host masquerades, and what the kernel says of it: prediction and kernel agree until a test changes one.
-func handMade() (*walk.Result, *proof.Observed) {
+func handMade() (*walk.Result, *proof.Observation) {
 	before, after := syn("10.0.0.1:4000", "10.0.0.2:80"), syn("10.9.9.9:4000", "10.0.0.2:80")
 	after.SourcePort = packet.OneOf(1024, 65535, 2000)
 	after.Mark = 0x4
@@ -70,70 +70,70 @@ func handMade() (*walk.Result, *proof.Observed) {
 	real2.TTL = 63
 	implicit := event("MASQ", 0, "continue", "", 4, nil)
 	implicit.Kind = witness.TraceReturn
-	o := &proof.Observed{Answer: witness.Result{Tuple: before.Tuple, Answer: witness.TimedOut}, Hosts: map[string]*proof.Host{
+	o := &proof.Observation{Answer: witness.Result{Tuple: before.Tuple, Answer: witness.TimedOut}, Hosts: map[string]*proof.Host{
 		"a": {
 			Trace: []witness.TraceEvent{
 				event("POSTROUTING", 12, "jump", "MASQ", 0, &before), event("MASQ", 20, "continue", "", 4, nil), implicit,
 				event("POSTROUTING", 13, "accept", "", 4, nil),
 			},
-			Packets: []witness.Captured{{Link: "eth0", Out: true, Packet: real1, Transport: transport}},
+			Packets: []witness.CapturedPacket{{Link: "eth0", Out: true, Packet: real1, Transport: transport}},
 			Handles: map[proof.ChainID][]uint64{{Family: "ip", Table: "nat", Chain: "POSTROUTING"}: {11, 12, 13},
 				{Family: "ip", Table: "nat", Chain: "MASQ"}: {20}},
 		},
-		"b": {Packets: []witness.Captured{{Link: "eth0", Packet: real2, Transport: transport}}},
+		"b": {Packets: []witness.CapturedPacket{{Link: "eth0", Packet: real2, Transport: transport}}},
 	}}
 	return result, o
 }
 
 func TestCompare(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*walk.Result, *proof.Observed)
+		change func(*walk.Result, *proof.Observation)
 		want   string // a part of the report
 	}{
-		"agree": {func(*walk.Result, *proof.Observed) {},
+		"agree": {func(*walk.Result, *proof.Observation) {},
 			"kernel: 6 of 6 steps agree; 1 in iptables-legacy tables or at ingress, not traced"},
-		"another rule": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 11 },
+		"another rule": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["a"].Trace[3].Handle = 11 },
 			"predicted: ip nat POSTROUTING 3: accept: -j accept\n  kernel:    ip nat POSTROUTING 1 (handle 11): accept"},
-		"new rule": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 99 },
+		"new rule": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["a"].Trace[3].Handle = 99 },
 			"kernel:    ip nat POSTROUTING handle 99: accept"},
-		"verdict": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Verdict = "drop" },
+		"verdict": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["a"].Trace[3].Verdict = "drop" },
 			"they part on a:\n  predicted: ip nat POSTROUTING 3: accept"},
-		"target": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[0].Target = "OTHER" },
+		"target": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["a"].Trace[0].Target = "OTHER" },
 			"kernel:    ip nat POSTROUTING 2 (handle 12): jump OTHER"},
-		"mark": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[1].Mark = 5 }, "(mark 0x5, predicted 0x4)"},
-		"tuple": {func(_ *walk.Result, o *proof.Observed) {
+		"mark": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["a"].Trace[1].Mark = 5 }, "(mark 0x5, predicted 0x4)"},
+		"tuple": {func(_ *walk.Result, o *proof.Observation) {
 			p := syn("10.0.0.7:4000", "10.0.0.2:80")
 			o.Hosts["a"].Trace[0].Packet = &p
 		}, "the same rule (packet tcp 10.0.0.7:4000 > 10.0.0.2:80, predicted tcp 10.0.0.1:4000 > 10.0.0.2:80)"},
-		"fewer rules": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3] },
+		"fewer rules": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3] },
 			"kernel:    the packet did not get there"},
-		"more rules": {func(r *walk.Result, _ *proof.Observed) { r.Outcomes[0].There[4] = r.Outcomes[0].There[3] },
+		"more rules": {func(r *walk.Result, _ *proof.Observation) { r.Outcomes[0].There[4] = r.Outcomes[0].There[3] },
 			"predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
-		"repeat of what a rule dropped": {func(r *walk.Result, o *proof.Observed) {
+		"repeat of what a rule dropped": {func(r *walk.Result, o *proof.Observation) {
 			r.Outcomes[0].There[4].Visit.Verdict.Kind, o.Hosts["a"].Trace[3].Verdict = netfilter.Drop, "drop"
 			repeatTrace(o)
 		}, "kernel: 6 of 6 steps agree; 1 in iptables-legacy tables or at ingress, not traced; not compared: 2 rules that the packet met when it was sent again"},
-		"repeat that was sent": {func(_ *walk.Result, o *proof.Observed) {
+		"repeat that was sent": {func(_ *walk.Result, o *proof.Observation) {
 			repeatTrace(o)
 			o.Hosts["a"].Packets = append(o.Hosts["a"].Packets, o.Hosts["a"].Packets[0])
 		}, "not traced; not compared: 2 rules that the packet met when it was sent again"},
-		"repeat that was not sent": {func(_ *walk.Result, o *proof.Observed) { repeatTrace(o) },
+		"repeat that was not sent": {func(_ *walk.Result, o *proof.Observation) { repeatTrace(o) },
 			"predicted: no further rule\n  kernel:    ip nat POSTROUTING 2 (handle 12): jump MASQ"},
-		"sent again and more rules": {func(r *walk.Result, o *proof.Observed) {
+		"sent again and more rules": {func(r *walk.Result, o *proof.Observation) {
 			o.Hosts["a"].Packets = append(o.Hosts["a"].Packets, o.Hosts["a"].Packets[0])
 			r.Outcomes[0].There[4] = r.Outcomes[0].There[3]
 		}, "predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
-		"port not in it": {func(_ *walk.Result, o *proof.Observed) {
+		"port not in it": {func(_ *walk.Result, o *proof.Observation) {
 			o.Hosts["a"].Packets[0].Packet.SourcePort = packet.Exactly(1023)
 		}, "out of eth0: tcp 10.9.9.9:1023 > 10.0.0.2:80, TTL 64 (predicted tcp 10.9.9.9:1024-65535 > 10.0.0.2:80)"},
-		"TTL": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Packet.TTL = 62 },
+		"TTL": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["b"].Packets[0].Packet.TTL = 62 },
 			"they part on b:\n  predicted: in by eth0: tcp 10.9.9.9:1024-65535 > 10.0.0.2:80, TTL 63\n  kernel:    in by eth0: tcp 10.9.9.9:5555 > 10.0.0.2:80, TTL 62 (predicted TTL 63)"},
-		"lost":        {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
-		"answer":      {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = witness.Connected }, "kernel: 5 of 6 steps agree"},
-		"unseen host": {func(_ *walk.Result, o *proof.Observed) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
-		"another flow": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) },
+		"lost":        {func(_ *walk.Result, o *proof.Observation) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
+		"answer":      {func(_ *walk.Result, o *proof.Observation) { o.Answer.Answer = witness.Connected }, "kernel: 5 of 6 steps agree"},
+		"unseen host": {func(_ *walk.Result, o *proof.Observation) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
+		"another flow": {func(_ *walk.Result, o *proof.Observation) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) },
 			"the packet was not seen there"},
-		"undecided": {func(r *walk.Result, _ *proof.Observed) {
+		"undecided": {func(r *walk.Result, _ *proof.Observation) {
 			o := &r.Outcomes[0]
 			o.There, o.End.Kind = o.There[:3], walk.Undecided
 		}, "kernel: 2 of 2 steps agree; the prediction ends where nobody can tell how it goes on"},
@@ -159,20 +159,20 @@ func TestCompare(t *testing.T) {
 }
 
 // repeatTrace has the packet meet all rules of its own host a second time; the last ones another way.
-func repeatTrace(o *proof.Observed) {
+func repeatTrace(o *proof.Observation) {
 	h := o.Hosts["a"]
 	h.Trace = append(h.Trace, h.Trace[0], h.Trace[3])
 }
 
 // captured makes the packet one that comes in by eth1, where it is captured in this order.
-func captured(links ...string) func(*walk.Result, *proof.Observed) {
-	return func(r *walk.Result, o *proof.Observed) {
+func captured(links ...string) func(*walk.Result, *proof.Observation) {
+	return func(r *walk.Result, o *proof.Observation) {
 		o0 := &r.Outcomes[0]
 		in := o0.There[0].Packet
 		in.Local = packet.Local{In: "eth1"}
 		o0.There[0] = walk.Step{Host: "a", Stage: walk.Received, Packet: in}
 		h := o.Hosts["a"]
-		at := map[string]witness.Captured{"eth0": h.Packets[0], "eth1": {Link: "eth1", Packet: in, Transport: h.Packets[0].Transport}}
+		at := map[string]witness.CapturedPacket{"eth0": h.Packets[0], "eth1": {Link: "eth1", Packet: in, Transport: h.Packets[0].Transport}}
 		h.Packets = nil
 		for _, l := range links {
 			h.Packets = append(h.Packets, at[l])
@@ -181,7 +181,7 @@ func captured(links ...string) func(*walk.Result, *proof.Observed) {
 }
 
 // otherOutcome puts two wrong outcomes around the right one: one that parts early, one that parts late.
-func otherOutcome(r *walk.Result, _ *proof.Observed) {
+func otherOutcome(r *walk.Result, _ *proof.Observation) {
 	change := func(step int) walk.Outcome {
 		other, _ := handMade()
 		other.Outcomes[0].There[step].Visit.Rule.Number = 77

@@ -9,7 +9,7 @@ import (
 )
 
 // Connections returns the connections that matter: those that one of the tuples may have begun or answered.
-func (w Watching) Connections(all []witness.Flow) []witness.Flow {
+func (w WatchRequest) Connections(all []witness.Flow) []witness.Flow {
 	if len(w.Flows) == 0 {
 		return all
 	}

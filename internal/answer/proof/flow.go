@@ -39,9 +39,9 @@ func (c *comparison) answered(outcome *walk.Outcome) bool {
 	if h == nil {
 		return false
 	}
-	var steps []placed
+	var steps []indexedStep
 	for i := range outcome.Back {
-		steps = append(steps, placed{Step: &outcome.Back[i]})
+		steps = append(steps, indexedStep{Step: &outcome.Back[i]})
 	}
 	expected := expects(steps)
 	if !slices.ContainsFunc(steps, visible) {
@@ -61,7 +61,7 @@ func (c *comparison) answered(outcome *walk.Outcome) bool {
 }
 
 // visible tells of steps that a trace or a capture shows.
-func visible(s placed) bool {
+func visible(s indexedStep) bool {
 	link, _ := place(s)
 	return link != "" || traced(s.Visit)
 }

@@ -94,7 +94,7 @@ func once(
 	if err != nil {
 		return nil, Report{}, err
 	}
-	probe = &closedOnce{Sender: probe}
+	probe = &onceCloser{Sender: probe}
 	defer probe.Close()
 	source, expected := subject.Source(), *result
 	if result.More {
@@ -112,7 +112,7 @@ func once(
 	}
 	a := &attempt{
 		source: source, probe: probe, payload: payload, predicted: result, tuple: probe.Tuple(),
-		sent: make(chan sent, 1), activity: make(chan struct{}, 1),
+		sent: make(chan sentPacket, 1), activity: make(chan struct{}, 1),
 	}
 	report, err := a.run(ctx, subject.Place, &expected, everywhere)
 	forgetOpen(result)
@@ -123,14 +123,14 @@ func once(
 	return result, report, err
 }
 
-// closedOnce is a sender that can be closed again.
-type closedOnce struct {
+// onceCloser is a sender that can be closed again.
+type onceCloser struct {
 	Sender
 	once sync.Once
 	err  error
 }
 
-func (c *closedOnce) Close() error {
+func (c *onceCloser) Close() error {
 	c.once.Do(func() { c.err = c.Sender.Close() })
 	return c.err
 }
@@ -210,7 +210,7 @@ func prepare(ctx context.Context, subject Subject, request *walk.Request, payloa
 	if err != nil {
 		return nil, fmt.Errorf("send from %s: %w", from, err)
 	}
-	return place.Prepare(ctx, Sending{Link: wire.PeerLink, Packet: *p, Payload: payload})
+	return place.Prepare(ctx, SendRequest{Link: wire.PeerLink, Packet: *p, Payload: payload})
 }
 
 // endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines

@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// Observed is what the kernel did with the packet of a probe and with what came back.
-type Observed struct {
+// Observation is what the kernel did with the packet of a probe and with what came back.
+type Observation struct {
 	Hosts  map[string]*Host
 	Answer witness.Result
 	// Payload is what the probe carried: packets with another one are not its. A datagram with its complement is an answer, from wherever.
@@ -23,7 +23,7 @@ type Observed struct {
 // Host is what was seen in one namespace, in the order in which it was read.
 type Host struct {
 	Trace   []witness.TraceEvent
-	Packets []witness.Captured
+	Packets []witness.CapturedPacket
 	Flows   []witness.Flow
 	// Handles are those of the chains that the trace names, in the order of their rules.
 	Handles map[ChainID][]uint64
@@ -45,8 +45,8 @@ type identity struct {
 	hasSeq  bool
 	length  int // of its packet, as rules and routers leave it; 0 where that is not known
 	// carriers are what packets of VXLAN were seen to carry, and toCarry those that are predicted to carry the probe's.
-	carriers map[carrier][]carried
-	toCarry  []toCarry
+	carriers map[carrier][]innerPacket
+	toCarry  []expectedCarrier
 	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
 	// not the probe's.
 	refusal bool
@@ -58,14 +58,14 @@ type identity struct {
 const control = packet.SYN | packet.ACK | packet.RST | packet.FIN
 
 // identify finds what the probe's packets are known by.
-func identify(o *Observed, request *walk.Request) *identity {
+func identify(o *Observation, request *walk.Request) *identity {
 	id := segment(o, request)
 	id.findCarriers(o)
 	return id
 }
 
 // segment finds the sequence number of the segment that left the sender, or came to where the request begins.
-func segment(o *Observed, request *walk.Request) *identity {
+func segment(o *Observation, request *walk.Request) *identity {
 	id := &identity{
 		request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length,
 		flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control,

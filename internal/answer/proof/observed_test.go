@@ -27,7 +27,7 @@ func TestQuotes(t *testing.T) {
 	segment := decode(syn)[28:]
 	port := packet.Exactly(0xc16a)
 	request := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, SourcePort: port}, TCPFlags: packet.SYN}
-	o := &Observed{Answer: witness.Result{Tuple: request.Tuple},
+	o := &Observation{Answer: witness.Result{Tuple: request.Tuple},
 		Hosts: map[string]*Host{"a": {Trace: []witness.TraceEvent{{Packet: &request, Transport: segment[:14], Label: 0xcb79}}}}}
 	id := identify(o, &walk.Request{Host: "a", Packet: request})
 	for _, c := range []struct {

@@ -14,7 +14,7 @@ import (
 // ordered is the prediction once more, with the chains of different tables that have the same priority in the order in which the kernel's
 // trace of the packet has them: which of them was registered last, and so is called first, no dump tells. It is the same prediction where
 // the trace shows nothing new of that.
-func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
+func ordered(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, error) {
 	request := predicted.Request
 	request.Early = map[string][]walk.ChainRef{}
 	id, answers := identifyAny(o, predicted), answersAt(predicted)

@@ -11,7 +11,7 @@ import (
 
 // pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open
 // no longer.
-func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
+func pinned(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, error) {
 	request := predicted.Request
 	request.Settled, request.Carriers = map[string][]packet.Flow{}, map[string][]walk.Carrier{}
 	id := identifyAny(o, predicted)
@@ -23,7 +23,7 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.
 }
 
 // identifyAny is identify for packets of any outcome.
-func identifyAny(o *Observed, predicted *walk.Result) *identity {
+func identifyAny(o *Observation, predicted *walk.Result) *identity {
 	id := identify(o, &predicted.Request)
 	id.refusal = true // an error may be what was carried
 	for i := range predicted.Outcomes {
@@ -71,7 +71,7 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 
 // requests are the packets that were captured at a host on their way there, as of tells. A datagram that answers may have the payload of
 // the one that it answers: it is told by its tuple, the reply's of a packet that was captured before it.
-func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) direction) (found []*witness.Captured) {
+func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) direction) (found []*witness.CapturedPacket) {
 	seen := map[packet.Tuple]bool{}
 	for i := range h.Packets {
 		p := &h.Packets[i]

@@ -14,16 +14,16 @@ type Places func(host string) (Place, error)
 // goes to a place and comes from it is plain data.
 type Place interface {
 	// Prepare makes ready to send one packet; nothing is sent yet. The error is kernel.ErrUnsendable where the packet is to blame.
-	Prepare(ctx context.Context, s Sending) (Sender, error)
+	Prepare(ctx context.Context, s SendRequest) (Sender, error)
 	// Watch begins to look for packets. Each time that something has been seen, activity is offered a value, without waiting.
-	Watch(ctx context.Context, w Watching, activity chan<- struct{}) (Watcher, error)
+	Watch(ctx context.Context, w WatchRequest, activity chan<- struct{}) (Watcher, error)
 	// RuleText is how nft prints a rule that the kernel has now; "" where it has none such.
 	RuleText(ctx context.Context, r RuleRef) (string, error)
 }
 
-// Sending is a packet to be sent: by a socket of the host's own (kernel.PrepareProbe), or with a Link as a frame by that
+// SendRequest is a packet to be sent: by a socket of the host's own (kernel.PrepareProbe), or with a Link as a frame by that
 // (kernel.PrepareFrame).
-type Sending struct {
+type SendRequest struct {
 	Link    string
 	Packet  packet.Packet
 	Payload []byte // of a datagram or an echo
@@ -38,8 +38,8 @@ type Sender interface {
 	Close() error
 }
 
-// Watching is what is to be seen in a namespace.
-type Watching struct {
+// WatchRequest is what is to be seen in a namespace.
+type WatchRequest struct {
 	Captured []witness.PacketFilter // which packets are captured, all without any (kernel.OpenCapture)
 	// Traced packets, and errors about those of About, are traced (kernel.OpenTrace): none without any.
 	Traced []witness.PacketFilter

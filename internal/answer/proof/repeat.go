@@ -15,14 +15,14 @@ func (c *comparison) sentAgain(steps []walk.Step, d direction) bool {
 	h := c.observed.Hosts[sender]
 	for i := 0; h != nil && i < len(steps) && steps[i].Host == sender; i++ {
 		if steps[i].Stage == walk.Transmit {
-			return c.captures(h, placed{Step: &steps[i]}, d) > 1
+			return c.captures(h, indexedStep{Step: &steps[i]}, d) > 1
 		}
 	}
 	return false
 }
 
 // captures counts the packets of one direction that were captured where a step has the packet, and as it has it.
-func (c *comparison) captures(h *Host, s placed, d direction) (n int) {
+func (c *comparison) captures(h *Host, s indexedStep, d direction) (n int) {
 	link, out := place(s)
 	expected := c.answers(s.Host)
 	for _, p := range h.Packets {

@@ -52,14 +52,14 @@ type matcher struct {
 	flooded   bool           // the trace holds other copies, too
 	nat       bool           // the base chain that the step is in translates
 	last      int            // position of the last step that agreed
-	changed   *placed        // the last step whose rule changed the packet
+	changed   *indexedStep   // the last step whose rule changed the packet
 	first     *observedRule  // the first of events
 	dropped   bool           // the last event that agreed dropped the packet
 	again     bool           // the packet was sent more than once
 }
 
 // rules compares the rules of one host in order. A packet that was sent again may have met more of them.
-func (c *comparison) rules(name string, h *Host, steps []placed, d direction, again bool) {
+func (c *comparison) rules(name string, h *Host, steps []indexedStep, d direction, again bool) {
 	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(name, h, d), last: steps[0].position, again: again}
 	if len(m.events) > 0 {
 		m.first = &m.events[0]
@@ -95,7 +95,7 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction, ag
 
 // shown tells whether the trace is to hold a step's visit. It begins behind the hook ingress; a reset that br_netfilter's host sends has
 // its interface from the beginning, and passes none of the hooks where tracing begins.
-func (m *matcher) shown(s placed) bool {
+func (m *matcher) shown(s indexedStep) bool {
 	v := s.Visit
 	if s.Stage == walk.Sent {
 		m.pastHooks = s.Packet.Out != ""
@@ -116,7 +116,7 @@ func (m *matcher) shown(s placed) bool {
 }
 
 // agree compares one step with what comes next in the trace.
-func (m *matcher) agree(s placed) bool {
+func (m *matcher) agree(s indexedStep) bool {
 	if base := s.Visit.Chain.Base; base != nil {
 		m.nat = base.Type == "nat"
 	}
@@ -139,7 +139,7 @@ func (m *matcher) agree(s placed) bool {
 
 // ofCopy passes over what happens to the other copies of a flooded packet, which is in the trace, too, and tells whether the step is
 // theirs: the copies are of one connection, and nat chains are asked for the first of them, whichever that is and whatever its mark.
-func (m *matcher) ofCopy(s placed) bool {
+func (m *matcher) ofCopy(s indexedStep) bool {
 	if i := slices.IndexFunc(m.events, func(e observedRule) bool { return meets(m.host, s, &e) }); i > 0 {
 		m.passed, m.events = append(m.passed, m.events[:i]...), m.events[i:]
 	}
@@ -148,7 +148,7 @@ func (m *matcher) ofCopy(s placed) bool {
 }
 
 // difference is what parts a step from what comes next in the trace; nil where nothing does.
-func (m *matcher) difference(s placed) *Difference {
+func (m *matcher) difference(s indexedStep) *Difference {
 	d := &Difference{Host: m.name, Back: m.back, Predicted: predictedRule(s), position: s.position}
 	if len(m.events) == 0 {
 		d.Observed = "the packet did not get there"
@@ -172,13 +172,13 @@ func (m *matcher) difference(s placed) *Difference {
 }
 
 // isOf tells whether a step and an event are of the same rule with the same verdict and packet, whatever its mark.
-func isOf(h *Host, s placed, e *observedRule) bool {
+func isOf(h *Host, s indexedStep, e *observedRule) bool {
 	agree, how := sameEvent(h, s, e)
 	return (agree || how != "") && packetAtChain(s, e) == ""
 }
 
 // meets tells whether an event is that of a step.
-func meets(h *Host, s placed, e *observedRule) bool {
+func meets(h *Host, s indexedStep, e *observedRule) bool {
 	agree, _ := sameEvent(h, s, e)
 	return agree && packetAtChain(s, e) == ""
 }
@@ -206,7 +206,7 @@ var verdicts = map[netfilter.VerdictKind][]string{
 }
 
 // sameEvent tells whether a step and an event agree, and where the rules are the same what else is different: " (…)".
-func sameEvent(h *Host, s placed, e *observedRule) (agree bool, how string) {
+func sameEvent(h *Host, s indexedStep, e *observedRule) (agree bool, how string) {
 	v := s.Visit
 	if id := chainID(v.Chain); id.Family != e.Family || id.Table != e.Table || id.Chain != e.Chain {
 		return false, ""
@@ -228,7 +228,7 @@ func sameEvent(h *Host, s placed, e *observedRule) (agree bool, how string) {
 
 // packetAtChain compares the packet at the beginning of a base chain. A rule that translates does so when the chain has ended, so the tuple
 // is that before the step; everything else a rule changes at once.
-func packetAtChain(s placed, e *observedRule) string {
+func packetAtChain(s indexedStep, e *observedRule) string {
 	p := e.packet
 	if p == nil || s.before == nil || isError(p) {
 		return "" // the trace holds too little of what it quotes
@@ -266,7 +266,7 @@ func refOf(v *netfilter.Visit) *RuleRef {
 	return &RuleRef{chainID(v.Chain), v.Rule.Handle, v.Rule.Number}
 }
 
-func predictedRule(s placed) string {
+func predictedRule(s indexedStep) string {
 	v := s.Visit
 	text := fmt.Sprintf("%s %s: %s", v.Chain.Table.Family, v.Chain.Ref(v.Rule), verdictText(v.Verdict))
 	if v.Rule != nil && v.Rule.Text != "" {

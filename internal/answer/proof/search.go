@@ -13,7 +13,7 @@ const maxTries = 2000
 // search looks for the outcome that the kernel took where there are more than the walk enumerates. It goes from choice to choice along with
 // the kernel: of an outcome that parts from it at one step, only choices made before that step can be wrong. What it finds is the result's
 // last outcome then.
-func search(source snapshot.Source, result *walk.Result, o *Observed, best Report) (Report, error) {
+func search(source snapshot.Source, result *walk.Result, o *Observation, best Report) (Report, error) {
 	request := result.Request
 	request.MaxOutcomes = 1
 	id := identify(o, &request)
@@ -47,7 +47,7 @@ func search(source snapshot.Source, result *walk.Result, o *Observed, best Repor
 }
 
 // before are the choices that can show in the step at a position.
-func before(choices []walk.Chosen, position int) []walk.Chosen {
+func before(choices []walk.Decision, position int) []walk.Decision {
 	for i := range choices {
 		if choices[i].Step > position {
 			return choices[:i]

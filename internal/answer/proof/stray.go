@@ -32,14 +32,14 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 }
 
 // arrives tells whether a packet is predicted where it was captured.
-func arrives(steps []walk.Step, host string, p *witness.Captured) bool {
+func arrives(steps []walk.Step, host string, p *witness.CapturedPacket) bool {
 	return slices.ContainsFunc(steps, func(s walk.Step) bool {
 		return s.Stage == walk.Received && s.Host == host && s.Packet.In == p.Link && sameTuple(&s.Packet.Tuple, &p.Packet.Tuple)
 	})
 }
 
 // ofProbe tells whether a packet is the probe's, an answer to it, or an error about one of these that the prediction does not tell of.
-func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.Captured) bool {
+func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) bool {
 	if p.Packet.About == nil {
 		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, nobody) != foreign
 	}

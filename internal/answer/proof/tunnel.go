@@ -16,14 +16,14 @@ type carrier struct {
 	length int
 }
 
-// carried is a packet that one of VXLAN was seen to carry.
-type carried struct {
+// innerPacket is a packet that one of VXLAN was seen to carry.
+type innerPacket struct {
 	packet    packet.Packet
 	transport []byte
 }
 
-// toCarry is a packet of VXLAN that is predicted to carry a packet of the probe.
-type toCarry struct {
+// expectedCarrier is a packet of VXLAN that is predicted to carry a packet of the probe.
+type expectedCarrier struct {
 	*packet.Packet
 	direction direction
 }
@@ -46,7 +46,7 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 	if len(seen) > 0 {
 		return foreign, true
 	}
-	i := slices.IndexFunc(id.toCarry, func(c toCarry) bool { return c.begins(p, transport) })
+	i := slices.IndexFunc(id.toCarry, func(c expectedCarrier) bool { return c.begins(p, transport) })
 	if i < 0 {
 		return foreign, false
 	}
@@ -55,7 +55,7 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 
 // begins tells whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its
 // network and the beginning of the frame that it carries.
-func (c *toCarry) begins(p *packet.Packet, transport []byte) bool {
+func (c *expectedCarrier) begins(p *packet.Packet, transport []byte) bool {
 	const udp, vxlan, cut = 8, 8, 4
 	if len(transport) < udp+vxlan+cut || !sameTuple(&c.Tuple, &p.Tuple) || c.Length != 0 && c.Length != p.Length {
 		return false
@@ -81,12 +81,12 @@ func (id *identity) quotesCarrier(transport []byte) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(id.toCarry, func(c toCarry) bool { return c.Length == length })
+	return slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool { return c.Length == length })
 }
 
 // findCarriers notes what captured packets of VXLAN carried.
-func (id *identity) findCarriers(o *Observed) {
-	id.carriers = map[carrier][]carried{}
+func (id *identity) findCarriers(o *Observation) {
+	id.carriers = map[carrier][]innerPacket{}
 	for _, h := range o.Hosts {
 		for i := range h.Packets {
 			p := &h.Packets[i]
@@ -95,7 +95,7 @@ func (id *identity) findCarriers(o *Observed) {
 			}
 			if inner, payload, ok := witness.Decapsulate(p.Transport); ok {
 				k := carrier{p.Packet.Tuple, p.Packet.Length}
-				id.carriers[k] = append(id.carriers[k], carried{inner, payload})
+				id.carriers[k] = append(id.carriers[k], innerPacket{inner, payload})
 			}
 		}
 	}
@@ -106,16 +106,16 @@ func (id *identity) expectCarriers(outcome *walk.Outcome) {
 	for d, steps := range map[direction][]walk.Step{there: outcome.There, back: outcome.Back} {
 		for i := range steps {
 			p := &steps[i].Packet
-			known := func(c toCarry) bool { return c.direction == d && c.Tuple == p.Tuple && c.Tunnel == p.Tunnel }
+			known := func(c expectedCarrier) bool { return c.direction == d && c.Tuple == p.Tuple && c.Tunnel == p.Tunnel }
 			if p.Tunnel != nil && !slices.ContainsFunc(id.toCarry, known) {
-				id.toCarry = append(id.toCarry, toCarry{p, d})
+				id.toCarry = append(id.toCarry, expectedCarrier{p, d})
 			}
 		}
 	}
 	id.refusedCarrier = false
 	if len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil {
 		about := outcome.Back[0].Packet.About
-		id.refusedCarrier = slices.ContainsFunc(id.toCarry, func(c toCarry) bool { return c.direction == there && c.Tuple == *about })
+		id.refusedCarrier = slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool { return c.direction == there && c.Tuple == *about })
 	}
 }
 
@@ -146,7 +146,7 @@ func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 		all = append(all, walk.Carrier{Tuple: sent, Carried: inner.Tuple})
 	}
 	for _, t := range witness.GroupTrace(h.Trace) { // those that rules dropped before they left
-		i := slices.IndexFunc(id.toCarry, func(c toCarry) bool { return c.begins(&t.Packet, t.Transport) })
+		i := slices.IndexFunc(id.toCarry, func(c expectedCarrier) bool { return c.begins(&t.Packet, t.Transport) })
 		if i >= 0 && t.Packet.Protocol == packet.UDP && len(id.carriers[carrier{t.Packet.Tuple, t.Packet.Length}]) == 0 {
 			all = append(all, walk.Carrier{Tuple: t.Packet.Tuple, Carried: id.toCarry[i].Tunnel.Inner.Tuple})
 		}

@@ -114,7 +114,7 @@ func watch(
 	kinds := alike(expected)
 	err := inParallel(watchers, func(w *watcher) (err error) {
 		predicted := witness.Tuples(expected[w.name])
-		what := Watching{Captured: expected[w.name], Traced: expected[w.name], About: predicted, Flows: predicted}
+		what := WatchRequest{Captured: expected[w.name], Traced: expected[w.name], About: predicted, Flows: predicted}
 		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
 		if more {
 			what.About, what.Flows = append(slices.Clone(predicted), kinds...), toAnywhere(predicted)

@@ -276,7 +276,7 @@ func over(t *testing.T, run func(context.Context, *stream)) *websocket.Conn {
 			panic(err)
 		}
 		r.SetPathValue("id", "1")
-		s.begin(hijacked{httptest.NewRecorder(), far, in}, r)
+		s.begin(hijackedResponse{httptest.NewRecorder(), far, in}, r)
 	}()
 	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil }}
 	conn, _, err := dialer.Dial("ws://s/sessions/1", nil)
@@ -286,14 +286,14 @@ func over(t *testing.T, run func(context.Context, *stream)) *websocket.Conn {
 	return conn
 }
 
-// hijacked is the answer to a request that gives away its connection.
-type hijacked struct {
+// hijackedResponse is the answer to a request that gives away its connection.
+type hijackedResponse struct {
 	*httptest.ResponseRecorder
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (h hijackedResponse) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return h.conn, bufio.NewReadWriter(h.in, bufio.NewWriter(h.conn)), nil
 }
 
@@ -338,7 +338,7 @@ func TestSessionMessageTooLong(t *testing.T) {
 	h := httptest.NewUnstartedServer(nil)
 	h.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			_ = json.NewEncoder(w).Encode(granted{"ws://" + r.Host, "p"})
+			_ = json.NewEncoder(w).Encode(sessionGrant{"ws://" + r.Host, "p"})
 			return
 		}
 		conn, err := new(websocket.Upgrader).Upgrade(w, r, nil)

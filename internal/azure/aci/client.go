@@ -113,7 +113,7 @@ func (c *Client) Get(ctx context.Context, name string) (g ContainerGroup, err er
 
 // List is Service's, without views.
 func (c *Client) List(ctx context.Context) ([]ContainerGroup, error) {
-	var all listed
+	var all groupList
 	err := c.do(ctx, http.MethodGet, c.path(), nil, nil, &all)
 	return all.Value, err
 }
@@ -136,7 +136,7 @@ func (c *Client) Logs(ctx context.Context, group, container string, o logs.Optio
 	if err != nil {
 		return err
 	}
-	var log content
+	var log logContent
 	if err := c.do(ctx, http.MethodGet, c.path(group, "containers", container, "logs"), url.Values{"options": {string(options)}}, nil,
 		&log); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (c *Client) Exec(ctx context.Context, group, container string, e Exec) (cod
 
 // session asks for one and begins it. It ends with ctx, or when stop is called.
 func (c *Client) session(ctx context.Context, path string, request any) (s *stream, stop func(), err error) {
-	var g granted
+	var g sessionGrant
 	if err := c.do(ctx, http.MethodPost, path, nil, request, &g); err != nil {
 		return nil, nil, err
 	}

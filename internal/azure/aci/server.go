@@ -91,14 +91,14 @@ func (s *Server) admit(r *http.Request) error {
 	return nil
 }
 
-// listed is a list as Azure answers it.
-type listed struct {
+// groupList is a list as Azure answers it.
+type groupList struct {
 	Value []ContainerGroup `json:"value"`
 }
 
 func (s *Server) list(r *http.Request) (int, any, error) {
 	all, err := s.Service.List(r.Context())
-	answer := listed{[]ContainerGroup{}}
+	answer := groupList{[]ContainerGroup{}}
 	for _, g := range all {
 		answer.Value = append(answer.Value, g.Listed())
 	}
@@ -143,8 +143,8 @@ func orElse(s, other string) string {
 	return s
 }
 
-// content is a log as Azure answers it.
-type content struct {
+// logContent is a log as Azure answers it.
+type logContent struct {
 	Content string `json:"content"`
 }
 
@@ -165,17 +165,17 @@ func (s *Server) logs(r *http.Request) (int, any, error) {
 	o.Follow = false
 	var b bytes.Buffer
 	err := s.Service.Logs(r.Context(), r.PathValue("name"), r.PathValue("container"), o, &b)
-	return http.StatusOK, content{b.String()}, err
+	return http.StatusOK, logContent{b.String()}, err
 }
 
-// granted is where a session is begun, and what its first message must be.
-type granted struct {
+// sessionGrant is where a session is begun, and what its first message must be.
+type sessionGrant struct {
 	URI      string `json:"webSocketUri"`
 	Password string `json:"password"`
 }
 
 // grant lets a session begin; size is its terminal's at first, nil where there is none.
-func (s *Server) grant(r *http.Request, size *terminalSize, run func(context.Context, *stream)) granted {
+func (s *Server) grant(r *http.Request, size *terminalSize, run func(context.Context, *stream)) sessionGrant {
 	id, password := rand.Text(), rand.Text()
 	now := time.Now()
 	s.mu.Lock()
@@ -189,7 +189,7 @@ func (s *Server) grant(r *http.Request, size *terminalSize, run func(context.Con
 		}
 	}
 	s.sessions[id] = session{password, now.Add(sessionPatience), size, run}
-	return granted{"wss://" + r.Host + "/sessions/" + id, password}
+	return sessionGrant{"wss://" + r.Host + "/sessions/" + id, password}
 }
 
 // execRequest is Azure's, whose command is one string, and this lab's fields.

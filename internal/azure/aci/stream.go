@@ -26,8 +26,8 @@ const (
 	sendPatience = 5 * time.Minute // how long the other side may not read: a terminal that was stopped is not cut off at once
 )
 
-// ended is how a session ended.
-type ended struct {
+// sessionResult is how a session ended.
+type sessionResult struct {
 	Code  int    `json:"exitCode"`
 	Error string `json:"error,omitempty"`
 }
@@ -59,7 +59,7 @@ func (c *stream) send(channel byte, data []byte) error {
 
 // end sends how the session ended, and closes the connection.
 func (c *stream) end(code int, err error) {
-	e := ended{Code: code}
+	e := sessionResult{Code: code}
 	if err != nil {
 		e.Error = err.Error()
 	}
@@ -145,7 +145,7 @@ func (c *stream) follow(stdout, stderr io.Writer) (code int, err error) {
 		case channelStderr:
 			w = stderr
 		case channelEnd:
-			var e ended
+			var e sessionResult
 			if err := json.Unmarshal(m[1:], &e); err != nil {
 				return -1, err
 			}

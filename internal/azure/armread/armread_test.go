@@ -211,10 +211,10 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// unavailable is how azidentity says that nobody is logged in.
-type unavailable struct{ error }
+// loginError is how azidentity says that nobody is logged in.
+type loginError struct{ error }
 
-func (unavailable) NonRetriable() {}
+func (loginError) NonRetriable() {}
 
 // TestRefused: without a login there is one line with the remedy; what may not be read is told, and the rest is read; a list does not
 // lead to another host.
@@ -222,7 +222,7 @@ func TestRefused(t *testing.T) {
 	l := labOf(t, "outbound")
 	scope := []string{"/subscriptions/" + l.Network.Subscription + "/resourceGroups/" + l.Network.NodeResourceGroup}
 	long := "DefaultAzureCredential: failed\n\tAzureCLICredential: not logged in\n" + strings.Repeat("x", 2000)
-	nobody := static{unavailable{errors.New(long)}}
+	nobody := static{loginError{errors.New(long)}}
 	err := armread.Read(t.Context(), armview.NewResources(), scope, nobody, serve(t, manager(l)))
 	if err == nil || !strings.Contains(err.Error(), "run 'az login'") || strings.Contains(err.Error(), "\n") ||
 		!strings.Contains(err.Error(), "failed; AzureCLICredential: not logged in; x") || len(err.Error()) > 1200 {

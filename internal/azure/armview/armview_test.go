@@ -136,7 +136,7 @@ func TestWalks(t *testing.T) {
 	})
 }
 
-func extend(t *testing.T, src snapshot.Source, r *armview.Resources) *armview.Extended {
+func extend(t *testing.T, src snapshot.Source, r *armview.Resources) *armview.AzureSource {
 	t.Helper()
 	e, err := armview.Extend(src, r)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// Extended is a source whose nodes are wired to Azure's network.
-type Extended struct {
+// AzureSource is a source whose nodes are wired to Azure's network.
+type AzureSource struct {
 	snapshot.Source
 	fabric *fabric
 	mu     sync.Mutex
@@ -25,8 +25,8 @@ type Extended struct {
 // Extend wires the nodes of a source, and its other hosts that have an interface's address, to what was read of Azure. A source that
 // has a host called "fabric" of its own, a lab's, is not extended: it goes on by that. The error is a [MismatchError]; where only a host's
 // own state shows it, Host returns it.
-func Extend(src snapshot.Source, r *Resources) (*Extended, error) {
-	e := &Extended{Source: src, hosts: map[string]*snapshot.Host{}, assumed: map[string]string{}}
+func Extend(src snapshot.Source, r *Resources) (*AzureSource, error) {
+	e := &AzureSource{Source: src, hosts: map[string]*snapshot.Host{}, assumed: map[string]string{}}
 	if slices.Contains(src.Names(), Host) {
 		return e, nil
 	}
@@ -35,7 +35,7 @@ func Extend(src snapshot.Source, r *Resources) (*Extended, error) {
 }
 
 // Unmatched returns an error where no interface that was read is one of the snapshot's machines, so that no walk goes on.
-func (e *Extended) Unmatched() error {
+func (e *AzureSource) Unmatched() error {
 	if e.fabric == nil || slices.ContainsFunc(e.fabric.nics, func(n *nic) bool { return n.isNode() }) {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (e *Extended) Unmatched() error {
 }
 
 // Notes are what was taken for granted, and what could not be read.
-func (e *Extended) Notes() []string {
+func (e *AzureSource) Notes() []string {
 	if e.fabric == nil {
 		return []string{"the snapshot has a network of its own beyond its nodes: Azure's resources are not used"}
 	}
@@ -72,7 +72,7 @@ func (e *Extended) Notes() []string {
 }
 
 // Names lists the hosts, Azure's network among them.
-func (e *Extended) Names() []string {
+func (e *AzureSource) Names() []string {
 	names := e.Source.Names()
 	if e.fabric == nil {
 		return names
@@ -83,7 +83,7 @@ func (e *Extended) Names() []string {
 }
 
 // Host returns a host, with its wires to Azure.
-func (e *Extended) Host(name string) (*snapshot.Host, error) {
+func (e *AzureSource) Host(name string) (*snapshot.Host, error) {
 	if e.fabric == nil {
 		return e.Source.Host(name)
 	}
@@ -97,7 +97,7 @@ func (e *Extended) Host(name string) (*snapshot.Host, error) {
 }
 
 // host reads a host and wires it. Held: mu.
-func (e *Extended) host(name string) (*snapshot.Host, error) {
+func (e *AzureSource) host(name string) (*snapshot.Host, error) {
 	if h := e.hosts[name]; h != nil {
 		return h, nil
 	}
@@ -121,14 +121,14 @@ func (e *Extended) host(name string) (*snapshot.Host, error) {
 }
 
 // Assumed returns what was assumed about a host's interface when the host was read; "" for nothing.
-func (e *Extended) Assumed(host string) string {
+func (e *AzureSource) Assumed(host string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.assumed[host]
 }
 
 // wire joins a host to its interfaces: those that have one of its addresses and the MAC address of one of its links. Held: mu.
-func (e *Extended) wire(h *snapshot.Host) error {
+func (e *AzureSource) wire(h *snapshot.Host) error {
 	var other error
 	var links []string
 	found := map[string][]*nic{} // by the host's links
@@ -178,7 +178,7 @@ func (n *nic) linkOf(h *snapshot.Host) string {
 }
 
 // wireUnread joins a node of which no interface was read to where that is said.
-func (e *Extended) wireUnread(h *snapshot.Host) {
+func (e *AzureSource) wireUnread(h *snapshot.Host) {
 	link := e.fabric.unreadLinks[h.Name]
 	if link == "" {
 		return
@@ -214,7 +214,7 @@ func outer(h *snapshot.Host, link string) string {
 
 // wireFabric joins the fabric to the machines: nodes by what the Kubernetes objects say, others by their addresses. The link of one
 // that was not read yet is taken to be eth0, as on every machine in Azure. Held: mu.
-func (e *Extended) wireFabric() {
+func (e *AzureSource) wireFabric() {
 	known := map[string]bool{}
 	for _, n := range e.fabric.nics {
 		known[n.machine] = true

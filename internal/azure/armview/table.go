@@ -154,7 +154,7 @@ func choose(words string, chains []*netfilter.Chain) netfilter.Statement {
 			Key: []netfilter.Span{netfilter.Number(uint64(i))}, Data: netfilter.Data{Verdict: &v, Words: "goto " + c.Name},
 		})
 	}
-	g := &netfilter.Generated{Kind: netfilter.Hash, Mod: uint32(len(chains)), Words: words}
+	g := &netfilter.GeneratedNumber{Kind: netfilter.Hash, Mod: uint32(len(chains)), Words: words}
 	return &netfilter.VerdictMap{Key: g, Set: set, Words: "{ … }"}
 }
 

@@ -61,10 +61,10 @@ func BenchmarkThroughput(b *testing.B) {
 	b.ReportMetric(100*ratio/float64(rounds), "%-of-plain")
 }
 
-// plain is two namespaces joined by a third one that forwards and does nothing else.
-type plain struct{ left, right *netns.Namespace }
+// plainNetwork is two namespaces joined by a third one that forwards and does nothing else.
+type plainNetwork struct{ left, right *netns.Namespace }
 
-func newPlain(b *testing.B) plain {
+func newPlain(b *testing.B) plainNetwork {
 	b.Helper()
 	dir := b.TempDir()
 	make := func(name string) *netns.Namespace {
@@ -99,7 +99,7 @@ func newPlain(b *testing.B) plain {
 			}
 		}
 	}
-	return plain{left, right}
+	return plainNetwork{left, right}
 }
 
 func serve(b *testing.B, ns *netns.Namespace) {

@@ -60,13 +60,13 @@ type Fabric struct {
 	network  vnet.Network
 	health   vnet.Health
 	changes  []healthChange // not yet applied
-	applied  applied
-	probes   map[vnet.ProbeTarget]*probing
+	applied  appliedState
+	probes   map[vnet.ProbeTarget]*memberProbe
 	agents   map[string]context.CancelFunc // of machines, by their NICs
 }
 
-// applied is what the kernel was brought to last; nothing of a zero one can be relied on.
-type applied struct {
+// appliedState is what the kernel was brought to last; nothing of a zero one can be relied on.
+type appliedState struct {
 	network          vnet.Network
 	health           vnet.Health
 	nft              string
@@ -93,7 +93,7 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	cfg.Timing = cfg.Timing.withDefaults()
 	return &Fabric{
-		cfg: cfg, network: cfg.Network.Clone(), health: vnet.Health{}, dirty: make(chan struct{}, 1), probes: map[vnet.ProbeTarget]*probing{},
+		cfg: cfg, network: cfg.Network.Clone(), health: vnet.Health{}, dirty: make(chan struct{}, 1), probes: map[vnet.ProbeTarget]*memberProbe{},
 		agents: map[string]context.CancelFunc{}, faults: map[string]error{},
 	}, nil
 }
@@ -313,7 +313,7 @@ func (f *Fabric) Update(change func(*vnet.Network) error) error {
 	f.keepTargets()
 	if err := f.apply(); err != nil {
 		f.network, f.health = before, health // who probes tells only what becomes different
-		f.applied = applied{}
+		f.applied = appliedState{}
 		return errors.Join(fmt.Errorf("update network: %w", err), f.apply())
 	}
 	f.wakeProbes()

@@ -89,14 +89,14 @@ func (m nsgMaker) secure(n *vnet.Network) {
 	}
 }
 
-// nobody answers what rules ask of the machine: nothing, here.
-type nobody struct{}
+// emptyHost answers what rules ask of the machine: nothing, here.
+type emptyHost struct{}
 
-func (nobody) IPSet(string) (*netfilter.Set, bool)                              { return nil, false }
-func (nobody) AddressType(netip.Addr, string) (netfilter.AddressType, bool)     { return 0, false }
-func (nobody) Route(netfilter.RouteQuery) (a netfilter.RouteAnswer, known bool) { return }
-func (nobody) Link(string) (netfilter.Link, bool)                               { return netfilter.Link{}, false }
-func (nobody) Choose(netfilter.Choice) int                                      { return 0 }
+func (emptyHost) IPSet(string) (*netfilter.Set, bool)                              { return nil, false }
+func (emptyHost) AddressType(netip.Addr, string) (netfilter.AddressType, bool)     { return 0, false }
+func (emptyHost) Route(netfilter.RouteQuery) (a netfilter.RouteAnswer, known bool) { return }
+func (emptyHost) Link(string) (netfilter.Link, bool)                               { return netfilter.Link{}, false }
+func (emptyHost) Choose(netfilter.Choice) int                                      { return 0 }
 
 // TestSecurityGroupsAsRules: what the plan's rules, as the kernel has them, say of random flows is what Network.Decide says, rule by rule.
 func TestSecurityGroupsAsRules(t *testing.T) {
@@ -195,7 +195,7 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	p.Source, p.Destination, p.Protocol = f.Source.Addr(), f.Destination.Addr(), packet.Protocol(f.Protocol)
 	p.SourcePort, p.DestinationPort = packet.Exactly(f.Source.Port()), packet.Exactly(f.Destination.Port())
 	p.Track = packet.Track{Flow: &packet.Flow{}, State: packet.New}
-	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Postrouting, Host: nobody{}, Chooser: nobody{}}
+	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Postrouting, Host: emptyHost{}, Chooser: emptyHost{}}
 	if p.Out = nic.Link(); direction == vnet.DirectionOutbound {
 		ctx.Hook, p.In, p.Out = netfilter.Prerouting, nic.Link(), ""
 	}
@@ -252,15 +252,15 @@ func TestSecurityGroupsInKernel(t *testing.T) {
 	}
 }
 
-// routed is a flow between two machines, and whether its groups let it.
-type routed struct {
+// routedFlow is a flow between two machines, and whether its groups let it.
+type routedFlow struct {
 	from, network, to string
 	passes            bool
 	why               []vnet.SecurityDecision
 }
 
 // route makes a random flow: inside the network, out of it, or in by the VM's public address.
-func (m nsgMaker) route(n vnet.Network) routed {
+func (m nsgMaker) route(n vnet.Network) routedFlow {
 	network := m.one("tcp", "udp")
 	protocol := map[string]uint8{"tcp": 6, "udp": 17}[network]
 	port := uint16(77 + m.IntN(9))
@@ -268,7 +268,7 @@ func (m nsgMaker) route(n vnet.Network) routed {
 	receiver := n.NICs[m.IntN(len(n.NICs))]
 	to := receiver.Primary().Address
 	if m.IntN(3) == 0 {
-		f := routed{from: "client", network: network, to: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.3"), port).String()}
+		f := routedFlow{from: "client", network: network, to: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.3"), port).String()}
 		receiver = n.NICs[2]
 		f.decide(n.Decide(receiver, vnet.DirectionInbound, vnet.SecurityFlow{
 			Protocol: protocol, Source: netip.AddrPortFrom(netip.MustParseAddr(client), ephemeral),
@@ -284,7 +284,7 @@ func (m nsgMaker) route(n vnet.Network) routed {
 	if m.IntN(3) == 0 {
 		to = netip.MustParseAddr(server)
 	}
-	f := routed{from: sender.Machine, network: network, to: netip.AddrPortFrom(to, port).String()}
+	f := routedFlow{from: sender.Machine, network: network, to: netip.AddrPortFrom(to, port).String()}
 	flow := vnet.SecurityFlow{Protocol: protocol, Source: source, Destination: netip.AddrPortFrom(to, port)}
 	f.decide(n.Decide(sender, vnet.DirectionOutbound, flow))
 	if f.passes && to != netip.MustParseAddr(server) {
@@ -293,13 +293,13 @@ func (m nsgMaker) route(n vnet.Network) routed {
 	return f
 }
 
-func (f *routed) decide(d []vnet.SecurityDecision) {
+func (f *routedFlow) decide(d []vnet.SecurityDecision) {
 	f.why = append(f.why, d...)
 	f.passes = len(d) == 0 || d[len(d)-1].Allowed()
 }
 
 // try sends the flow's first packet.
-func (w *world) try(t *testing.T, seed uint64, f routed) {
+func (w *world) try(t *testing.T, seed uint64, f routedFlow) {
 	limit := 400 * time.Millisecond
 	if f.passes {
 		limit = 3 * time.Second

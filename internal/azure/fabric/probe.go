@@ -41,16 +41,16 @@ func (t Timing) interval(p vnet.Probe) time.Duration {
 	return cmp.Or(t.Interval, time.Duration(p.IntervalSeconds)*time.Second)
 }
 
-// probing is one member under one probe being tried.
-type probing struct {
+// memberProbe is one member under one probe being tried.
+type memberProbe struct {
 	probe   vnet.Probe
 	address netip.Addr
 	cancel  context.CancelFunc
 }
 
 // targets are the members that the network's rules want probed.
-func targets(n vnet.Network) map[vnet.ProbeTarget]probing {
-	all := map[vnet.ProbeTarget]probing{}
+func targets(n vnet.Network) map[vnet.ProbeTarget]memberProbe {
+	all := map[vnet.ProbeTarget]memberProbe{}
 	for _, lb := range n.LoadBalancers {
 		for _, r := range lb.Rules {
 			for _, p := range lb.Probes {
@@ -63,7 +63,7 @@ func targets(n vnet.Network) map[vnet.ProbeTarget]probing {
 	return all
 }
 
-func addTargets(all map[vnet.ProbeTarget]probing, n vnet.Network, lb vnet.LoadBalancer, pool string, p vnet.Probe) {
+func addTargets(all map[vnet.ProbeTarget]memberProbe, n vnet.Network, lb vnet.LoadBalancer, pool string, p vnet.Probe) {
 	for _, bp := range lb.BackendPools {
 		if bp.Name != pool {
 			continue
@@ -72,7 +72,7 @@ func addTargets(all map[vnet.ProbeTarget]probing, n vnet.Network, lb vnet.LoadBa
 			nic, _ := n.NIC(m.NIC)
 			for _, c := range nic.IPConfigs {
 				if c.Name == m.IPConfig {
-					all[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: p.Name, Member: m}] = probing{probe: p, address: c.Address}
+					all[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: p.Name, Member: m}] = memberProbe{probe: p, address: c.Address}
 				}
 			}
 		}
@@ -111,7 +111,7 @@ func (f *Fabric) reconcileProbes(ctx context.Context) {
 		if f.probes[t] != nil {
 			continue
 		}
-		p := &probing{probe: w.probe, address: w.address}
+		p := &memberProbe{probe: w.probe, address: w.address}
 		ctx, cancel := context.WithCancel(ctx)
 		p.cancel = cancel
 		f.probes[t] = p
@@ -121,7 +121,7 @@ func (f *Fabric) reconcileProbes(ctx context.Context) {
 }
 
 // try tries one member for as long as it is wanted.
-func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up bool) {
+func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *memberProbe, up bool) {
 	probe := f.cfg.Prober
 	if probe == nil {
 		probe = hostProber(f.Namespace())
@@ -159,8 +159,8 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up boo
 	}
 }
 
-// eagerly is one member's time of being tried often.
-type eagerly struct {
+// eagerProbing is one member's time of being tried often.
+type eagerProbing struct {
 	f     *Fabric
 	on    bool
 	until time.Time
@@ -169,14 +169,14 @@ type eagerly struct {
 // manyEager is how many members are tried at Timing.Eager before each is tried less often: 200 probes a second.
 const manyEager = 50
 
-func (f *Fabric) beEager(on bool) *eagerly {
+func (f *Fabric) beEager(on bool) *eagerProbing {
 	if on {
 		f.eager.Add(1)
 	}
-	return &eagerly{f, on, time.Now().Add(f.cfg.Timing.EagerFor)}
+	return &eagerProbing{f, on, time.Now().Add(f.cfg.Timing.EagerFor)}
 }
 
-func (e *eagerly) end() {
+func (e *eagerProbing) end() {
 	if e.on {
 		e.on = false
 		e.f.eager.Add(-1)
@@ -184,7 +184,7 @@ func (e *eagerly) end() {
 }
 
 // wait is how long after this try the next one comes.
-func (e *eagerly) wait(interval time.Duration) time.Duration {
+func (e *eagerProbing) wait(interval time.Duration) time.Duration {
 	if e.on && time.Now().After(e.until) {
 		e.end()
 	}
@@ -196,7 +196,7 @@ func (e *eagerly) wait(interval time.Duration) time.Duration {
 }
 
 // report notes a change for followHealth, unless the member is probed otherwise by now.
-func (f *Fabric) report(t vnet.ProbeTarget, p *probing, c healthChange) {
+func (f *Fabric) report(t vnet.ProbeTarget, p *memberProbe, c healthChange) {
 	f.mu.Lock()
 	if f.probes[t] == p {
 		f.health[t] = c.up

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 )
 
-// saved is the state file: JSON, for the fabric that takes over.
-type saved struct {
+// stateFile is the state file: JSON, for the fabric that takes over.
+type stateFile struct {
 	Network vnet.Network
 	Up      []vnet.ProbeTarget
 }
@@ -22,7 +22,7 @@ func (f *Fabric) save() error {
 	if f.cfg.StateFile == "" {
 		return nil
 	}
-	s := saved{Network: f.network}
+	s := stateFile{Network: f.network}
 	for target, up := range f.health {
 		if up {
 			s.Up = append(s.Up, target)
@@ -44,12 +44,12 @@ func (f *Fabric) save() error {
 
 // ReadNetwork gives the network that a state file holds: that of a fabric that runs, or did until its process was killed. It is empty where
 // there is no file.
-func ReadNetwork(stateFile string) (vnet.Network, error) {
-	data, err := os.ReadFile(stateFile)
+func ReadNetwork(path string) (vnet.Network, error) {
+	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return vnet.Network{}, nil
 	}
-	var s saved
+	var s stateFile
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}
@@ -69,7 +69,7 @@ func (f *Fabric) restore() {
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	var s saved
+	var s stateFile
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}

@@ -34,7 +34,7 @@ func (t idleTime) states() string {
 }
 
 // idleScript makes the table: flows to front ends as their load balancing rules say, those that leave as the outbound rule says.
-func idleScript(n Network, rules []balanced) string {
+func idleScript(n Network, rules []balancingRule) string {
 	fronts, sources := map[idleTime][]string{}, map[idleTime][]string{}
 	used := map[idleTime]bool{}
 	for _, b := range rules {

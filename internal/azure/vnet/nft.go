@@ -204,8 +204,8 @@ func peered(n Network, a, b string) bool {
 	return to(a, b) && to(b, a)
 }
 
-// balanced is one load balancing rule with what it refers to.
-type balanced struct {
+// balancingRule is one load balancing rule with what it refers to.
+type balancingRule struct {
 	lb       *LoadBalancer
 	rule     Rule
 	frontend netip.Addr
@@ -218,13 +218,13 @@ type member struct {
 	address netip.Addr
 }
 
-func (b balanced) id() string { return b.lb.Name + "/" + b.rule.Name }
+func (b balancingRule) id() string { return b.lb.Name + "/" + b.rule.Name }
 
-func (b balanced) chain() string { return "rule/" + nftName(b.id()) }
+func (b balancingRule) chain() string { return "rule/" + nftName(b.id()) }
 
-func (b balanced) l4() string { return strings.ToLower(b.rule.Protocol) }
+func (b balancingRule) l4() string { return strings.ToLower(b.rule.Protocol) }
 
-func (b balanced) protocol() uint8 {
+func (b balancingRule) protocol() uint8 {
 	if b.rule.Protocol == ProtocolUDP {
 		return 17
 	}
@@ -242,12 +242,12 @@ func nftName(s string) string {
 }
 
 // balancedRules are all load balancing rules with the back ends that take new flows, in a stable order.
-func balancedRules(n Network, h Health) []balanced {
-	var all []balanced
+func balancedRules(n Network, h Health) []balancingRule {
+	var all []balancingRule
 	for i := range n.LoadBalancers {
 		lb := &n.LoadBalancers[i]
 		for _, r := range sortedBy(lb.Rules, func(r Rule) string { return r.Name }) {
-			b := balanced{lb: lb, rule: r}
+			b := balancingRule{lb: lb, rule: r}
 			for _, f := range lb.Frontends {
 				if f.Name == r.Frontend {
 					b.frontend = f.Address
@@ -273,7 +273,7 @@ const maxComment = 127
 const noBackEnd = "no back end is up"
 
 // whyDown is that, with the security rule that denies a probe where there is room for its name.
-func (b balanced) whyDown() string {
+func (b balancingRule) whyDown() string {
 	if why := noBackEnd + ": " + b.denied; b.denied != "" && len(why) <= maxComment {
 		return why
 	}
@@ -308,7 +308,7 @@ func (lb *LoadBalancer) poolMembers(n Network, pool string) []poolMember {
 }
 
 // hash chooses a back end. The seed is fixed, so that source affinity outlives a change of the rules.
-func (b balanced) hash() string {
+func (b balancingRule) hash() string {
 	fields := "ip saddr . ip daddr . ip protocol . th sport . th dport"
 	if b.rule.LoadDistribution == DistributionSourceIP {
 		fields = "ip saddr . ip daddr"
@@ -318,7 +318,7 @@ func (b balanced) hash() string {
 
 const findsRule = "has the load balancer a rule for this address and port?"
 
-func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
+func (w *nftWriter) loadBalancer(rules []balancingRule, f *firewall) {
 	var floating []string
 	for _, b := range rules {
 		if !b.rule.FloatingIP {
@@ -344,7 +344,7 @@ func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 }
 
 // translate are the destinations: an instance's own public address, and rules without floating IP.
-func (w *nftWriter) translate(rules []balanced, f *firewall) {
+func (w *nftWriter) translate(rules []balancingRule, f *firewall) {
 	var plain []string
 	for _, b := range rules {
 		if b.rule.FloatingIP {

@@ -171,14 +171,14 @@ func (n *Network) Decide(nic NIC, direction string, f SecurityFlow) []SecurityDe
 
 // IsUnknown reports whether it is unknown if Azure lets a new flow of the NIC begin: the readings of the tag Internet differ.
 func (n *Network) IsUnknown(nic NIC, direction string, f SecurityFlow) bool {
-	allowed := func(r reading) bool {
+	allowed := func(r internetReading) bool {
 		all := n.decide(nic, direction, f, r)
 		return len(all) == 0 || all[len(all)-1].Allowed()
 	}
 	return allowed(wide) != allowed(narrow)
 }
 
-func (n *Network) decide(nic NIC, direction string, f SecurityFlow, by reading) []SecurityDecision {
+func (n *Network) decide(nic NIC, direction string, f SecurityFlow, by internetReading) []SecurityDecision {
 	if direction == DirectionOutbound && f.Destination.Addr() == ProbeSource {
 		return nil
 	}
@@ -224,7 +224,7 @@ func (n *Network) ProbeDenial(t ProbeTarget) (SecurityDecision, bool) {
 	return decisions[len(decisions)-1], true
 }
 
-func (r SecurityRule) matches(f SecurityFlow, tags TagSpace, by reading) bool {
+func (r SecurityRule) matches(f SecurityFlow, tags TagSpace, by internetReading) bool {
 	number, known := map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17}[r.Protocol]
 	if known && number != f.Protocol {
 		return false

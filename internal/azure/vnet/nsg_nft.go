@@ -77,7 +77,7 @@ func (s scope) id() string {
 }
 
 // tagSet is the set of a tag's ranges.
-func (s scope) tagSet(tag string, by reading) string {
+func (s scope) tagSet(tag string, by internetReading) string {
 	if tag == TagInternet && by == wide {
 		tag += "-and-routes"
 	}
@@ -90,7 +90,7 @@ func (w *nftWriter) securitySets(f *firewall) {
 		t := f.n.tagSpace(s)
 		for _, tag := range []struct {
 			name string
-			by   reading
+			by   internetReading
 		}{{TagVirtualNetwork, narrow}, {TagInternet, narrow}, {TagInternet, wide}} {
 			spans := t.spans([]string{tag.name}, tag.by)
 			if tag.by == wide && slices.Equal(spans, t.spans([]string{tag.name}, narrow)) {
@@ -369,7 +369,7 @@ func (w ruleWriter) nft(r SecurityRule, found bool) []string {
 }
 
 // line is the rule by one reading of its tags: one line, or none where no flow can fit it.
-func (w ruleWriter) line(r SecurityRule, found bool, by reading, d Doubt) []string {
+func (w ruleWriter) line(r SecurityRule, found bool, by internetReading, d Doubt) []string {
 	source, ok := w.addresses("ip saddr", r.Sources, by)
 	if !ok {
 		return nil
@@ -405,7 +405,7 @@ func (r SecurityRule) nftProtocol() string {
 }
 
 // addresses tests an address; ok is false when none can fit.
-func (w ruleWriter) addresses(field string, list []string, by reading) (test string, ok bool) {
+func (w ruleWriter) addresses(field string, list []string, by internetReading) (test string, ok bool) {
 	if anyAddress(list) {
 		return "", true
 	}

@@ -230,7 +230,7 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // ("Load Balancer health probes", probe down behavior, learn.microsoft.com.)
 func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []desired.FlowFilter {
 	var ended []desired.FlowFilter
-	now := map[string]balanced{}
+	now := map[string]balancingRule{}
 	for _, b := range balancedRules(after, healthAfter) {
 		now[b.id()] = b
 	}
@@ -261,7 +261,7 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 }
 
 // flows are all tracked connections of the rule.
-func (b balanced) flows() desired.FlowFilter {
+func (b balancingRule) flows() desired.FlowFilter {
 	return desired.FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
 }
 

@@ -31,14 +31,14 @@ func (t TagSpace) VirtualNetwork() []netip.Prefix {
 	return slices.Concat(t.Networks, t.Routes, []netip.Prefix{host(ProbeSource)})
 }
 
-// A reading is what the tag Internet is taken to hold. Azure documents "the IP address space that's outside the virtual network and
+// A internetReading is what the tag Internet is taken to hold. Azure documents "the IP address space that's outside the virtual network and
 // reachable by the public internet" ("Virtual network service tags", learn.microsoft.com). It does not document whether public addresses
 // are outside where a user-defined route makes them part of the tag VirtualNetwork.
-type reading bool
+type internetReading bool
 
 const (
-	narrow reading = false // without the prefixes of user-defined routes
-	wide   reading = true  // with the public addresses among them
+	narrow internetReading = false // without the prefixes of user-defined routes
+	wide   internetReading = true  // with the public addresses among them
 )
 
 // NotInternet returns what the tag Internet does not hold for certain, and what it may not hold beside.
@@ -184,7 +184,7 @@ func (n *Network) tagSpace(s scope) (t TagSpace) {
 
 // spans are the ranges that a rule's list of addresses stands for; an empty list is every address. What is no address and no tag of the lab
 // stands for none.
-func (t TagSpace) spans(list []string, by reading) []span {
+func (t TagSpace) spans(list []string, by internetReading) []span {
 	if anyAddress(list) {
 		return []span{spanOf(anywhere)}
 	}

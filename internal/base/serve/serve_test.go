@@ -118,11 +118,11 @@ func TestSlowAnswer(t *testing.T) {
 }
 
 // endless is n octets of x.
-func endless(n int64) io.Reader { return io.LimitReader(xs{}, n) }
+func endless(n int64) io.Reader { return io.LimitReader(xReader{}, n) }
 
-type xs struct{}
+type xReader struct{}
 
-func (xs) Read(p []byte) (int, error) {
+func (xReader) Read(p []byte) (int, error) {
 	for i := range p {
 		p[i] = 'x'
 	}
@@ -340,14 +340,14 @@ func (l givenConns) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// begun is a connection whose beginning was read.
-type begun struct {
+// begunConn is a connection whose beginning was read.
+type begunConn struct {
 	net.Conn
 	r io.Reader
 }
 
-func (b begun) Read(p []byte) (int, error) { return b.r.Read(p) }
-func (b begun) NetConn() net.Conn          { return b.Conn }
+func (b begunConn) Read(p []byte) (int, error) { return b.r.Read(p) }
+func (b begunConn) NetConn() net.Conn          { return b.Conn }
 
 // TestGivenToServer: a connection whose beginning another reader had is idle between its requests like any other.
 func TestGivenToServer(t *testing.T) {
@@ -367,7 +367,7 @@ func TestGivenToServer(t *testing.T) {
 			}
 			r := bufio.NewReader(c)
 			_, _ = r.Peek(1)
-			given <- begun{c, r}
+			given <- begunConn{c, r}
 		}
 	}()
 	defer l.Close()

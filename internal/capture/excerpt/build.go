@@ -12,10 +12,10 @@ import (
 // builder makes tables of the runs of one family.
 type builder struct {
 	notes
-	known  *known
+	known  *knownRules
 	runs   []*run
 	tables []iptables.Table
-	chains map[place]*built
+	chains map[place]*partialChain
 	saved  savedTables
 	byNFT  bool // iptables-save is that of nf_tables
 }
@@ -23,11 +23,11 @@ type builder struct {
 // place is a chain of a table.
 type place struct{ table, chain string }
 
-// built is a chain as far as the runs show it.
-type built struct {
+// partialChain is a chain as far as the runs show it.
+type partialChain struct {
 	i, j   int // its table among the tables, its place in that
 	line   int
-	rules  []shown
+	rules  []textRule
 	whole  bool
 	unused bool           // nothing refers to it
 	known  bool           // its contents were filled in, all of them
@@ -40,7 +40,7 @@ type built struct {
 const mostParts = 100
 
 func (b *builder) build() {
-	b.chains, b.saved.names = map[place]*built{}, map[string]bool{}
+	b.chains, b.saved.names = map[place]*partialChain{}, map[string]bool{}
 	var left lineage
 	jumps := tablesOfJumps(b.runs)
 	for _, r := range b.runs {
@@ -156,7 +156,7 @@ func (b *builder) merge(r *run) {
 	at := place{r.table, r.chain}
 	c := b.chains[at]
 	if c == nil {
-		chain := b.add(at, &built{line: r.line, rules: r.rules, whole: r.whole, unused: r.unused, last: r.line})
+		chain := b.add(at, &partialChain{line: r.line, rules: r.rules, whole: r.whole, unused: r.unused, last: r.line})
 		chain.Policy, chain.Counters = r.policy, r.passed
 		return
 	}
@@ -191,14 +191,14 @@ func (b *builder) merge(r *run) {
 	c.whole = c.whole || r.whole
 }
 
-func (c *built) count(rules []shown) {
+func (c *partialChain) count(rules []textRule) {
 	for i := range rules {
 		c.keys[rules[i].key]++
 	}
 }
 
 // compare tells how many of the rules are in the chain already, and how many are not.
-func (c *built) compare(rules []shown) (shared, fresh int) {
+func (c *partialChain) compare(rules []textRule) (shared, fresh int) {
 	if c.keys == nil {
 		c.keys = map[string]int{}
 		c.count(c.rules)
@@ -217,11 +217,11 @@ func (c *built) compare(rules []shown) (shared, fresh int) {
 
 // mergeRules makes one list of two that share rules and each show some of a chain's in their order: a new one goes behind the one that it
 // follows. Interfaces that only one of them shows are its.
-func mergeRules(a, more []shown) []shown {
+func mergeRules(a, more []textRule) []textRule {
 	out := slices.Clone(a)
 	met := make([]bool, len(out)) // those that a rule of more is the same as
 	next := 0
-	find := func(r shown, from int) int {
+	find := func(r textRule, from int) int {
 		for i := from; i < len(out); i++ {
 			if !met[i] && out[i].same(r) {
 				return i
@@ -248,15 +248,15 @@ func mergeRules(a, more []shown) []shown {
 }
 
 // same compares what is shown of two rules.
-func (s shown) same(r shown) bool {
+func (s textRule) same(r textRule) bool {
 	return s.key == r.key && (s.hidden || r.hidden || s.rule.In == r.rule.In && s.rule.Out == r.rule.Out)
 }
 
 // chain is a chain in its table.
-func (b *builder) chain(c *built) *iptables.Chain { return &b.tables[c.i].Chains[c.j] }
+func (b *builder) chain(c *partialChain) *iptables.Chain { return &b.tables[c.i].Chains[c.j] }
 
 // add makes a chain, and its table.
-func (b *builder) add(at place, c *built) *iptables.Chain {
+func (b *builder) add(at place, c *partialChain) *iptables.Chain {
 	c.i = slices.IndexFunc(b.tables, func(t iptables.Table) bool { return t.Name == at.table })
 	if c.i < 0 {
 		c.i = len(b.tables)
@@ -270,7 +270,7 @@ func (b *builder) add(at place, c *built) *iptables.Chain {
 }
 
 // each calls f for all chains in the order of the tables.
-func (b *builder) each(f func(place, *built)) {
+func (b *builder) each(f func(place, *partialChain)) {
 	for i := range b.tables {
 		for j := range b.tables[i].Chains {
 			at := place{b.tables[i].Name, b.tables[i].Chains[j].Name}
@@ -281,8 +281,8 @@ func (b *builder) each(f func(place, *built)) {
 
 // tell says whose interfaces the text does not show, which chains it does not show whole, and which are jumped to and are not there.
 func (b *builder) tell() {
-	b.each(func(at place, c *built) {
-		if slices.ContainsFunc(c.rules, func(s shown) bool { return s.hidden }) {
+	b.each(func(at place, c *partialChain) {
+		if slices.ContainsFunc(c.rules, func(s textRule) bool { return s.hidden }) {
 			b.noteChain(hiddenInterfaces, at.table, c.line, at.chain, "listed without -v, which hides interfaces: taken to hold for every interface")
 		}
 		if !c.whole && !c.known && c.line > 0 {
@@ -299,7 +299,7 @@ func (b *builder) tell() {
 
 // finish puts the rules into the tables, in the tables' usual order, and gives built-in chains a policy.
 func (b *builder) finish() {
-	b.each(func(at place, c *built) {
+	b.each(func(at place, c *partialChain) {
 		chain := b.chain(c)
 		chain.Partial = !c.whole && !c.known
 		for i := range c.rules {

@@ -11,7 +11,7 @@ import (
 // restore gives listed rules back the tests that their listing lost: old programs leave out those that they do not know. A chain is known
 // by a form in which a program writes it, with the same targets.
 func (b *builder) restore() {
-	b.each(func(at place, c *built) {
+	b.each(func(at place, c *partialChain) {
 		form := b.known.form(at, c.rules)
 		for i := range c.rules {
 			if form == nil || !c.rules[i].hidden || !isBare(&c.rules[i].rule) || isBare(&form.Rules[i]) {
@@ -25,12 +25,12 @@ func (b *builder) restore() {
 }
 
 // form finds a program's form of a chain by the targets of its rules; nil where there is none.
-func (k *known) form(at place, rules []shown) *iptables.Chain {
+func (k *knownRules) form(at place, rules []textRule) *iptables.Chain {
 	for i := range k.usual {
 		for _, e := range slices.Concat(k.usual[i].edits, k.usual[i].forms) {
 			for l := range e.Replace {
 				c := &e.Replace[l]
-				if e.Table == at.table && c.Name == at.chain && slices.EqualFunc(c.Rules, rules, func(r iptables.Rule, s shown) bool {
+				if e.Table == at.table && c.Name == at.chain && slices.EqualFunc(c.Rules, rules, func(r iptables.Rule, s textRule) bool {
 					return r.Target.Name == s.rule.Target.Name
 				}) {
 					return c
@@ -51,7 +51,7 @@ func isBare(r *iptables.Rule) bool {
 // doubtDead takes a listed rule that would make all below it dead, since its listing hides interfaces, for one that has some: nobody writes
 // dead rules.
 func (b *builder) doubtDead() {
-	b.each(func(_ place, c *built) {
+	b.each(func(_ place, c *partialChain) {
 		for i := range c.rules {
 			if r := &c.rules[i]; r.hidden && i < len(c.rules)-1 && isBare(&r.rule) && iptables.Decides(r.rule.Target.Name) {
 				r.rule.Doubt = "its listing, without -v, does not show its interfaces"
@@ -67,13 +67,13 @@ const mostUnreached = 3
 // kernel keeps no chain, and nobody lists one, that is of no use.
 func (b *builder) doubtUnreached() {
 	led := map[place]bool{}
-	b.each(func(at place, c *built) {
+	b.each(func(at place, c *partialChain) {
 		for i := range c.rules {
 			led[place{at.table, c.rules[i].rule.Target.Name}] = true
 		}
 	})
 	unreached := map[string][]place{}
-	b.each(func(at place, c *built) {
+	b.each(func(at place, c *partialChain) {
 		if b.saved.names[at.table] || led[at] || iptables.IsBuiltIn(at.chain) || len(c.rules) == 0 || c.unused {
 			return
 		}
@@ -93,7 +93,7 @@ func (b *builder) doubtUnreached() {
 				continue
 			}
 			if c == nil {
-				c = &built{}
+				c = &partialChain{}
 				b.add(in, c)
 			}
 			for _, to := range chains {

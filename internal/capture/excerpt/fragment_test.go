@@ -19,7 +19,7 @@ import (
 	"packetwalk.dev/internal/writers"
 )
 
-var everywhere = newKnown(writers.Book(&snapshot.Objects{}))
+var everywhere = newKnownRules(writers.Book(&snapshot.Objects{}))
 
 // TestFragments reads texts out of articles about AKS, and some made up: each file has the text, the tables, what was assumed, and the
 // blocks of other programs.
@@ -94,8 +94,8 @@ func TestNothingFound(t *testing.T) {
 }
 
 func TestMergeRules(t *testing.T) {
-	list := func(s string) []shown {
-		var out []shown
+	list := func(s string) []textRule {
+		var out []textRule
 		for _, name := range strings.Fields(s) {
 			out = append(out, newShown(0, iptables.Rule{Target: iptables.Jump(name)}, false))
 		}

@@ -30,7 +30,7 @@ func (s *scanner) made(command string, of context) bool {
 	if last := s.madeIn; last.line != s.at-1 || last.table != table || last.family != of.family {
 		s.reset()
 	}
-	s.madeIn = madeIn{s.at, of.family, table}
+	s.madeIn = lastMaker{s.at, of.family, table}
 	s.now = context{source: source{family: of.family, table: table}}
 	chain, spec := m[2], m[3]
 	switch option := m[1]; option {
@@ -69,8 +69,8 @@ func (s *scanner) made(command string, of context) bool {
 // mostInserts is how many rules a chain may have for others to be put before them.
 const mostInserts = 2000
 
-// madeIn is the last command that made something.
-type madeIn struct {
+// lastMaker is the last command that made something.
+type lastMaker struct {
 	line, family int
 	table        string
 }

@@ -36,7 +36,7 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	for i, a := range about {
 		addresses[i] = a.Addr()
 	}
-	shows, err := newKnown(book).parse(name, text, addresses...)
+	shows, err := newKnownRules(book).parse(name, text, addresses...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
@@ -66,20 +66,20 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	for _, a := range about {
 		rd.own(a, shows.Tables, shows.IPv6)
 	}
-	return single{rd.Finish()}, nil
+	return singleSource{rd.Finish()}, nil
 }
 
-// single is a Source of one host.
-type single struct{ host *snapshot.Host }
+// singleSource is a Source of one host.
+type singleSource struct{ host *snapshot.Host }
 
-func (s single) Host(name string) (*snapshot.Host, error) {
+func (s singleSource) Host(name string) (*snapshot.Host, error) {
 	if name != s.host.Name {
 		return nil, snapshot.NotFound(name, s.Names())
 	}
 	return s.host, nil
 }
-func (s single) Names() []string           { return []string{s.host.Name} }
-func (s single) Objects() snapshot.Objects { return snapshot.Objects{} }
+func (s singleSource) Names() []string           { return []string{s.host.Name} }
+func (s singleSource) Objects() snapshot.Objects { return snapshot.Objects{} }
 
 // reader reads a text's parts into one host.
 type reader struct {

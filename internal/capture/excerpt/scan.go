@@ -10,18 +10,18 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// shown is one rule as the text has it.
-type shown struct {
+// textRule is one rule as the text has it.
+type textRule struct {
 	line   int
 	rule   iptables.Rule
 	hidden bool   // its interfaces are not shown (iptables -L without -v)
 	key    string // what every kind of output shows of it
 }
 
-func newShown(line int, r iptables.Rule, hidden bool) shown {
+func newShown(line int, r iptables.Rule, hidden bool) textRule {
 	bare := r
 	bare.In, bare.Out = iptables.NameMatch{}, iptables.NameMatch{}
-	return shown{line, r, hidden, bare.Spec()}
+	return textRule{line, r, hidden, bare.Spec()}
 }
 
 // run is consecutive rules of one chain, as one command printed them.
@@ -31,7 +31,7 @@ type run struct {
 	chain    string // "" for a listed rule whose chain is not shown
 	policy   string // of a built-in chain, where shown, with its counters
 	passed   iptables.Counters
-	rules    []shown
+	rules    []textRule
 	whole    bool // all rules of the chain are here
 	begun    bool // its table began with *table, and COMMIT was not seen
 	unused   bool // nothing refers to the chain
@@ -98,7 +98,7 @@ type context struct {
 // scanner takes a text apart.
 type scanner struct {
 	notes
-	known    *known
+	known    *knownRules
 	lines    []string
 	at       int // index of the present line
 	now      context
@@ -111,7 +111,7 @@ type scanner struct {
 	from     origin    // of what the present command printed
 	routes   ipCommand // what the present command asked for
 	nft      nftOf
-	madeIn   madeIn
+	madeIn   lastMaker
 	chain    string // of "ebtables -L", whose rules come
 	form     string // of a program's output whose lines are written as those of ip: its heading
 	link     string // the interface that such lines are about
@@ -364,7 +364,7 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 }
 
 // put adds a rule to the run that it belongs to: that of the chain's heading in the same output, or the one just before it.
-func (s *scanner) put(chain string, rule shown) {
+func (s *scanner) put(chain string, rule textRule) {
 	r := s.headers[chain]
 	if last := len(s.found) - 1; r == nil && last >= s.section && s.found[last].chain == chain {
 		r = s.found[last]
@@ -446,7 +446,7 @@ func (s *scanner) listed(line string) bool {
 			return false
 		}
 		s.note(leftOut, s.at, "line %d: the listed rule cannot be read, so it is not known what it does: %s", s.at, line)
-		l = iptables.Listed{Rule: iptables.UnreadableListed(line), Verbose: true}
+		l = iptables.ListingLine{Rule: iptables.UnreadableListed(line), Verbose: true}
 	}
 	chain, why := s.now.chain, ""
 	if chain == "" {

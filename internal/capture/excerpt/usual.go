@@ -8,24 +8,24 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// usual is what one program writes on every machine.
-type usual struct {
+// usualRules is what one program writes on every machine.
+type usualRules struct {
 	writer string
 	edits  []iptables.Edit // of each table: its chains that hold the same rules everywhere, and rules in others, which lead to its chains
 	forms  []iptables.Edit // of each table: other forms of such chains
 }
 
-// known is what is known of rules before a text is read.
-type known struct {
+// knownRules is what is known of rules before a text is read.
+type knownRules struct {
 	book  *attribution.Book
-	usual []usual
+	usual []usualRules
 }
 
-func newKnown(book *attribution.Book) *known {
-	k := &known{book: book}
+func newKnownRules(book *attribution.Book) *knownRules {
+	k := &knownRules{book: book}
 	for _, w := range book.Writers {
 		if edits := parseEdits(w.Always); len(edits) > 0 {
-			k.usual = append(k.usual, usual{w.Name, edits, parseEdits(w.Forms)})
+			k.usual = append(k.usual, usualRules{w.Name, edits, parseEdits(w.Forms)})
 		}
 	}
 	return k
@@ -54,11 +54,11 @@ func parseEdits(text string) []iptables.Edit {
 		own := slices.IndexFunc(e.Replace, func(c iptables.Chain) bool { return c.Name == chain })
 		switch {
 		case command == "-I":
-			e.Insert = append(e.Insert, iptables.Placed{Chain: chain, Rule: rule})
+			e.Insert = append(e.Insert, iptables.SharedRule{Chain: chain, Rule: rule})
 		case command == "-A" && own >= 0:
 			e.Replace[own].Rules = append(e.Replace[own].Rules, rule)
 		case command == "-A":
-			e.Append = append(e.Append, iptables.Placed{Chain: chain, Rule: rule})
+			e.Append = append(e.Append, iptables.SharedRule{Chain: chain, Rule: rule})
 		}
 	}
 	return edits
@@ -96,7 +96,7 @@ func (b *builder) fillIn() {
 func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool) {
 	there := func(chain string) bool { return iptables.IsUserChain(chain) && led[place{e.Table, chain}] }
 	jumps := slices.Concat(e.Insert, e.Append)
-	if b.saved.names[e.Table] || !slices.ContainsFunc(jumps, func(p iptables.Placed) bool { return there(p.Rule.Target.Name) }) &&
+	if b.saved.names[e.Table] || !slices.ContainsFunc(jumps, func(p iptables.SharedRule) bool { return there(p.Rule.Target.Name) }) &&
 		!slices.ContainsFunc(e.Replace, func(c iptables.Chain) bool {
 			return there(c.Name) || slices.ContainsFunc(c.Rules, func(r iptables.Rule) bool { return there(r.Target.Name) })
 		}) {
@@ -104,11 +104,11 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 	}
 	for _, chain := range e.Replace {
 		at := place{e.Table, chain.Name}
-		begins := slices.ContainsFunc(jumps, func(p iptables.Placed) bool { return p.Rule.Target.Name == chain.Name })
+		begins := slices.ContainsFunc(jumps, func(p iptables.SharedRule) bool { return p.Rule.Target.Name == chain.Name })
 		if b.chains[at] != nil || !led[at] && !begins {
 			continue
 		}
-		c := &built{known: true}
+		c := &partialChain{known: true}
 		for _, r := range chain.Rules {
 			c.rules = append(c.rules, newShown(0, r, false))
 			led[place{e.Table, r.Target.Name}] = true
@@ -120,25 +120,25 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 
 // addJump puts a program's jump into a chain, unless the text has nothing for it to lead to, shows the chain whole, or has it lead there
 // already. At the head it stands behind those of the programs that come after its own.
-func (b *builder) addJump(e *iptables.Edit, p iptables.Placed, later []usual, last bool) {
+func (b *builder) addJump(e *iptables.Edit, p iptables.SharedRule, later []usualRules, last bool) {
 	table, to := e.Table, p.Rule.Target.Name
 	at := place{table, p.Chain}
 	c := b.chains[at]
-	begins := slices.ContainsFunc(e.Insert, func(o iptables.Placed) bool { return o.Rule.Target.Name == p.Chain })
+	begins := slices.ContainsFunc(e.Insert, func(o iptables.SharedRule) bool { return o.Rule.Target.Name == p.Chain })
 	if b.saved.names[table] || b.chains[place{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) && !begins {
 		return
 	}
 	if c == nil {
-		c = &built{}
+		c = &partialChain{}
 		b.add(at, c)
 	}
-	if c.whole || slices.ContainsFunc(c.rules, func(s shown) bool { return s.rule.Target.Name == to }) {
+	if c.whole || slices.ContainsFunc(c.rules, func(s textRule) bool { return s.rule.Target.Name == to }) {
 		return
 	}
 	n := len(c.rules)
 	if !last {
 		n = 0
-		for n < len(c.rules) && slices.ContainsFunc(later, func(u usual) bool { return u.leads(table, p.Chain, c.rules[n].rule.Target.Name) }) {
+		for n < len(c.rules) && slices.ContainsFunc(later, func(u usualRules) bool { return u.leads(table, p.Chain, c.rules[n].rule.Target.Name) }) {
 			n++
 		}
 	}
@@ -147,10 +147,10 @@ func (b *builder) addJump(e *iptables.Edit, p iptables.Placed, later []usual, la
 }
 
 // leads tells whether a program keeps a jump at the head of a chain.
-func (u *usual) leads(table, from, to string) bool {
+func (u *usualRules) leads(table, from, to string) bool {
 	return slices.ContainsFunc(u.edits, func(e iptables.Edit) bool {
 		return e.Table == table && slices.ContainsFunc(e.Insert,
-			func(p iptables.Placed) bool { return p.Chain == from && p.Rule.Target.Name == to })
+			func(p iptables.SharedRule) bool { return p.Chain == from && p.Rule.Target.Name == to })
 	})
 }
 
@@ -163,7 +163,7 @@ var tableOfTarget = map[string]string{
 
 // table tells the table of a run of rules, by their targets, by those who write such rules, by what they jump to, else as iptables itself
 // takes one that names no table; "" where it cannot be that. why is "" where it can be no other.
-func (k *known) table(r *run, jumps chainTables) (table, why string) {
+func (k *knownRules) table(r *run, jumps chainTables) (table, why string) {
 	if table = r.needs(); table != "" {
 		return table, ""
 	}
@@ -188,11 +188,11 @@ func (k *known) table(r *run, jumps chainTables) (table, why string) {
 }
 
 // signed tells the table of a rule that is a well-known jump, or that somebody has a reason for.
-func (k *known) signed(chain string, r *iptables.Rule) (table, why string) {
+func (k *knownRules) signed(chain string, r *iptables.Rule) (table, why string) {
 	spec := r.Spec()
 	for _, u := range k.usual {
 		for _, e := range u.edits {
-			if slices.ContainsFunc(e.Insert, func(p iptables.Placed) bool { return p.Chain == chain && p.Rule.Spec() == spec }) {
+			if slices.ContainsFunc(e.Insert, func(p iptables.SharedRule) bool { return p.Chain == chain && p.Rule.Spec() == spec }) {
 				return e.Table, "as they are everywhere (" + u.writer + ")"
 			}
 		}
@@ -212,7 +212,7 @@ func canStand(chain, table string) bool {
 
 // placeOf tells the chain of a listed rule that stands alone, as "iptables -L | grep" shows it: that of a rule that a program writes
 // everywhere, or the built-in one that its target needs.
-func (k *known) placeOf(r *iptables.Rule) (chain, why string) {
+func (k *knownRules) placeOf(r *iptables.Rule) (chain, why string) {
 	same := func(known *iptables.Rule) bool {
 		return r.Comment() != "" && known.Comment() == r.Comment() && known.Target.Name == r.Target.Name
 	}

@@ -30,8 +30,8 @@ var testKey = []byte("a key that the tests have, so that they can compare")
 const worldA = "../testdata/world-a.pwcap.tar.gz"
 
 // small has one host with one link.
-func small() *capturetest.Held {
-	return &capturetest.Held{
+func small() *capturetest.Content {
+	return &capturetest.Content{
 		Hosts: []*capture.Raw{{Name: "node/n1", Outputs: map[string]capture.Output{
 			"ip-link.json": {Command: "ip -d -j link show", Data: []byte(`[{"ifindex":1,"ifname":"lo","flags":["UP"],"mtu":65536}]`)},
 		}}},
@@ -39,7 +39,7 @@ func small() *capturetest.Held {
 	}
 }
 
-func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
+func redacted(t testing.TB, c *capturetest.Content) *capturetest.Content {
 	t.Helper()
 	head, origin, _, err := redact.Capture(c.Head, c.Origin(), book, testKey)
 	if err != nil {
@@ -60,7 +60,7 @@ func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
 	return read
 }
 
-func redaction(t testing.TB, c *capturetest.Held) redact.Redaction {
+func redaction(t testing.TB, c *capturetest.Content) redact.Redaction {
 	t.Helper()
 	r, err := redact.RedactionOf(c.Origin(), book, testKey)
 	if err != nil {

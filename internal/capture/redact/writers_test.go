@@ -106,7 +106,7 @@ func masqueradeComments(t *testing.T) []string {
 	kubenet := noderules.Kubenet(netip.MustParsePrefix("10.0.0.0/8"))
 	all := []string{kubenet.Comment()}
 	config := &ipmasq.Config{NonMasquerade: []ipmasq.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}
-	for _, age := range ipmasq.Ages() {
+	for _, age := range ipmasq.AgentVersions() {
 		rules, err := ipmasq.Rules(age, service.IPv4, config)
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func proxyComments(t *testing.T) []string {
 	local.ExternalPolicy, local.ForLocal = service.Local, nil
 	detector := proxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
 	var all []string
-	for _, age := range iptablesproxy.Ages() {
+	for _, age := range iptablesproxy.RuleSetVersions() {
 		for _, p := range []service.Port{port, empty, local} {
 			set, err := iptablesproxy.Generate(proxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
 				LocalhostNodePorts: true, NFAcct: true}, []service.Port{p})

@@ -155,16 +155,16 @@ func failed(err error) *failure {
 	return f
 }
 
-// lines writes whole frames, from several goroutines. Where the other side does not read for too long, stuck is called, once or more often:
-// it ends the conversation.
-type lines struct {
+// frameWriter writes whole frames, from several goroutines. Where the other side does not read for too long, stuck is called, once or more
+// often: it ends the conversation.
+type frameWriter struct {
 	w     io.Writer
 	stuck func()
 
 	mu sync.Mutex
 }
 
-func (l *lines) write(message any) error {
+func (l *frameWriter) write(message any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := time.AfterFunc(writing, l.stuck)

@@ -39,19 +39,19 @@ func (o *openSender) Close() error {
 	return o.opened.Close()
 }
 
-func (s *server) prepare(ctx context.Context, p preparing) (prepared, error) {
+func (s *server) prepare(ctx context.Context, p prepareRequest) (prepareReply, error) {
 	place, back, err := s.place(p.Host)
 	if err != nil {
-		return prepared{}, err
+		return prepareReply{}, err
 	}
 	sender, err := place.Prepare(ctx, p.Sending)
 	if err != nil {
 		back()
-		return prepared{}, err
+		return prepareReply{}, err
 	}
 	o := &openSender{opened: opened[proof.Sender]{sender, back}}
 	o.ended, o.end = context.WithCancel(context.Background())
-	return prepared{Handle: s.keep(o), Tuple: sender.Tuple()}, nil
+	return prepareReply{Handle: s.keep(o), Tuple: sender.Tuple()}, nil
 }
 
 // send sends the packet. That the question is ended is the end of patience, not of the conversation.
@@ -90,7 +90,7 @@ const signalPause = 3 * time.Millisecond
 const longest = 2 * time.Minute
 
 // watch sees what happens until the question is ended.
-func (s *server) watch(ctx context.Context, id uint64, w watching) error {
+func (s *server) watch(ctx context.Context, id uint64, w watchRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	place, back, err := s.place(w.Host)
@@ -104,7 +104,7 @@ func (s *server) watch(ctx context.Context, id uint64, w watching) error {
 		return err
 	}
 	handle := s.keep(&opened[proof.Watcher]{watcher, back})
-	err = s.out.write(answer{ID: id, More: true, Body: encoded(watched{handle})})
+	err = s.out.write(answer{ID: id, More: true, Body: encoded(watchReply{handle})})
 	for err == nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -119,7 +119,7 @@ func (s *server) watch(ctx context.Context, id uint64, w watching) error {
 // unread bounds how long what was seen, but not read yet, is waited for.
 const unread = 250 * time.Millisecond
 
-func (s *server) now(ctx context.Context, a asking) (state, error) {
+func (s *server) now(ctx context.Context, a stateRequest) (state, error) {
 	watcher, err := held[*opened[proof.Watcher]](s, a.Handle)
 	if err != nil {
 		return state{}, err

@@ -11,29 +11,29 @@ import (
 // kinds are the errors that stay what they are when they cross.
 var kinds = map[string]error{"unsendable": witness.ErrUnsendable, "not there": fs.ErrNotExist}
 
-// preparing asks for a sender.
-type preparing struct {
+// prepareRequest asks for a sender.
+type prepareRequest struct {
 	Host    string
-	Sending proof.Sending
+	Sending proof.SendRequest
 }
 
-type prepared struct {
+type prepareReply struct {
 	Handle uint64 // of the sender, for send and close
 	Tuple  packet.Tuple
 }
 
-type watching struct {
+type watchRequest struct {
 	Host string
-	What proof.Watching
+	What proof.WatchRequest
 }
 
-// watched is the first answer to watching; those that follow say that something was seen.
-type watched struct {
+// watchReply is the first answer to watching; those that follow say that something was seen.
+type watchReply struct {
 	Handle uint64
 }
 
-// asking is for the state of what a watcher sees, without the first Trace events and Packets, which are known.
-type asking struct {
+// stateRequest is for the state of what a watcher sees, without the first Trace events and Packets, which are known.
+type stateRequest struct {
 	Handle         uint64
 	Trace, Packets int
 }
@@ -41,7 +41,7 @@ type asking struct {
 // state is proof.Host.
 type state struct {
 	Trace   []witness.TraceEvent
-	Packets []witness.Captured
+	Packets []witness.CapturedPacket
 	Flows   []witness.Flow
 	Handles []chainHandles
 	Absent  []chainAbsent

@@ -19,7 +19,7 @@ import (
 // Node is a node at the other end of a stream. It is safe for concurrent use.
 type Node struct {
 	conn io.ReadWriteCloser
-	out  *lines
+	out  *frameWriter
 	done chan struct{} // closed when the stream has ended
 
 	mu      sync.Mutex
@@ -42,7 +42,7 @@ func (e *VersionError) Error() string {
 // Node.Close closes conn; so does Open where it fails.
 func Open(ctx context.Context, conn io.ReadWriteCloser, version string) (*Node, error) {
 	n := &Node{conn: conn, done: make(chan struct{}), waiting: map[uint64]chan answer{}}
-	n.out = &lines{w: conn, stuck: func() {
+	n.out = &frameWriter{w: conn, stuck: func() {
 		n.end(errors.New("the node does not read what it is asked"))
 		_ = conn.Close()
 	}}
@@ -117,14 +117,14 @@ func (n *Node) read() {
 }
 
 // begin asks; what is returned gives the answers, one by one, and must be closed.
-func (n *Node) begin(op operation, body any) (*asked, error) {
+func (n *Node) begin(op operation, body any) (*call, error) {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
 	n.next++
-	a := &asked{node: n, id: n.next, answers: make(chan answer, 64)}
+	a := &call{node: n, id: n.next, answers: make(chan answer, 64)}
 	n.waiting[a.id] = a.answers
 	n.mu.Unlock()
 	if err := n.out.write(question{ID: a.id, Op: op, Body: data}); err != nil {
@@ -148,8 +148,8 @@ func (n *Node) broken(err error) error {
 	return err
 }
 
-// asked is a question without its last answer.
-type asked struct {
+// call is a question without its last answer.
+type call struct {
 	node    *Node
 	id      uint64
 	answers chan answer
@@ -159,14 +159,14 @@ type asked struct {
 const answering = program.Limit + 30*time.Second
 
 // answer waits for the next answer. An error that is its own is the last.
-func (a *asked) answer(ctx context.Context) (answer, error) {
+func (a *call) answer(ctx context.Context) (answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, answering, errors.New("the node does not answer"))
 	defer cancel()
 	return a.next(ctx)
 }
 
 // next is answer without a bound.
-func (a *asked) next(ctx context.Context) (answer, error) {
+func (a *call) next(ctx context.Context) (answer, error) {
 	select {
 	case got := <-a.answers:
 		if got.Err != nil {
@@ -181,17 +181,17 @@ func (a *asked) next(ctx context.Context) (answer, error) {
 }
 
 // end asks the node to come to the end; the last answer still comes.
-func (a *asked) end() { _ = a.node.out.write(question{ID: a.id, End: true}) }
+func (a *call) end() { _ = a.node.out.write(question{ID: a.id, End: true}) }
 
 // endUnless ends a question whose error is not its last answer.
-func (a *asked) endUnless(err error) {
+func (a *call) endUnless(err error) {
 	var last *failure
 	if !errors.As(err, &last) && a.node.broken(nil) == nil {
 		a.end()
 	}
 }
 
-func (a *asked) close() {
+func (a *call) close() {
 	a.node.mu.Lock()
 	delete(a.node.waiting, a.id)
 	a.node.mu.Unlock()

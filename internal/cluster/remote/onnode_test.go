@@ -162,7 +162,7 @@ func TestBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	what := proof.Watching{Traced: witness.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
+	what := proof.WatchRequest{Traced: witness.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
 	watcher, err := node.Place("node/n").Watch(t.Context(), what, make(chan struct{}, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestHosts(t *testing.T) {
 	}
 	p := to(packet.TCP, "203.0.113.9", 80).Packet
 	p.Protocol = packet.SCTP
-	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: p}); !errors.Is(err, witness.ErrUnsendable) {
+	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.SendRequest{Packet: p}); !errors.Is(err, witness.ErrUnsendable) {
 		t.Errorf("what cannot be sent: %v", err)
 	}
 }
@@ -329,10 +329,10 @@ func TestEndOfContext(t *testing.T) {
 	}
 }
 
-// moved is a machine on which a process has ended since it was looked at, and another one has its number.
-type moved struct{ *world }
+// movedMachine is a machine on which a process has ended since it was looked at, and another one has its number.
+type movedMachine struct{ *world }
 
-func (m moved) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
+func (m movedMachine) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
 	origin, paths, err := m.world.Look(ctx)
 	paths["pod/default/a"] = m.hosts["node/n"].Path()
 	return origin, paths, err
@@ -343,7 +343,7 @@ func TestAnotherProcess(t *testing.T) {
 	w := newWorld(t)
 	near, far := net.Pipe()
 	defer far.Close()
-	go func() { _ = remote.Serve(t.Context(), far, far, moved{w}, "v1") }()
+	go func() { _ = remote.Serve(t.Context(), far, far, movedMachine{w}, "v1") }()
 	node, err := remote.Open(t.Context(), near, "v1")
 	if err != nil {
 		t.Fatal(err)
@@ -353,10 +353,10 @@ func TestAnotherProcess(t *testing.T) {
 	if _, err := node.Fetch(t.Context(), "pod/default/a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("state: %v", err)
 	}
-	if _, err := place.Prepare(t.Context(), proof.Sending{Packet: to(packet.TCP, "203.0.113.9", 80).Packet}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := place.Prepare(t.Context(), proof.SendRequest{Packet: to(packet.TCP, "203.0.113.9", 80).Packet}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("sender: %v", err)
 	}
-	if _, err := place.Watch(t.Context(), proof.Watching{}, make(chan struct{}, 1)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := place.Watch(t.Context(), proof.WatchRequest{}, make(chan struct{}, 1)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("watcher: %v", err)
 	}
 }
@@ -369,7 +369,7 @@ func TestClosedWhileSending(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.sh("node/n", "iptables-nft -A INPUT -i veth0 -p tcp --dport 82 -j DROP")
-	sender, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: to(packet.TCP, "203.0.113.9", 82).Packet})
+	sender, err := node.Place("pod/default/a").Prepare(t.Context(), proof.SendRequest{Packet: to(packet.TCP, "203.0.113.9", 82).Packet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ type place struct {
 // farewell bounds the closing of what was opened: the node does it by itself when the conversation ends.
 const farewell = 5 * time.Second
 
-func (p place) Prepare(ctx context.Context, s proof.Sending) (proof.Sender, error) {
-	var r prepared
-	if err := p.node.ask(ctx, opPrepare, preparing{p.host, s}, &r); err != nil {
+func (p place) Prepare(ctx context.Context, s proof.SendRequest) (proof.Sender, error) {
+	var r prepareReply
+	if err := p.node.ask(ctx, opPrepare, prepareRequest{p.host, s}, &r); err != nil {
 		return nil, err
 	}
 	return &sender{p.node, r}, nil
@@ -38,10 +38,10 @@ func (p place) RuleText(ctx context.Context, r proof.RuleRef) (text string, err 
 
 type sender struct {
 	node *Node
-	prepared
+	prepareReply
 }
 
-func (s *sender) Tuple() packet.Tuple { return s.prepared.Tuple }
+func (s *sender) Tuple() packet.Tuple { return s.prepareReply.Tuple }
 
 func (s *sender) Send(ctx, patience context.Context) (witness.Result, error) {
 	a, err := s.node.begin(opSend, s.Handle)
@@ -77,8 +77,8 @@ func (s *sender) Close() error {
 	return s.node.ask(ctx, opClose, s.Handle, nil)
 }
 
-func (p place) Watch(ctx context.Context, what proof.Watching, activity chan<- struct{}) (proof.Watcher, error) {
-	a, err := p.node.begin(opWatch, watching{p.host, what})
+func (p place) Watch(ctx context.Context, what proof.WatchRequest, activity chan<- struct{}) (proof.Watcher, error) {
+	a, err := p.node.begin(opWatch, watchRequest{p.host, what})
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (p place) Watch(ctx context.Context, what proof.Watching, activity chan<- s
 		return nil, err
 	}
 	w := &watcher{node: p.node, asked: a, ended: make(chan struct{})}
-	var first watched
+	var first watchReply
 	if err := json.Unmarshal(got.Body, &first); err != nil {
 		a.end()
 		a.close()
@@ -103,7 +103,7 @@ func (p place) Watch(ctx context.Context, what proof.Watching, activity chan<- s
 // watcher is one on the node. What it has seen is asked for, a part at a time.
 type watcher struct {
 	node   *Node
-	asked  *asked
+	asked  *call
 	handle uint64
 	ended  chan struct{}
 	seen   proof.Host
@@ -134,7 +134,7 @@ const maxSeen = 100_000
 
 func (w *watcher) Now(ctx context.Context) (proof.Host, error) {
 	var st state
-	if err := w.node.ask(ctx, opNow, asking{w.handle, len(w.seen.Trace), len(w.seen.Packets)}, &st); err != nil {
+	if err := w.node.ask(ctx, opNow, stateRequest{w.handle, len(w.seen.Trace), len(w.seen.Packets)}, &st); err != nil {
 		return w.seen, err
 	}
 	if len(w.seen.Trace)+len(st.Trace)+len(w.seen.Packets)+len(st.Packets) > maxSeen {

@@ -32,7 +32,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, m Machine, version 
 	ctx, stop := context.WithCancelCause(ctx)
 	s := &server{ctx: ctx, machine: m, stop: stop, running: map[uint64]context.CancelFunc{}, opened: map[uint64]io.Closer{},
 		fetching: make(chan struct{}, maxFetching)}
-	s.out = &lines{w: out, stuck: func() { stop(errors.New("nobody reads the answers")) }}
+	s.out = &frameWriter{w: out, stuck: func() { stop(errors.New("nobody reads the answers")) }}
 	defer s.close()
 	go func() { stop(s.read(in, version)) }()
 	<-ctx.Done()
@@ -91,7 +91,7 @@ const maxQuestions = 256
 type server struct {
 	ctx     context.Context // of the conversation
 	machine Machine
-	out     *lines
+	out     *frameWriter
 	stop    context.CancelCauseFunc
 	work    sync.WaitGroup
 
@@ -181,13 +181,13 @@ func (s *server) answer(ctx context.Context, q question) (json.RawMessage, error
 	case opFetch:
 		return with(q, func(host string) (any, error) { return nil, s.fetch(ctx, q.ID, host) })
 	case opPrepare:
-		return with(q, func(p preparing) (any, error) { return s.prepare(ctx, p) })
+		return with(q, func(p prepareRequest) (any, error) { return s.prepare(ctx, p) })
 	case opSend:
 		return with(q, func(handle uint64) (any, error) { return s.send(ctx, handle) })
 	case opWatch:
-		return with(q, func(w watching) (any, error) { return nil, s.watch(ctx, q.ID, w) })
+		return with(q, func(w watchRequest) (any, error) { return nil, s.watch(ctx, q.ID, w) })
 	case opNow:
-		return with(q, func(a asking) (any, error) { return s.now(ctx, a) })
+		return with(q, func(a stateRequest) (any, error) { return s.now(ctx, a) })
 	case opClose:
 		return with(q, func(handle uint64) (any, error) { return nil, s.closeOne(handle) })
 	case opRuleText:

@@ -73,8 +73,8 @@ func fill(t *testing.T, v reflect.Value, number *uint64, within ...reflect.Type)
 // TestCrossing: all that crosses is the same on the other side, whole and empty.
 func TestCrossing(t *testing.T) {
 	for _, value := range []any{
-		new(preparing), new(prepared), new(watching), new(watched), new(asking), new(state), new(result), new(rule), new(greeting), new(question),
-		new(answer), new(packet.Packet), new(packet.Tuple), new(witness.TraceEvent), new(witness.Captured), new(witness.Flow),
+		new(prepareRequest), new(prepareReply), new(watchRequest), new(watchReply), new(stateRequest), new(state), new(result), new(rule), new(greeting), new(question),
+		new(answer), new(packet.Packet), new(packet.Tuple), new(witness.TraceEvent), new(witness.CapturedPacket), new(witness.Flow),
 	} {
 		for _, whole := range []bool{false, true} {
 			v := reflect.ValueOf(value).Elem()
@@ -143,12 +143,14 @@ func frame(text string) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(len(text)))) + text
 }
 
-// none is a machine without hosts.
-type none struct{}
+// emptyMachine is a machine without hosts.
+type emptyMachine struct{}
 
-func (none) Open(string, uint64) (proof.Place, func(), error) { return nil, nil, fs.ErrNotExist }
+func (emptyMachine) Open(string, uint64) (proof.Place, func(), error) {
+	return nil, nil, fs.ErrNotExist
+}
 
-func (none) Look(context.Context) (capture.Origin, map[string]string, error) {
+func (emptyMachine) Look(context.Context) (capture.Origin, map[string]string, error) {
 	return capture.Origin{
 		Hosts: map[string]capture.NetNS{}, Tools: func() map[string]string { return nil },
 		Fetch: func(string) (*capture.Raw, error) { return nil, fs.ErrNotExist },
@@ -168,7 +170,7 @@ func FuzzServe(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var out bytes.Buffer
-		_ = Serve(t.Context(), bytes.NewReader(in), &out, none{}, "v1")
+		_ = Serve(t.Context(), bytes.NewReader(in), &out, emptyMachine{}, "v1")
 		for out.Len() > 0 {
 			var a answer
 			if err := readFrame(&out, &a); err != nil {
@@ -178,11 +180,11 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// hostile is a stream that says what it likes, and takes everything.
-type hostile struct{ io.Reader }
+// hostileStream is a stream that says what it likes, and takes everything.
+type hostileStream struct{ io.Reader }
 
-func (hostile) Write(b []byte) (int, error) { return len(b), nil }
-func (hostile) Close() error                { return nil }
+func (hostileStream) Write(b []byte) (int, error) { return len(b), nil }
+func (hostileStream) Close() error                { return nil }
 
 // FuzzOpen: whatever a node answers, nobody waits for ever or takes what has no name for a host.
 func FuzzOpen(f *testing.F) {
@@ -198,7 +200,7 @@ func FuzzOpen(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		node, err := Open(ctx, hostile{bytes.NewReader(in)}, "v1")
+		node, err := Open(ctx, hostileStream{bytes.NewReader(in)}, "v1")
 		if err != nil {
 			return
 		}
@@ -212,7 +214,7 @@ func FuzzOpen(f *testing.F) {
 		if raw, err := node.Fetch(ctx, "node/a"); err == nil && raw.Name != "node/a" {
 			t.Errorf("host %q", raw.Name)
 		}
-		if w, err := node.Place("node/a").Watch(ctx, proof.Watching{}, make(chan struct{}, 1)); err == nil {
+		if w, err := node.Place("node/a").Watch(ctx, proof.WatchRequest{}, make(chan struct{}, 1)); err == nil {
 			_, _ = w.Now(ctx)
 		}
 		if ctx.Err() != nil {

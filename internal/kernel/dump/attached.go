@@ -28,13 +28,13 @@ const (
 )
 
 // attached lists what is at links beside rules and can decide about packets: filters of tc, and programs of tcx.
-func attached(ns *netns.Namespace) ([]capture.Attached, error) {
+func attached(ns *netns.Namespace) ([]capture.Attachment, error) {
 	conn, links, err := linksOf(ns)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	var all []capture.Attached
+	var all []capture.Attachment
 	err = ns.Do(func() error { // which tcx is asked in
 		for _, l := range links {
 			in, err := atSide(conn, l, false, tcIngress, tcxIngress)
@@ -53,20 +53,20 @@ func attached(ns *netns.Namespace) ([]capture.Attached, error) {
 }
 
 // atSide lists what is at one side of a link of this thread's namespace.
-func atSide(conn *netlink.Conn, l wireLink, out bool, parent, tcx uint32) (found []capture.Attached, err error) {
+func atSide(conn *netlink.Conn, l wireLink, out bool, parent, tcx uint32) (found []capture.Attachment, err error) {
 	kind, err := filterKind(conn, l.Index, parent)
 	if err != nil {
 		return nil, fmt.Errorf("filters of tc at %s: %w", l.Link, err)
 	}
 	if kind != "" {
-		found = append(found, capture.Attached{Link: l.Link, Out: out, What: "a filter of tc (" + kind + ")"})
+		found = append(found, capture.Attachment{Link: l.Link, Out: out, What: "a filter of tc (" + kind + ")"})
 	}
 	n, err := programs(l.Index, tcx)
 	if err != nil {
 		return nil, fmt.Errorf("programs at %s: %w", l.Link, err)
 	}
 	if n > 0 {
-		found = append(found, capture.Attached{Link: l.Link, Out: out, What: "a BPF program (tcx)"})
+		found = append(found, capture.Attachment{Link: l.Link, Out: out, What: "a BPF program (tcx)"})
 	}
 	return found, nil
 }

@@ -132,15 +132,15 @@ func (c *Capture) Pending() bool {
 // Read waits for the next packet, in the order in which the kernel met them: time stamps would tell less, because a packet that came before
 // the kernel had begun to stamp gets that of its reading (net/socket.c: __sock_recv_timestamp). Its error is that of the context when that
 // ends first.
-func (c *Capture) Read(ctx context.Context) (witness.Captured, error) {
+func (c *Capture) Read(ctx context.Context) (witness.CapturedPacket, error) {
 	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
-		return witness.Captured{}, fmt.Errorf("read capture: %w", err)
+		return witness.CapturedPacket{}, fmt.Errorf("read capture: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	raw, err := c.file.SyscallConn()
 	if err != nil {
-		return witness.Captured{}, fmt.Errorf("read capture: %w", err)
+		return witness.CapturedPacket{}, fmt.Errorf("read capture: %w", err)
 	}
 	for ctx.Err() == nil {
 		got, err := c.receive(raw)
@@ -150,20 +150,20 @@ func (c *Capture) Read(ctx context.Context) (witness.Captured, error) {
 		case errors.Is(err, unix.ENETDOWN): // an interface went down: nothing to read
 			continue
 		case err != nil:
-			return witness.Captured{}, fmt.Errorf("read capture: %w", err)
+			return witness.CapturedPacket{}, fmt.Errorf("read capture: %w", err)
 		}
 		if len(c.filters) == 0 || slices.ContainsFunc(c.filters, func(f witness.PacketFilter) bool { return chooses(&f, &got) }) {
 			return got, nil
 		}
 	}
-	return witness.Captured{}, ctx.Err()
+	return witness.CapturedPacket{}, ctx.Err()
 }
 
 type reader interface {
 	Read(func(fd uintptr) (done bool)) error
 }
 
-func (c *Capture) receive(raw reader) (witness.Captured, error) {
+func (c *Capture) receive(raw reader) (witness.CapturedPacket, error) {
 	var n int
 	var from unix.Sockaddr
 	var failed error
@@ -172,14 +172,14 @@ func (c *Capture) receive(raw reader) (witness.Captured, error) {
 		return failed != unix.EAGAIN && failed != unix.EINTR
 	})
 	if err := errors.Join(err, failed); err != nil {
-		return witness.Captured{}, err
+		return witness.CapturedPacket{}, err
 	}
 	link, ok := from.(*unix.SockaddrLinklayer)
 	if !ok {
-		return witness.Captured{}, fmt.Errorf("unexpected address %T", from)
+		return witness.CapturedPacket{}, fmt.Errorf("unexpected address %T", from)
 	}
 	at := c.link(link.Ifindex)
-	got := witness.Captured{Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING}
+	got := witness.CapturedPacket{Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING}
 	h := witness.Headers{Network: bytes.Clone(c.buf[:n])}
 	if hasEther(link.Hatype) && n >= 14 {
 		h.Link, h.Network = h.Network[:14], h.Network[14:]
@@ -205,7 +205,7 @@ func (c *Capture) link(index int) linkName {
 }
 
 // chooses tells whether the packet, or what it is an error about, is one of the filter's.
-func chooses(f *witness.PacketFilter, c *witness.Captured) bool {
+func chooses(f *witness.PacketFilter, c *witness.CapturedPacket) bool {
 	if c.Packet.About != nil && within(*c.Packet.About, f.Tuple) {
 		return true
 	}

@@ -138,7 +138,7 @@ func TestCaptureOfMany(t *testing.T) {
 		c := openCapture(t, b, append(tuples, named)...)
 		send(t, a, packet.Packet{Tuple: named})
 		send(t, a, packet.Packet{Tuple: tcpTuple(fmt.Sprintf("10.9.0.7:%d", 5000+i), "10.9.0.2:80")})
-		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p witness.Captured) bool {
+		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p witness.CapturedPacket) bool {
 			return p.Packet.SourcePort != named.SourcePort && p.Packet.DestinationPort != named.SourcePort
 		}) {
 			t.Errorf("with %d: %+v", n, got)
@@ -185,9 +185,9 @@ func openCapture(t testing.TB, ns *netns.Namespace, tuples ...packet.Tuple) *pro
 }
 
 // readCapture reads until nothing has come for 100 ms.
-func readCapture(t testing.TB, c *probe.Capture) []witness.Captured {
+func readCapture(t testing.TB, c *probe.Capture) []witness.CapturedPacket {
 	t.Helper()
-	var all []witness.Captured
+	var all []witness.CapturedPacket
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		got, err := c.Read(ctx)

@@ -17,10 +17,10 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// late is a context whose time is over without its end: what is sent is not waited for.
-type late struct{ context.Context }
+// expiredContext is a context whose time is over without its end: what is sent is not waited for.
+type expiredContext struct{ context.Context }
 
-func (late) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
+func (expiredContext) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
 
 // TestNFTablesSocket: what the kernel says of a refused transaction, and of one that nobody waited for, is not taken for an answer to what
 // comes next.
@@ -49,7 +49,7 @@ func TestNFTablesSocket(t *testing.T) {
 		t.Errorf("a refused transaction: %v", err)
 	}
 	there()
-	if err := nft.Commit(late{t.Context()}, []netlink.Message{ours.Make()}, 0); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := nft.Commit(expiredContext{t.Context()}, []netlink.Message{ours.Make()}, 0); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("not waited for: %v", err)
 	}
 	there()

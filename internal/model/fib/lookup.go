@@ -17,8 +17,8 @@ type Query struct {
 	Protocol                    packet.Protocol
 	SourcePort, DestinationPort packet.Port
 	UID                         uint32 // of the sending socket's owner; 0 for packets that came in
-	// PortIn decides for a port that is one out of several, of which some are in the span that a policy rule tests; nil where nobody can: the
-	// answer is Unknown then.
+	// PortIn decides for a port that is one out of several, of which some are in the span that a policy rule tests; nil where nobody can:
+	// the answer is Unknown then.
 	PortIn func(PortTest) bool
 }
 
@@ -47,13 +47,13 @@ type Answer struct {
 	// Ways are the possible next hops of a multipath route, each with its weight; Link and Gateway are those of the first.
 	Ways []Nexthop
 	// Considered are the policy rules that were met before, with why each did not decide.
-	Considered []Considered
+	Considered []SkippedRule
 	// Unknown is not empty where something that is not understood could have decided otherwise: what it is.
 	Unknown string
 }
 
-// Considered is a policy rule that did not decide.
-type Considered struct {
+// SkippedRule is a policy rule that did not decide.
+type SkippedRule struct {
 	Rule *Rule
 	Why  string
 }
@@ -225,7 +225,7 @@ func (l *search) unknown(what string) {
 
 func (l *search) considered(r *Rule, why string) {
 	if r != nil {
-		l.a.Considered = append(l.a.Considered, Considered{r, why})
+		l.a.Considered = append(l.a.Considered, SkippedRule{r, why})
 	}
 }
 

@@ -28,7 +28,7 @@ type Compare struct {
 
 // Eval compares.
 func (m *Compare) Eval(c *Context) Verdict {
-	if g, ok := m.Left.(*Generated); ok && len(m.Right) == 1 {
+	if g, ok := m.Left.(*GeneratedNumber); ok && len(m.Right) == 1 {
 		return m.generated(c, g)
 	}
 	var room [4]Span
@@ -77,7 +77,7 @@ func ordered(holds, fails bool) truth {
 }
 
 // generated asks once, with the number of cases in which the test holds.
-func (m *Compare) generated(c *Context, g *Generated) Verdict {
+func (m *Compare) generated(c *Context, g *GeneratedNumber) Verdict {
 	what, hash, t := g.question(c)
 	switch {
 	case t == no:
@@ -132,7 +132,7 @@ func common(a, b Span) uint64 {
 
 // draw is what is asked of a generator of numbers, with its words.
 type draw struct {
-	of    *Generated
+	of    *GeneratedNumber
 	words string
 }
 
@@ -180,9 +180,9 @@ func tracks(e Expr) bool {
 		}
 	case *Bitwise:
 		return tracks(e.Left) || tracks(e.Right)
-	case *Generated:
+	case *GeneratedNumber:
 		return e.Over != nil && tracks(e.Over)
-	case *Mapped:
+	case *MapLookup:
 		return tracks(e.Key)
 	}
 	return false

@@ -130,8 +130,8 @@ func leadingZeros(v Value) int {
 	return n
 }
 
-// Generated is a number that the kernel makes up: numgen, jhash, symhash. It lies in [Offset, Offset+Mod).
-type Generated struct {
+// GeneratedNumber is a number that the kernel makes up: numgen, jhash, symhash. It lies in [Offset, Offset+Mod).
+type GeneratedNumber struct {
 	Kind   ChoiceKind // Random, Counter or Hash
 	Mod    uint32
 	Offset uint32
@@ -142,12 +142,12 @@ type Generated struct {
 	Words   string
 }
 
-func (g *Generated) String() string { return g.Words }
+func (g *GeneratedNumber) String() string { return g.Words }
 
 // maxListed bounds the answers that a choice of a number has one by one, by what a walk enumerates. Numbers out of more are not known.
 const maxListed = 4096
 
-func (g *Generated) value(c *Context, dst []Span) ([]Span, truth) {
+func (g *GeneratedNumber) value(c *Context, dst []Span) ([]Span, truth) {
 	what, hash, t := g.question(c)
 	switch {
 	case t == no:
@@ -164,12 +164,12 @@ func (g *Generated) value(c *Context, dst []Span) ([]Span, truth) {
 	return append(dst, Number(uint64(g.Offset)+uint64(c.ask(g.Kind, draw{g, what}, options...)))), t
 }
 
-func (g *Generated) span() Span {
+func (g *GeneratedNumber) span() Span {
 	return Span{Value{Lo: uint64(g.Offset)}, Value{Lo: uint64(g.Offset) + uint64(max(g.Mod, 1)) - 1}}
 }
 
 // question is what is asked, with the values that are hashed; or the hash, where everything that goes into it is known.
-func (g *Generated) question(c *Context) (what string, hash *Span, t truth) {
+func (g *GeneratedNumber) question(c *Context) (what string, hash *Span, t truth) {
 	if g.Mod == 1 {
 		one := Number(uint64(g.Offset))
 		return "", &one, yes

@@ -8,7 +8,7 @@ import (
 
 // hash is the number, before Offset is added, where the seed and every value are known (net/netfilter/nft_hash.c: jhash over the registers,
 // each field padded to 32 bits, scaled to the modulus).
-func (g *Generated) hash(spans []Span) (uint32, bool) {
+func (g *GeneratedNumber) hash(spans []Span) (uint32, bool) {
 	if g.Kind != Hash || !g.HasSeed {
 		return 0, false
 	}

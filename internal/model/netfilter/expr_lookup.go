@@ -12,7 +12,7 @@ type InSet struct {
 
 // Eval looks the value up.
 func (m *InSet) Eval(c *Context) Verdict {
-	if g, ok := m.Value.(*Generated); ok {
+	if g, ok := m.Value.(*GeneratedNumber); ok {
 		return m.generated(c, g)
 	}
 	var room [4]Span
@@ -28,7 +28,7 @@ func (m *InSet) Eval(c *Context) Verdict {
 	return c.hold(t, m)
 }
 
-func (m *InSet) generated(c *Context, g *Generated) Verdict {
+func (m *InSet) generated(c *Context, g *GeneratedNumber) Verdict {
 	what, hash, t := g.question(c)
 	switch {
 	case t == no:
@@ -125,7 +125,7 @@ const maxPossible = 64
 // resolve finds the element for a key, and asks where there are several: nil where there is none. The answer is maybe where nobody can
 // tell.
 func (s *Set) resolve(c *Context, key Expr, what fmt.Stringer) (*Element, truth) {
-	if g, ok := key.(*Generated); ok {
+	if g, ok := key.(*GeneratedNumber); ok {
 		return s.resolveGenerated(c, g)
 	}
 	var room [4]Span
@@ -151,7 +151,7 @@ func (s *Set) resolve(c *Context, key Expr, what fmt.Stringer) (*Element, truth)
 	return candidates[c.ask(Unknown, valueQuestion{what, spans}, options...)], yes
 }
 
-func (s *Set) resolveGenerated(c *Context, g *Generated) (*Element, truth) {
+func (s *Set) resolveGenerated(c *Context, g *GeneratedNumber) (*Element, truth) {
 	what, hash, t := g.question(c)
 	switch {
 	case t == no:
@@ -210,14 +210,14 @@ func (m *VerdictMap) String() string { return "verdict for " + m.Key.String() + 
 
 func (m *VerdictMap) needsTracking() bool { return tracks(m.Key) }
 
-// Mapped is what a map gives for a key.
-type Mapped struct {
+// MapLookup is what a map gives for a key.
+type MapLookup struct {
 	Key   Expr
 	Set   *Set
 	Words string // of the map
 }
 
-func (m *Mapped) value(c *Context, dst []Span) ([]Span, truth) {
+func (m *MapLookup) value(c *Context, dst []Span) ([]Span, truth) {
 	e, t := m.Set.resolve(c, m.Key, m)
 	switch {
 	case t == maybe:
@@ -228,4 +228,4 @@ func (m *Mapped) value(c *Context, dst []Span) ([]Span, truth) {
 	return append(dst, e.Data.Values...), yes
 }
 
-func (m *Mapped) String() string { return "what " + m.Words + " has for " + m.Key.String() }
+func (m *MapLookup) String() string { return "what " + m.Words + " has for " + m.Key.String() }

@@ -216,7 +216,7 @@ func makeIndex(c *Chain) index {
 	for i := range c.Rules {
 		rules[i] = int32(i)
 		for _, statement := range c.Rules[i].Statements[:x.shapes[i].tests] {
-			if keyed, ok := statement.(Keyed); ok {
+			if keyed, ok := statement.(KeyedTest); ok {
 				if key, values, ok := keyed.Key(); ok {
 					conditions[i] = append(conditions[i], condition{key, values})
 				}

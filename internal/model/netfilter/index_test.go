@@ -11,15 +11,17 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// scripted answers from a seed, and notes what it was asked.
-type scripted struct {
+// scriptedChooser answers from a seed, and notes what it was asked.
+type scriptedChooser struct {
 	random *rand.Rand
 	asked  []string
 }
 
-func newScripted(seed uint64) *scripted { return &scripted{random: rand.New(rand.NewPCG(seed, 7))} }
+func newScripted(seed uint64) *scriptedChooser {
+	return &scriptedChooser{random: rand.New(rand.NewPCG(seed, 7))}
+}
 
-func (s *scripted) Choose(c Choice) int {
+func (s *scriptedChooser) Choose(c Choice) int {
 	var weights uint64
 	for _, o := range c.Options {
 		weights += o.Weight
@@ -158,8 +160,8 @@ func (m *maker) packet() packet.Packet {
 	return p
 }
 
-// evaluated is all that an evaluation gives.
-type evaluated struct {
+// evaluationResult is all that an evaluation gives.
+type evaluationResult struct {
 	Verdict Verdict
 	Err     string
 	Trail   []Visit
@@ -168,7 +170,7 @@ type evaluated struct {
 	Asked   []string
 }
 
-func evaluate(base *Chain, p packet.Packet, seed uint64, every bool, run func(*Chain, *Context) (Verdict, error)) evaluated {
+func evaluate(base *Chain, p packet.Packet, seed uint64, every bool, run func(*Chain, *Context) (Verdict, error)) evaluationResult {
 	if p.Track.Flow != nil {
 		flow := *p.Track.Flow
 		p.Track.Flow = &flow
@@ -180,7 +182,7 @@ func evaluate(base *Chain, p packet.Packet, seed uint64, every bool, run func(*C
 		return Verdict{Kind: Accept}
 	}
 	v, err := run(base, c)
-	o := evaluated{Verdict: v, Trail: c.Trail, Packet: p, Asked: chooser.asked}
+	o := evaluationResult{Verdict: v, Trail: c.Trail, Packet: p, Asked: chooser.asked}
 	if err != nil {
 		o.Err = err.Error()
 	}
@@ -232,7 +234,7 @@ func TestIndexedIsLinear(t *testing.T) {
 	}
 }
 
-func show(o evaluated) string {
+func show(o evaluationResult) string {
 	text := fmt.Sprint(o.Verdict.Kind, " ", o.Verdict.Detail, " ", o.Err)
 	for _, v := range o.Trail {
 		text += fmt.Sprint("\n  ", v.Chain.Ref(v.Rule), " ", v.Verdict.Kind, " ", v.Changes, " ", v.Choices)
@@ -375,13 +377,13 @@ func TestRunawayJumpsEnd(t *testing.T) {
 	}
 }
 
-// counting counts questions and gives always the same answer.
-type counting struct {
+// countingChooser counts questions and gives always the same answer.
+type countingChooser struct {
 	answer int
 	asked  []Choice
 }
 
-func (c *counting) Choose(q Choice) int {
+func (c *countingChooser) Choose(q Choice) int {
 	c.asked = append(c.asked, q)
 	return c.answer
 }
@@ -406,7 +408,7 @@ func TestOnlyWhatMattersIsAsked(t *testing.T) {
 		{"nor is a rule that does nothing", rule(half), 0, 0, Drop},
 	} {
 		_, base := chainsOf(NFTables, []string{"A"}, func(func(string) *Chain) map[string][]Rule { return map[string][]Rule{"A": {test.rule}} })
-		chooser := &counting{answer: test.answer}
+		chooser := &countingChooser{answer: test.answer}
 		c := &Context{Packet: &packet.Packet{}, Hook: Input, Chooser: chooser}
 		v, err := base.Run(c)
 		if err != nil || v.Kind != test.want || len(chooser.asked) != test.asked {

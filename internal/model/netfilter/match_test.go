@@ -24,7 +24,7 @@ func syn(more func(p *packet.Packet)) *packet.Packet {
 // answerOf is what a test says: "yes", "no", or the kind of the question that it asks.
 func answerOf(t *testing.T, s Statement, h Hook, p *packet.Packet) string {
 	t.Helper()
-	chooser := &counting{}
+	chooser := &countingChooser{}
 	c := &Context{Packet: p, Hook: h, Host: testHost{}, Chooser: chooser, Chain: &Chain{Table: &Table{}}}
 	v := s.Eval(c)
 	switch {
@@ -274,7 +274,7 @@ func TestWeightsAreTheKernels(t *testing.T) {
 		{&MatchNth{Not: true, Every: 5}, 4, 1, "not one packet of every 5"},
 		{&MatchHistory{Words: "limit"}, 0, 0, "limit"},
 	} {
-		chooser := &counting{}
+		chooser := &countingChooser{}
 		test.s.Eval(&Context{Packet: syn(nil), Chooser: chooser})
 		q := chooser.asked[0]
 		if q.Options[0].Weight != test.yes || q.Options[1].Weight != test.no || q.What != test.description {
@@ -285,7 +285,7 @@ func TestWeightsAreTheKernels(t *testing.T) {
 
 // TestKeysHoldWhereTestsDo: a packet that a test holds for has one of the test's key values.
 func TestKeysHoldWhereTestsDo(t *testing.T) {
-	for _, s := range []Keyed{
+	for _, s := range []KeyedTest{
 		&MatchAddress{Source: true, Prefix: prefix("10.0.0.0/24")}, &MatchAddress{Prefix: prefix("10.0.1.2/32")},
 		NewMatchInterface(false, false, "eth0"), NewMatchInterface(false, false, "et+"), &MatchProtocol{Protocol: packet.TCP},
 		&MatchPort{Side: DestinationPort, Ranges: []PortRange{{70, 85}}},
@@ -303,7 +303,7 @@ func TestKeysHoldWhereTestsDo(t *testing.T) {
 			t.Errorf("%s: key %v, values %v, packet's %v", s, key, values, v)
 		}
 	}
-	for _, s := range []Keyed{
+	for _, s := range []KeyedTest{
 		&MatchAddress{Not: true, Prefix: prefix("10.0.0.0/24")}, &MatchAddress{Prefix: prefix("0.0.0.0/0")},
 		NewMatchInterface(false, true, "eth0"),
 		NewMatchInterface(false, false, "+"), &MatchProtocol{Not: true}, &MatchPort{Side: EitherPort, Ranges: []PortRange{{1, 1}}},
@@ -428,7 +428,7 @@ func TestTransparentProxy(t *testing.T) {
 	s := &TransparentProxy{To: "port 80", Value: 1, Mask: 1}
 	for answer, want := range []VerdictKind{Accept, Drop} {
 		p := syn(func(p *packet.Packet) { p.Mark = 4 })
-		v := s.Eval(&Context{Packet: p, Chooser: &counting{answer: answer}})
+		v := s.Eval(&Context{Packet: p, Chooser: &countingChooser{answer: answer}})
 		if v.Kind != want || (p.Mark == 5) != (want == Accept) {
 			t.Errorf("answer %d: %s, mark %#x", answer, v.Kind, p.Mark)
 		}
@@ -436,7 +436,7 @@ func TestTransparentProxy(t *testing.T) {
 }
 
 func TestQuestionsNameWhatTheyAreAbout(t *testing.T) {
-	chooser := &counting{}
+	chooser := &countingChooser{}
 	c := &Context{Packet: syn(func(p *packet.Packet) { p.Destination = netip.MustParseAddr("10.9.9.9") }), Host: testHost{}, Chooser: chooser}
 	(&MatchAddressType{Types: []AddressType{LocalAddress}}).Eval(c)
 	if got := chooser.asked[0].What; !strings.Contains(got, "10.9.9.9") {

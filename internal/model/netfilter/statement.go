@@ -30,9 +30,9 @@ const (
 	Decides                    // gives a verdict, and changes nothing
 )
 
-// Keyed is a test that can hold only where a field of the packet, under a mask, has one of a few values. The index of a chain finds rules
-// by the keys of the tests in front of their first effect.
-type Keyed interface {
+// KeyedTest is a test that can hold only where a field of the packet, under a mask, has one of a few values. The index of a chain finds
+// rules by the keys of the tests in front of their first effect.
+type KeyedTest interface {
 	Statement
 	// Key returns false where there is no such field. The values are masked.
 	Key() (Key, []Value, bool)
@@ -135,7 +135,8 @@ type Choice struct {
 	Kind  ChoiceKind
 	Chain *Chain // whose rule asks; nil outside rules
 	Rule  *Rule
-	// About is the statement that asks, with the values of the packet that it asks about: two choices that are deeply equal here ask the same.
+	// About is the statement that asks, with the values of the packet that it asks about: two choices that are deeply equal here ask the
+	// same.
 	About   any
 	What    string // the same in words: `statistic mode random probability 0.5`
 	Options []Option

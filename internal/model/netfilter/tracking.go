@@ -2,13 +2,13 @@ package netfilter
 
 import "packetwalk.dev/internal/model/packet"
 
-// needsTracking is implemented by statements that make the kernel track connections in their family: it does so only where somebody asks
+// tracker is implemented by statements that make the kernel track connections in their family: it does so only where somebody asks
 // (nf_ct_netns_get). A chain of type nat alone does not: without a rule that asks, it is never called (nf_nat_inet_fn).
-type needsTracking interface{ needsTracking() bool }
+type tracker interface{ needsTracking() bool }
 
-// ofOneFamily is implemented by statements that may be for IPv4 or IPv6 only, also in tables of family inet, and then have only that one's
+// familyMember is implemented by statements that may be for IPv4 or IPv6 only, also in tables of family inet, and then have only that one's
 // connections tracked (nft_nat_init). Inet stands for both.
-type ofOneFamily interface{ family() Family }
+type familyMember interface{ family() Family }
 
 func (t *Translate) family() Family {
 	switch {
@@ -73,10 +73,10 @@ func (c *Chain) tracks(f Family) bool {
 	}
 	for i := range c.Rules {
 		for _, s := range c.Rules[i].Statements {
-			if n, ok := s.(needsTracking); !ok || !n.needsTracking() {
+			if n, ok := s.(tracker); !ok || !n.needsTracking() {
 				continue
 			}
-			if one, ok := s.(ofOneFamily); !ok || one.family() == Inet || one.family() == f {
+			if one, ok := s.(familyMember); !ok || one.family() == Inet || one.family() == f {
 				return true
 			}
 		}

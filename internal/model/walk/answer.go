@@ -10,7 +10,7 @@ import (
 )
 
 // answer is what comes back for a packet whose way ended: the packet where that was, and the stage that sends it; nil where nothing does.
-func (w *way) answer() (transit, stage) {
+func (w *route) answer() (transit, stage) {
 	t := w.last
 	t.asked, t.steps, t.before = &w.steps[0], nil, len(w.steps)
 	switch w.end.Kind {

@@ -39,7 +39,7 @@ func (t *transit) forgetsCopies() bool {
 // gets on, the copy is the packet from there.
 func (p passage) withCopy(c transit, b bridge) passage {
 	c.before = p.before + len(p.steps)
-	way, err := follow(c, func(t transit) passage { return t.passUp(b) })
+	way, err := runStages(c, func(t transit) passage { return t.passUp(b) })
 	if err != nil {
 		return passage{err: err}
 	}
@@ -53,6 +53,6 @@ func (p passage) withCopy(c transit, b bridge) passage {
 		p.steps = steps
 		return p
 	}
-	p.steps = append(p.steps, c.record(Step{Stage: Copy, Copied: &Copied{Steps: way.steps, End: way.end}, Why: why}))
+	p.steps = append(p.steps, c.record(Step{Stage: Copy, Copied: &CopyPath{Steps: way.steps, End: way.end}, Why: why}))
 	return p
 }

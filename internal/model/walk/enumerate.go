@@ -102,7 +102,7 @@ func (w *walker) assume(host, what string) {
 
 // NextPin gives the answers with which the next outcome differs from the one that made these choices: the last choice that has an answer
 // left gets it, those after it are open again. The first pinned ones stay. It tells false after the last outcome.
-func NextPin(choices []Chosen, pinned int) ([]int, bool) {
+func NextPin(choices []Decision, pinned int) ([]int, bool) {
 	for last := len(choices) - 1; last >= pinned; last-- {
 		c := &choices[last]
 		next := nextOption(c.Options, c.Answer+1)
@@ -138,7 +138,7 @@ func total(options []netfilter.Option) (sum uint64) {
 }
 
 // probability multiplies the weights of the answers; nil where one has none.
-func probability(choices []Chosen) *big.Rat {
+func probability(choices []Decision) *big.Rat {
 	if len(choices) == 0 {
 		return big.NewRat(1, 1)
 	}

@@ -112,7 +112,7 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 	v, err := c.Run(ctx)
 	t.trail = ctx.Trail
 	for _, c := range ctx.Unshown {
-		t.notShown(Unshown{Host: t.m.Name, Chain: c})
+		t.notShown(MissingState{Host: t.m.Name, Chain: c})
 	}
 	if ctx.AskedOwner {
 		t.assumeOwner()
@@ -162,7 +162,7 @@ func (t *transit) deviceHook(link string, h netfilter.Hook) *End {
 	chains := slices.Concat(t.m.Rules.Hook(netfilter.Netdev, h), t.m.Rules.Hook(netfilter.Inet, h))
 	slices.SortStableFunc(chains, func(a, b *netfilter.Chain) int { return cmp.Compare(a.Base.Priority, b.Base.Priority) })
 	for _, c := range chains {
-		if !t.hangsAt(c, link) {
+		if !t.attachedTo(c, link) {
 			continue
 		}
 		if end := t.evaluate(c, c.Table.Family, h, nil); end != nil {
@@ -172,22 +172,22 @@ func (t *transit) deviceHook(link string, h netfilter.Hook) *End {
 	return nil
 }
 
-// hanging is a chain at a link.
-type hanging struct {
+// attachedChain is a chain at a link.
+type attachedChain struct {
 	chain *netfilter.Chain
 	link  string
 }
 
-func (h hanging) String() string {
+func (h attachedChain) String() string {
 	return fmt.Sprintf("chain %s %s hangs at %s", h.chain.Table.Name, h.chain.Name, h.link)
 }
 
-// hangsAt tells whether a chain hangs at an interface.
-func (t *transit) hangsAt(c *netfilter.Chain, link string) bool {
+// attachedTo tells whether a chain hangs at an interface.
+func (t *transit) attachedTo(c *netfilter.Chain, link string) bool {
 	if c.Base.Devices != nil {
 		return slices.Contains(c.Base.Devices, link)
 	}
-	return t.decide(hanging{c, link}, "it does", "it does not")
+	return t.decide(attachedChain{c, link}, "it does", "it does not")
 }
 
 func family(p *packet.Packet) netfilter.Family {

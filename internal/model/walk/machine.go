@@ -101,13 +101,13 @@ func (m *machine) assume(what string) { m.run.assume(m.Name, what) }
 // lacks is assume where a part of the machine's state is not shown: what the packet met there is not all known.
 func (m *machine) lacks(part snapshot.Part, what string) {
 	m.assume(what)
-	m.run.notShown(Unshown{Host: m.Name, Part: part})
+	m.run.notShown(MissingState{Host: m.Name, Part: part})
 }
 
 // meets notes that the packet comes to need a part of the machine's state, which may not be shown.
 func (m *machine) meets(part snapshot.Part) {
 	if !m.knows(part) {
-		m.run.notShown(Unshown{Host: m.Name, Part: part})
+		m.run.notShown(MissingState{Host: m.Name, Part: part})
 	}
 }
 

@@ -34,7 +34,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 		nobody.Kind = Undecided
 		nobody.Why = fmt.Sprintf("nobody who is known on %s answers for %s, and others may: %s", l.Name, a, q.hidden)
 		return ResolveStep{}, nobody
-	case !ok && (!q.left || !q.unconfirmed && t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
+	case !ok && (!q.left || !q.unconfirmed && t.m.askedInVain(l.Name, a) && !t.decide(silentNeighbour{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
@@ -54,14 +54,14 @@ func (m *machine) learn(link string, a netip.Addr, mac packet.MAC) {
 	m.neighbours[neighbour{link, a}] = mac
 }
 
-// silent asks whether a neighbour answers of which the last that is known is that it did not. It may have been away for a while; the kernel
-// asks again for the next packet.
-type silent struct {
+// silentNeighbour asks whether a neighbour answers of which the last that is known is that it did not. It may have been away for a while;
+// the kernel asks again for the next packet.
+type silentNeighbour struct {
 	link string
 	who  netip.Addr
 }
 
-func (s silent) String() string {
+func (s silentNeighbour) String() string {
 	return fmt.Sprintf("whether %s answers on %s, which it did not when it was last asked", s.who, s.link)
 }
 
@@ -334,7 +334,7 @@ func (q *query) passesAt(m *machine, p packet.Packet, by string, l *fib.Link, h 
 	if p.Frame.ARP == nil {
 		return q.passed(t, t.deviceHook(link, h))
 	}
-	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !t.hangsAt(c, link) })
+	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !t.attachedTo(c, link) })
 	return q.arpPasses(t, netfilter.Netdev, h, at)
 }
 

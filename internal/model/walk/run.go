@@ -44,13 +44,13 @@ const maxStages = 1 << 12 // 255 routers and their bridges
 type run struct {
 	*walker
 	prefix   []int // answers to the first choices
-	choices  []Chosen
-	answers  map[question][]remembered // to questions that are asked once
+	choices  []Decision
+	answers  map[question][]pastAnswer // to questions that are asked once
 	links    map[linkEnd]*linkFacts
 	machines map[string]*machine
 	// forwarder is the link that the request left by, where that leads to a forwarder.
 	forwarder string
-	unshown   []Unshown // of the way that is walked
+	unshown   []MissingState // of the way that is walked
 
 	context netfilter.Context // used anew for every chain
 	trail   []netfilter.Visit // of all chains so far; steps point into it
@@ -71,7 +71,7 @@ func (r *run) walk() (Outcome, error) {
 	if r.req.Forwarded {
 		first = transit.arrive
 	}
-	there, err := follow(start, first)
+	there, err := runStages(start, first)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -79,7 +79,7 @@ func (r *run) walk() (Outcome, error) {
 	r.unshown = nil
 	if !r.req.OneWay {
 		if reply, answer := there.answer(); answer != nil {
-			back, err := follow(reply, answer)
+			back, err := runStages(reply, answer)
 			if err != nil {
 				return Outcome{}, err
 			}
@@ -91,21 +91,21 @@ func (r *run) walk() (Outcome, error) {
 }
 
 // notShown notes a part of a host's state, each once.
-func (r *run) notShown(u Unshown) {
+func (r *run) notShown(u MissingState) {
 	if !slices.Contains(r.unshown, u) {
 		r.unshown = append(r.unshown, u)
 	}
 }
 
-// way is a packet's way from where it starts to where it ends.
-type way struct {
+// route is a packet's way from where it starts to where it ends.
+type route struct {
 	steps []Step
 	last  transit // where it ended
 	end   End
 }
 
-// follow takes a packet from stage to stage until its way ends.
-func follow(t transit, s stage) (way, error) {
+// runStages takes a packet from stage to stage until its way ends.
+func runStages(t transit, s stage) (route, error) {
 	steps := make([]Step, 0, 32)
 	for n := 0; ; n++ {
 		if n == maxStages {
@@ -113,11 +113,11 @@ func follow(t transit, s stage) (way, error) {
 		}
 		p := s(t)
 		if p.err != nil {
-			return way{}, p.err
+			return route{}, p.err
 		}
 		steps = append(steps, p.steps...)
 		if p.end != nil {
-			return way{slices.Clip(steps), p.transit, *p.end}, nil
+			return route{slices.Clip(steps), p.transit, *p.end}, nil
 		}
 		t, s = p.transit, p.next
 		t.steps, t.before = nil, t.before+len(p.steps)
@@ -182,8 +182,8 @@ type question struct {
 	answering bool
 }
 
-// remembered is an answer to a question about something: the rule's statement and the values that it asks about.
-type remembered struct {
+// pastAnswer is an answer to a question about something: the rule's statement and the values that it asks about.
+type pastAnswer struct {
 	about  any
 	answer int
 }
@@ -200,7 +200,7 @@ func (t *transit) Choose(c netfilter.Choice) int {
 		key.rule, key.answering = c.Rule, false
 	}
 	if lasting {
-		if i := slices.IndexFunc(t.answers[key], func(q remembered) bool { return reflect.DeepEqual(q.about, c.About) }); i >= 0 {
+		if i := slices.IndexFunc(t.answers[key], func(q pastAnswer) bool { return reflect.DeepEqual(q.about, c.About) }); i >= 0 {
 			return t.answers[key][i].answer
 		}
 	}
@@ -215,15 +215,15 @@ func (t *transit) Choose(c netfilter.Choice) int {
 	}
 	if lasting {
 		if t.answers == nil {
-			t.answers = map[question][]remembered{}
+			t.answers = map[question][]pastAnswer{}
 		}
-		t.answers[key] = append(t.answers[key], remembered{c.About, answer})
+		t.answers[key] = append(t.answers[key], pastAnswer{c.About, answer})
 	}
 	if c.Interface != nil {
 		t.facts(c.Interface).learn(c.Interface.Name, (answer == 0) != c.Interface.Not)
 	}
 	running := max(len(t.context.Trail)-len(t.trail), 0) // rules of the chain that runs, which are steps when it has run
-	t.choices = append(t.choices, Chosen{Choice: c, Host: t.m.Name, Answer: answer, Step: t.before + len(t.steps) + running})
+	t.choices = append(t.choices, Decision{Choice: c, Host: t.m.Name, Answer: answer, Step: t.before + len(t.steps) + running})
 	return answer
 }
 

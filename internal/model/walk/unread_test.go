@@ -12,14 +12,14 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// partlyRead is a network of which some hosts are not read.
-type partlyRead struct {
+// partialNetwork is a network of which some hosts are not read.
+type partialNetwork struct {
 	*network
 	unread string
 }
 
 // Host implements snapshot.Source.
-func (n *partlyRead) Host(name string) (*snapshot.Host, error) {
+func (n *partialNetwork) Host(name string) (*snapshot.Host, error) {
 	if name == n.unread {
 		return nil, &snapshot.UnreadError{Host: name, Err: errors.New("its pod does not run")}
 	}
@@ -46,7 +46,7 @@ COMMIT
 	n.known.Pods = append(n.known.Pods, snapshot.Pod{Name: "connector", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}})
 	n.known.Nodes = append(n.known.Nodes, snapshot.Node{Name: "virtual", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}})
 	request := Request{Host: "node/a", Packet: syn("", "10.96.0.1:80")}
-	r, err := Walk(&partlyRead{n, "node/b"}, request)
+	r, err := Walk(&partialNetwork{n, "node/b"}, request)
 	if err != nil || len(r.Outcomes) != 2 {
 		t.Fatalf("%d outcomes, %v", len(r.Outcomes), err)
 	}
@@ -58,11 +58,11 @@ COMMIT
 		t.Errorf("one that is: %s", ends(r.Outcomes[1]))
 	}
 	var unread *snapshot.UnreadError
-	if _, err := Walk(&partlyRead{n, "node/a"}, request); !errors.As(err, &unread) || unread.Host != "node/a" {
+	if _, err := Walk(&partialNetwork{n, "node/a"}, request); !errors.As(err, &unread) || unread.Host != "node/a" {
 		t.Errorf("the sender is not read: %v", err)
 	}
 	request.Packet = syn("", "10.0.0.77:80")
-	if r, err = Walk(&partlyRead{n, "node/virtual"}, request); err != nil || r.Outcomes[0].End.Unread {
+	if r, err = Walk(&partialNetwork{n, "node/virtual"}, request); err != nil || r.Outcomes[0].End.Unread {
 		t.Errorf("a virtual node's connector is not the virtual node: %s, %v", ends(r.Outcomes[0]), err)
 	}
 }
@@ -70,12 +70,12 @@ COMMIT
 // TestUnreadWire: the other end of a wire that is not read may answer for an address, and gets what is sent to it.
 func TestUnreadWire(t *testing.T) {
 	n, client, _, _ := chain(t)
-	r, err := Walk(&partlyRead{n, "router"}, Request{Host: "client", Packet: syn("", "10.2.0.2:80")})
+	r, err := Walk(&partialNetwork{n, "router"}, Request{Host: "client", Packet: syn("", "10.2.0.2:80")})
 	if err != nil || r.Outcomes[0].End.Kind != Undecided || !strings.Contains(r.Outcomes[0].End.Why, "the state of router is not read") {
 		t.Errorf("without a neighbour: %s, %v", ends(r.Outcomes[0]), err)
 	}
 	client.FIB.Neighbours = []fib.Neighbour{{Link: "eth0", Address: netip.MustParseAddr("10.1.0.1"), MAC: packet.MAC{2, 9}, State: "STALE"}}
-	r, err = Walk(&partlyRead{n, "router"}, Request{Host: "client", Packet: syn("", "10.2.0.2:80")})
+	r, err = Walk(&partialNetwork{n, "router"}, Request{Host: "client", Packet: syn("", "10.2.0.2:80")})
 	if err != nil || !r.Outcomes[0].End.Unread || r.Outcomes[0].End.Host != "router" {
 		t.Errorf("with one: %s, %v", ends(r.Outcomes[0]), err)
 	}

@@ -46,7 +46,7 @@ func TestUnshown(t *testing.T) {
 	}
 }
 
-func names(all []Unshown) string {
+func names(all []MissingState) string {
 	var words []string
 	for _, u := range all {
 		if u.Chain != nil {

@@ -79,25 +79,25 @@ type Assumption struct {
 type Outcome struct {
 	// Probability is exact; nil where a choice on the way has no known weights.
 	Probability *big.Rat
-	Choices     []Chosen
+	Choices     []Decision
 	There       []Step // the request
 	End         End
 	Back        []Step // the reply; nil where there is none
 	BackEnd     *End   // what became of the reply
 	// Unshown are the parts of hosts' states that the request met and that are not shown, or not shown whole: what the outcome says holds
 	// as far as the rest shows. BackUnshown are those that the reply met.
-	Unshown, BackUnshown []Unshown
+	Unshown, BackUnshown []MissingState
 }
 
-// Unshown is a part of a host's state that is not shown, or a chain that is not shown whole.
-type Unshown struct {
+// MissingState is a part of a host's state that is not shown, or a chain that is not shown whole.
+type MissingState struct {
 	Host  string
 	Part  snapshot.Part    // "" for a chain
 	Chain *netfilter.Chain // nil for a part
 }
 
-// Chosen is a choice and the answer taken.
-type Chosen struct {
+// Decision is a choice and the answer taken.
+type Decision struct {
 	netfilter.Choice
 	Host   string
 	Answer int
@@ -105,7 +105,7 @@ type Chosen struct {
 }
 
 // Asks tells whether another choice asked the same: of the same rule on the same host, or of none, about the same values.
-func (c *Chosen) Asks(o *Chosen) bool {
+func (c *Decision) Asks(o *Decision) bool {
 	return c.Host == o.Host && c.Rule == o.Rule && c.Kind == o.Kind && reflect.DeepEqual(c.About, o.About)
 }
 
@@ -218,7 +218,7 @@ type Step struct {
 	Route   *fib.Answer      // Routed
 	Bridge  *BridgeStep      // Bridged
 	Resolve *ResolveStep     // Resolved
-	Copied  *Copied          // Copy
+	Copied  *CopyPath        // Copy
 	Tunnel  *TunnelStep      // Encapsulated, Decapsulated
 	Packet  packet.Packet    // as it is after the step, with its flow; of Copy the copy as it is made
 	Changes []packet.Change
@@ -235,8 +235,8 @@ type BridgeStep struct {
 	Entry  *fib.FDBEntry // that decided; nil for flooding
 }
 
-// Copied is the way of a copy of the packet: its steps and its end.
-type Copied struct {
+// CopyPath is the way of a copy of the packet: its steps and its end.
+type CopyPath struct {
 	Steps []Step
 	End   End
 }

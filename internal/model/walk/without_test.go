@@ -91,7 +91,7 @@ func conclude(t *testing.T, source *capture.Lazy, r walk.Request) (got outcomes,
 		there := fmt.Sprint(o.End.Kind, " ", o.End.Host, " ", o.End.Packet.Tuple, " ", o.End.Refused)
 		got[there]++
 		sure = sure && len(o.Unshown) == 0 && o.End.Kind != walk.Undecided && o.End.Kind != walk.Left &&
-			!slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind == netfilter.Unknown })
+			!slices.ContainsFunc(o.Choices, func(c walk.Decision) bool { return c.Kind == netfilter.Unknown })
 	}
 	return got, sure
 }

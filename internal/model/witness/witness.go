@@ -39,8 +39,8 @@ type ICMPError struct {
 // ErrUnsendable says that no socket of the namespace can send such a packet.
 var ErrUnsendable = errors.New("no socket can send it")
 
-// Captured is one packet at one interface.
-type Captured struct {
+// CapturedPacket is one packet at one interface.
+type CapturedPacket struct {
 	Link      string        // the interface
 	Bridge    bool          // the interface is a bridge: the packet is seen at its port, too
 	Out       bool          // it leaves by the interface

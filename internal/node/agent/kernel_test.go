@@ -14,7 +14,7 @@ import (
 )
 
 func TestServicesOnTheRealKernel(t *testing.T) {
-	for _, rules := range iptables.Ages() {
+	for _, rules := range iptables.RuleSetVersions() {
 		t.Run(rules, func(t *testing.T) { services(t, service.IPv4, rules) })
 	}
 	t.Run("IPv6", func(t *testing.T) { services(t, service.IPv6, iptables.RulesCurrent) })

@@ -124,8 +124,8 @@ func (o *Options) Validate() error {
 	if o.Backend == BackendNFTables && o.Rules != iptablesproxy.RulesCurrent {
 		bad("--proxy-rules: %s; older rule sets are made of iptables only", o.Rules)
 	}
-	if !slices.Contains(iptablesproxy.Ages(), o.Rules) {
-		bad("--proxy-rules: no rule set %q; there are %s", o.Rules, strings.Join(iptablesproxy.Ages(), ", "))
+	if !slices.Contains(iptablesproxy.RuleSetVersions(), o.Rules) {
+		bad("--proxy-rules: no rule set %q; there are %s", o.Rules, strings.Join(iptablesproxy.RuleSetVersions(), ", "))
 	}
 	if o.MasqueradeBit < 0 || o.MasqueradeBit > 31 {
 		bad("--iptables-masquerade-bit: %d; want 0 to 31", o.MasqueradeBit)
@@ -177,7 +177,7 @@ func (o *Options) Validate() error {
 
 func (o *Options) validateMasq(bad func(format string, args ...any)) {
 	form, err := ipmasq.FormOf(o.Rules)
-	if err != nil && slices.Contains(iptablesproxy.Ages(), o.Rules) {
+	if err != nil && slices.Contains(iptablesproxy.RuleSetVersions(), o.Rules) {
 		bad("--ip-masq-agent: %w", err)
 	}
 	if o.MasqForm == "" {

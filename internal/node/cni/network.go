@@ -64,7 +64,7 @@ func init() { // not at the declaration: the configuration's check reads the tab
 	kinds = map[netMode]func(*node) network{
 		modeBridge:      newBridge,
 		modeKubenet:     newKubenet,
-		modeTransparent: func(n *node) network { return &transparent{n} },
+		modeTransparent: func(n *node) network { return &transparentMode{n} },
 	}
 }
 

@@ -16,16 +16,16 @@ var (
 	hostVethMAC    = net.HardwareAddr{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}
 )
 
-// transparent is Azure CNI's transparent mode: no bridge; the node routes to each pod by its veth, and the pod sends everything to
+// transparentMode is Azure CNI's transparent mode: no bridge; the node routes to each pod by its veth, and the pod sends everything to
 // 169.254.1.1, which is the veth's
 // other end. Networks beyond the node must send pods' packets to the node's own MAC address: nothing here answers ARP for pods on the NIC.
-type transparent struct{ *node }
+type transparentMode struct{ *node }
 
 // Ready: the sysctl is written again each time, which costs no more than looking at it.
-func (t *transparent) Ready() (bool, error) { return false, nil }
+func (t *transparentMode) Ready() (bool, error) { return false, nil }
 
 // Ensure lets the node forward.
-func (t *transparent) Ensure() (undo, error) {
+func (t *transparentMode) Ensure() (undo, error) {
 	if _, err := t.masterLink(); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (t *transparent) Ensure() (undo, error) {
 }
 
 // Attach makes the veth, proxy ARP on it, and the route and neighbour entry for the pod.
-func (t *transparent) Attach(a *attachment, pod *os.File) (err error) {
+func (t *transparentMode) Attach(a *attachment, pod *os.File) (err error) {
 	master, err := t.masterLink()
 	if err != nil {
 		return err
@@ -68,9 +68,9 @@ func (t *transparent) Attach(a *attachment, pod *os.File) (err error) {
 }
 
 // Detach removes the veth; its routes, entries and settings go with it.
-func (t *transparent) Detach(a *attachment) error { return deleteLink(t.Handle, a.HostIf) }
+func (t *transparentMode) Detach(a *attachment) error { return deleteLink(t.Handle, a.HostIf) }
 
-func (t *transparent) PodWants(a *attachment) podSide {
+func (t *transparentMode) PodWants(a *attachment) podSide {
 	return podSide{
 		Address:       netip.PrefixFrom(a.Address, t.Subnet.Bits()),
 		NoSubnetRoute: true,
@@ -82,11 +82,11 @@ func (t *transparent) PodWants(a *attachment) podSide {
 	}
 }
 
-func (t *transparent) Interfaces(a *attachment) ([]hostInterface, error) {
+func (t *transparentMode) Interfaces(a *attachment) ([]hostInterface, error) {
 	return []hostInterface{{a.HostIf, hostVethMAC.String()}}, nil
 }
 
-func (t *transparent) Check(a *attachment) []error {
+func (t *transparentMode) Check(a *attachment) []error {
 	host, err := link(t.Handle, a.HostIf)
 	if err != nil || host == nil {
 		return []error{fmt.Errorf("interface %s is missing", a.HostIf), err}
@@ -111,7 +111,7 @@ func (t *transparent) Check(a *attachment) []error {
 }
 
 // routed are the host routes of the main table: address to interface index.
-func (t *transparent) routed() (map[netip.Addr]int, error) {
+func (t *transparentMode) routed() (map[netip.Addr]int, error) {
 	all, err := dump(func() ([]netlink.Route, error) { return t.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
@@ -131,7 +131,7 @@ func (t *transparent) routed() (map[netip.Addr]int, error) {
 }
 
 // Recover takes the address of each veth from its route.
-func (t *transparent) Recover() ([]attachment, error) {
+func (t *transparentMode) Recover() ([]attachment, error) {
 	routed, err := t.routed()
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ type ConfigMap struct {
 // rule takes whether an entry should have kept it.
 func Signed(configs []ConfigMap) attribution.Writer {
 	return attribution.Writer{
-		Name: "ip-masq-agent", File: "internal/node/ipmasq/rules.go", Know: newKnown(configs).know, Always: always(),
+		Name: "ip-masq-agent", File: "internal/node/ipmasq/rules.go", Know: newConfigMapSet(configs).know, Always: always(),
 		Chains: attribution.In(iptables.NAT,
 			attribution.Chain{Name: postrouting, For: "where the agent begins", Rules: []attribution.Line{
 				{To: Chain, For: "ip-masq-agent: everything that is not for the node itself"},
@@ -46,19 +46,19 @@ var always = sync.OnceValue(func() string {
 		panic(err) // an age of this package
 	}
 	return string(iptables.AppendRestore(nil, []iptables.Edit{{
-		Table: iptables.NAT, Append: []iptables.Placed{{Chain: postrouting, Rule: set.Jump.Rule}},
+		Table: iptables.NAT, Append: []iptables.SharedRule{{Chain: postrouting, Rule: set.Jump.Rule}},
 	}}))
 })
 
-// known is what ConfigMaps say.
-type known struct {
+// configMapSet is what ConfigMaps say.
+type configMapSet struct {
 	maps   []string // as "ConfigMap namespace/name"
 	ranges []CIDR   // of all that can be applied
 	fault  string   // why the present configuration is not applied; empty: it is
 }
 
-func newKnown(configs []ConfigMap) *known {
-	var k known
+func newConfigMapSet(configs []ConfigMap) *configMapSet {
+	var k configMapSet
 	for _, c := range configs {
 		k.maps = append(k.maps, "ConfigMap "+c.Name)
 		var files []File
@@ -77,7 +77,7 @@ func newKnown(configs []ConfigMap) *known {
 	return &k
 }
 
-func (k *known) know(r *attribution.Rule, f attribution.Fields) {
+func (k *configMapSet) know(r *attribution.Rule, f attribution.Fields) {
 	f.Set("fault", k.fault)
 	of := strings.Join(k.maps, " and ")
 	f.Set("maps", of)

@@ -17,8 +17,9 @@ const (
 	postrouting = "POSTROUTING"
 )
 
-// age is all that differs between the agents of different times, which are named after the service proxy's rule set of their time.
-type age struct {
+// ruleSetVersion is all that differs between the agents of different times, which are named after the service proxy's rule set of their
+// time.
+type ruleSetVersion struct {
 	form Form
 	// jump, local and outbound are the comments of the jump from POSTROUTING, of a RETURN and of the last rule.
 	jump, local, outbound string
@@ -33,7 +34,7 @@ const (
 )
 
 // agent20 is kubernetes-incubator/ip-masq-agent v2.0, which the Part 5 article's cluster of Kubernetes 1.12 has.
-var agent20 = age{
+var agent20 = ruleSetVersion{
 	form:     FormV1,
 	jump:     jumpComment,
 	local:    "ip-masq-agent: cluster-local traffic should not be subject to MASQUERADE",
@@ -41,7 +42,7 @@ var agent20 = age{
 	nonLocal: true,
 }
 
-var ages = map[string]age{
+var ages = map[string]ruleSetVersion{
 	// Azure/ip-masq-agent-v2. It hands the jump's comment to iptables in quotes, which so are part of it.
 	"current": {form: FormV2, jump: `"` + jumpComment + `"`, local: localComment, outbound: outboundComment},
 	// kubernetes-sigs/ip-masq-agent v2.5, as AKS had it in 2020.
@@ -50,20 +51,20 @@ var ages = map[string]age{
 	"1.11": agent20,
 }
 
-// Ages lists the ages there are.
-func Ages() []string { return slices.Sorted(maps.Keys(ages)) }
+// AgentVersions lists the ages there are.
+func AgentVersions() []string { return slices.Sorted(maps.Keys(ages)) }
 
 // FormOf is the form of configuration that the agent of an age reads.
 func FormOf(name string) (Form, error) {
-	a, err := ageOf(name)
+	a, err := versionOf(name)
 	return a.form, err
 }
 
-func ageOf(name string) (age, error) {
+func versionOf(name string) (ruleSetVersion, error) {
 	if a, ok := ages[name]; ok {
 		return a, nil
 	}
-	return age{}, fmt.Errorf("no ip-masq-agent of age %q; there are %s", name, strings.Join(Ages(), ", "))
+	return ruleSetVersion{}, fmt.Errorf("no ip-masq-agent of age %q; there are %s", name, strings.Join(AgentVersions(), ", "))
 }
 
 // Rule is one rule and the entries of the configuration that it is there for; none for those that every configuration, or the defaults,
@@ -81,7 +82,7 @@ type RuleSet struct {
 
 // Rules gives the rules of a configuration for one family.
 func Rules(name string, f service.Family, c *Config) (*RuleSet, error) {
-	a, err := ageOf(name)
+	a, err := versionOf(name)
 	if err != nil {
 		return nil, err
 	}
@@ -137,10 +138,10 @@ func (s *RuleSet) Edit(nat *iptables.Table, ahead []iptables.Rule) iptables.Edit
 			}
 		}
 	}
-	jump := iptables.Placed{Chain: postrouting, Rule: s.Jump.Rule}
+	jump := iptables.SharedRule{Chain: postrouting, Rule: s.Jump.Rule}
 	stray, there := from.Settle(jump, func(i int) bool { return i > last })
 	if edit.Remove = stray; !there {
-		edit.Append = []iptables.Placed{jump}
+		edit.Append = []iptables.SharedRule{jump}
 	}
 	return edit
 }
@@ -155,7 +156,7 @@ func Remove(nat *iptables.Table) iptables.Edit {
 		for _, r := range c.Rules {
 			if r.Target.Name == Chain {
 				r.Counters = nil
-				edit.Remove = append(edit.Remove, iptables.Placed{Chain: c.Name, Rule: r})
+				edit.Remove = append(edit.Remove, iptables.SharedRule{Chain: c.Name, Rule: r})
 			}
 		}
 	}

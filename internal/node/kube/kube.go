@@ -162,7 +162,7 @@ func (w *Watcher) note(objects []any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range objects {
-		p, ok := o.(*packed)
+		p, ok := o.(*packedObject)
 		if !ok {
 			continue
 		}
@@ -172,7 +172,7 @@ func (w *Watcher) note(objects []any) {
 			continue
 		}
 		w.of[key] = slices.DeleteFunc(w.of[key], func(name string) bool { return name == p.name })
-		if now, _, _ := w.slices.GetByKey(p.namespace + "/" + p.name); now != nil && now.(*packed).key() == key {
+		if now, _, _ := w.slices.GetByKey(p.namespace + "/" + p.name); now != nil && now.(*packedObject).key() == key {
 			w.of[key] = append(w.of[key], p.name)
 		}
 		if len(w.of[key]) == 0 {
@@ -256,8 +256,8 @@ func (w *Watcher) SetPodCondition(ctx context.Context, namespace, name string, c
 
 // same tells whether two versions of an object differ in nothing that is read. A node's status changes every few seconds.
 func same(before, after any) bool {
-	if a, ok := before.(*packed); ok {
-		b, ok := after.(*packed)
+	if a, ok := before.(*packedObject); ok {
+		b, ok := after.(*packedObject)
 		return ok && bytes.Equal(a.data, b.data)
 	}
 	a, b := before.(runtime.Object).DeepCopyObject(), after.(runtime.Object).DeepCopyObject()

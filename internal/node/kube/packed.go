@@ -11,9 +11,9 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// packed is a Service or an EndpointSlice as the stores keep it: what is read of it, as protobuf. That is a quarter of what the object
+// packedObject is a Service or an EndpointSlice as the stores keep it: what is read of it, as protobuf. That is a quarter of what the object
 // takes, and nothing that the garbage collector has to look through; of ten thousand services one or two are asked for at a time.
-type packed struct {
+type packedObject struct {
 	namespace, name string
 	slice           bool
 	service         string                     // of a slice
@@ -26,12 +26,12 @@ type packed struct {
 const manySlices = 4
 
 // GetObjectMeta gives what the stores' key is made of.
-func (p *packed) GetObjectMeta() metav1.Object {
+func (p *packedObject) GetObjectMeta() metav1.Object {
 	return &metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}
 }
 
 // key is the service's that it is, or belongs to.
-func (p *packed) key() service.Key {
+func (p *packedObject) key() service.Key {
 	if p.slice {
 		return service.Key{Namespace: p.namespace, Service: p.service}
 	}
@@ -44,7 +44,7 @@ func pack(o any) (_ any, err error) {
 	case *corev1.Service:
 		s := corev1.Service{ObjectMeta: slimMeta(&o.ObjectMeta, service.LabelProxyName), Spec: o.Spec, Status: o.Status}
 		s.ResourceVersion, s.Spec.Selector = "", nil
-		p := &packed{namespace: o.Namespace, name: o.Name}
+		p := &packedObject{namespace: o.Namespace, name: o.Name}
 		p.data, err = s.Marshal()
 		return p, err
 	case *discoveryv1.EndpointSlice:
@@ -58,7 +58,7 @@ func pack(o any) (_ any, err error) {
 		for i, e := range o.Endpoints {
 			s.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, Hints: e.Hints}
 		}
-		p := &packed{namespace: o.Namespace, name: o.Name, slice: true, service: service.OfSlice(o).Service}
+		p := &packedObject{namespace: o.Namespace, name: o.Name, slice: true, service: service.OfSlice(o).Service}
 		p.data, err = s.Marshal()
 		return p, err
 	}
@@ -72,7 +72,7 @@ type object[T any] interface {
 }
 
 // unpacked is an object of a store.
-func unpacked[T any, P object[T]](p *packed) P {
+func unpacked[T any, P object[T]](p *packedObject) P {
 	o := P(new(T))
 	if err := o.Unmarshal(p.data); err != nil {
 		panic(fmt.Sprintf("unpack %s/%s: %v", p.namespace, p.name, err)) // pack made it
@@ -82,22 +82,22 @@ func unpacked[T any, P object[T]](p *packed) P {
 
 // allUnpacked are all objects of a store.
 func allUnpacked[T any, P object[T]](store cache.Store) (all []P) {
-	for _, p := range Objects[*packed](store) {
+	for _, p := range Objects[*packedObject](store) {
 		all = append(all, unpacked[T, P](p))
 	}
 	return all
 }
 
 // get is an object of a store; nil where there is none.
-func get(store cache.Store, namespace, name string) *packed {
+func get(store cache.Store, namespace, name string) *packedObject {
 	if o, there, err := store.GetByKey(namespace + "/" + name); err == nil && there {
-		return o.(*packed)
+		return o.(*packedObject)
 	}
 	return nil
 }
 
 // endpointSlice is a slice, kept for the next time or not.
-func (p *packed) endpointSlice(keep bool) (s *discoveryv1.EndpointSlice) {
+func (p *packedObject) endpointSlice(keep bool) (s *discoveryv1.EndpointSlice) {
 	if s, p.kept = p.kept, nil; s == nil {
 		s = unpacked[discoveryv1.EndpointSlice](p)
 	}

@@ -112,17 +112,17 @@ func (r Rules) Edit(table string, dump []byte) iptables.Edit {
 	for line := range strings.Lines(string(dump)) {
 		text, in := strings.CutPrefix(strings.TrimSpace(line), "-A "+postrouting+" ")
 		if rule, ok := iptables.ParseSpec(text); in && ok && isMasquerade(rule) && !slices.ContainsFunc(r.Postrouting, same(rule)) {
-			edit.Remove = append(edit.Remove, iptables.Placed{Chain: postrouting, Rule: rule})
+			edit.Remove = append(edit.Remove, iptables.SharedRule{Chain: postrouting, Rule: rule})
 		}
 	}
 	return edit
 }
 
 // missing returns those of the rules that a chain in a dump does not have.
-func missing(dump []byte, chain string, rules []iptables.Rule) (placed []iptables.Placed) {
+func missing(dump []byte, chain string, rules []iptables.Rule) (placed []iptables.SharedRule) {
 	for _, r := range rules {
 		if !strings.Contains(string(dump), "\n"+string(iptables.AppendRule(nil, chain, &r))+"\n") {
-			placed = append(placed, iptables.Placed{Chain: chain, Rule: r})
+			placed = append(placed, iptables.SharedRule{Chain: chain, Rule: r})
 		}
 	}
 	return placed
@@ -138,7 +138,7 @@ func RemoveKubenet(nat *iptables.Table) iptables.Edit {
 		for _, r := range c.Rules {
 			if hasKubenetComment(r) {
 				r.Counters = nil
-				edit.Remove = append(edit.Remove, iptables.Placed{Chain: postrouting, Rule: r})
+				edit.Remove = append(edit.Remove, iptables.SharedRule{Chain: postrouting, Rule: r})
 			}
 		}
 	}

@@ -23,7 +23,7 @@ type ArchiveWriter struct {
 	tar     *tar.Writer
 	written map[v1.Hash]bool
 	index   v1.IndexManifest
-	docker  []saved
+	docker  []savedImage
 }
 
 // NewArchiveWriter writes to w; the archive is whole when Close has returned nil.
@@ -48,7 +48,7 @@ func (a *ArchiveWriter) Blob(ctx context.Context, d v1.Descriptor, content io.Re
 		return err
 	}
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(a.tar, h), &guarded{ctx: ctx, r: content, limit: d.Size})
+	n, err := io.Copy(io.MultiWriter(a.tar, h), &guardedReader{ctx: ctx, r: content, limit: d.Size})
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.Digest, err)
 	}
@@ -63,7 +63,7 @@ func (a *ArchiveWriter) Blob(ctx context.Context, d v1.Descriptor, content io.Re
 // manifest that docker takes which reads no index: the image's own, or one of the index's.
 func (a *ArchiveWriter) Image(d v1.Descriptor, one *v1.Manifest, names ...string) error {
 	d.Annotations = nil
-	s := saved{Config: blobPath(one.Config.Digest)}
+	s := savedImage{Config: blobPath(one.Config.Digest)}
 	for _, l := range one.Layers {
 		s.Layers = append(s.Layers, blobPath(l.Digest))
 	}

@@ -69,7 +69,7 @@ func TestHostileArchives(t *testing.T) {
 	}
 	zeros := strings.Repeat("0", 64)
 	config := regular("c.json", `{"os":"linux","rootfs":{"type":"layers","diff_ids":["sha256:`+zeros+`"]}}`)
-	one := func(layers ...string) []saved { return []saved{{"c.json", []string{"a:1"}, layers}} }
+	one := func(layers ...string) []savedImage { return []savedImage{{"c.json", []string{"a:1"}, layers}} }
 	layer := regular("l.tar", string(tarOf(t, regular("f", ""))))
 	artifact, artifactFile := blobOf(t, types.OCIManifestSchema1,
 		`{"schemaVersion":2,"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json"}}`)
@@ -89,17 +89,17 @@ func TestHostileArchives(t *testing.T) {
 		"cut off layout":    {layout[:3*512+50], "ends in the middle"}, // two folders, a file's header and the start of the file
 		"cut off at a file": {tarOf(t, regular("manifest.json", string(mustJSON(t, one("l.tar")))), config), `no file "l.tar"`},
 		"no JSON":           {tarOf(t, regular("manifest.json", "{")), "manifest.json: unexpected end of JSON"},
-		"no images":         {docker(t, []saved{}), "names none"},
+		"no images":         {docker(t, []savedImage{}), "names none"},
 		"no images, layout": {tarOf(t, regular(indexFile, "{}")), "names none"},
 		"no config":         {docker(t, one("l.tar"), layer), `no file "c.json"`},
-		"config outside":    {docker(t, []saved{{"../../../etc/hostname", nil, nil}}, layer), `no file "../../../etc/hostname"`},
+		"config outside":    {docker(t, []savedImage{{"../../../etc/hostname", nil, nil}}, layer), `no file "../../../etc/hostname"`},
 		"no layers":         {docker(t, one(), config), "has no layers"},
 		"more layers":       {docker(t, one("l.tar", "l.tar"), config, layer), "has 2 layers, and its configuration knows of 1"},
 		"too many layers":   {docker(t, one(slices.Repeat([]string{"l.tar"}, 128)...), config, layer), "at most 127"},
 		"wrong layer":       {docker(t, one("l.tar"), config, layer), "should be sha256:" + zeros},
-		"wrong config": {docker(t, []saved{{zeros + ".json", nil, []string{"l.tar"}}}, regular(zeros+".json", "{}"), layer),
+		"wrong config": {docker(t, []savedImage{{zeros + ".json", nil, []string{"l.tar"}}}, regular(zeros+".json", "{}"), layer),
 			"has other content"},
-		"bad name":          {docker(t, []saved{{"c.json", []string{"\x1b[31m"}, []string{"l.tar"}}}, config, layer), "should be"},
+		"bad name":          {docker(t, []savedImage{{"c.json", []string{"\x1b[31m"}, []string{"l.tar"}}}, config, layer), "should be"},
 		"link to itself":    {docker(t, one("l"), config, link(tar.TypeSymlink, "l", "l")), `no file "l"`},
 		"links in a circle": {docker(t, one("x"), config, link(tar.TypeSymlink, "x", "y"), link(tar.TypeLink, "y", "x")), "no file"},
 		"link outside":      {docker(t, one("l"), config, link(tar.TypeSymlink, "l", "../../../../etc/passwd")), "no file"},
@@ -162,7 +162,7 @@ func TestArchiveLimits(t *testing.T) {
 		nested[n], f = blobOf(t, types.OCIImageIndex, string(mustJSON(t, i)))
 		files = append(files, f)
 	}
-	tags := []saved{{Config: inConfig.Name, RepoTags: []string{"a:1", "a:2", "a:3", "a:4", "a:5"}, Layers: []string{inLayer.Name}}}
+	tags := []savedImage{{Config: inConfig.Name, RepoTags: []string{"a:1", "a:2", "a:3", "a:4", "a:5"}, Layers: []string{inLayer.Name}}}
 	for name, tt := range map[string]struct {
 		path string
 		err  string
@@ -267,7 +267,7 @@ func TestOldDocker(t *testing.T) {
 	config := regular("c.json", `{"os":"linux","rootfs":{"type":"layers","diff_ids":["`+h.String()+`"]}}`)
 	for name, l := range map[string]file{"symbolic": link(tar.TypeSymlink, "b/layer.tar", "../a/layer.tar"),
 		"hard": link(tar.TypeLink, "b/layer.tar", "a/layer.tar")} {
-		data := docker(t, []saved{{"c.json", []string{"x:1", "x:2"}, []string{"b/layer.tar"}}}, regular("a/layer.tar", body), l, config)
+		data := docker(t, []savedImage{{"c.json", []string{"x:1", "x:2"}, []string{"b/layer.tar"}}}, regular("a/layer.tar", body), l, config)
 		got := mustLoad(t, newStore(t), write(t, data))
 		if len(got) != 2 || got[0].Name != "x:1" || got[1].Name != "x:2" || got[0].Digest != got[1].Digest || got[0].Size != int64(len(body)) {
 			t.Errorf("%s: %+v", name, got)
@@ -289,7 +289,7 @@ func FuzzLoad(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(docker(f, []saved{{"c", []string{"x"}, []string{"l"}}}, regular("l", body),
+	f.Add(docker(f, []savedImage{{"c", []string{"x"}, []string{"l"}}}, regular("l", body),
 		regular("c", `{"rootfs":{"diff_ids":["`+h.String()+`"]}}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()

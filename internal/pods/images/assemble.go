@@ -57,7 +57,7 @@ func (s *Store) Assemble(ctx context.Context, a Assembly) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	img, err := s.make(ctx, named, func(l *loader) (loaded, error) { return l.assemble(ctx, a) })
+	img, err := s.make(ctx, named, func(l *loader) (loadedImage, error) { return l.assemble(ctx, a) })
 	if err != nil {
 		return Image{}, fmt.Errorf("assemble %s: %w", a.Name, err)
 	}
@@ -65,7 +65,7 @@ func (s *Store) Assemble(ctx context.Context, a Assembly) (Image, error) {
 }
 
 // make has an image made in a stage, and names it.
-func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded, error)) (Image, error) {
+func (s *Store) make(ctx context.Context, named string, in func(*loader) (loadedImage, error)) (Image, error) {
 	st, err := s.newStage(ctx, "make-"+strconv.FormatUint(rand.Uint64(), 36))
 	if err != nil {
 		return Image{}, err
@@ -74,7 +74,7 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 	img, err := in(l)
 	if err == nil {
 		img.Annotations = map[string]string{refName: named}
-		_, err = l.commit(ctx, []loaded{img})
+		_, err = l.commit(ctx, []loadedImage{img})
 	}
 	if err := errors.Join(err, st.close()); err != nil {
 		return Image{}, s.explain(err)
@@ -82,7 +82,7 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 	return s.image(img.entry, img.contents), nil
 }
 
-func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
+func (l *loader) assemble(ctx context.Context, a Assembly) (loadedImage, error) {
 	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, User: a.User, Env: append([]string{defaultPath}, a.Env...),
 			ExposedPorts: map[string]struct{}{}}}
@@ -93,14 +93,14 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 	if a.From != "" {
 		_, below, err := l.store.lookUp(a.From)
 		if err != nil {
-			return loaded{}, err
+			return loadedImage{}, err
 		}
 		config.RootFS.DiffIDs, layers = slices.Clone(below.config.RootFS.DiffIDs), slices.Clone(below.manifest.Layers)
 	}
 	for _, layer := range a.Layers {
 		b, err := l.pipe(func(to io.Writer) error { return layer.WriteTar(ctx, to) })
 		if err != nil {
-			return loaded{}, err
+			return loadedImage{}, err
 		}
 		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, b.digest)
 		layers = append(layers, entry{MediaType: types.OCIUncompressedLayer, Size: b.size, Digest: b.digest})
@@ -109,16 +109,16 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 }
 
 // describe makes the configuration and the manifest of an image whose layers are in the stage.
-func (l *loader) describe(config v1.ConfigFile, layers []entry) (loaded, error) {
+func (l *loader) describe(config v1.ConfigFile, layers []entry) (loadedImage, error) {
 	described, err := l.spillJSON(types.OCIConfigJSON, config)
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: described, Layers: layers}
 	if described, err = l.spillJSON(m.MediaType, m); err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
-	return loaded{described, contents{&m, &config}}, nil
+	return loadedImage{described, contents{&m, &config}}, nil
 }
 
 // pipe takes to the stage what write writes.
@@ -243,6 +243,6 @@ func (w layerWriter) content(root *os.Root, h *tar.Header) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.Copy(w, &guarded{ctx: w.ctx, r: f, limit: h.Size})
+	_, err = io.Copy(w, &guardedReader{ctx: w.ctx, r: f, limit: h.Size})
 	return err
 }

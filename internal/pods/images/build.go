@@ -71,17 +71,17 @@ func (s *Store) Build(ctx context.Context, r Recipe) (Image, error) {
 		return Image{}, err
 	}
 	defer program.Close()
-	img, err := s.make(ctx, named, func(l *loader) (loaded, error) { return l.build(ctx, r, program, name) })
+	img, err := s.make(ctx, named, func(l *loader) (loadedImage, error) { return l.build(ctx, r, program, name) })
 	if err != nil {
 		return Image{}, fmt.Errorf("build %s: %w", r.Source, err)
 	}
 	return img, nil
 }
 
-func (l *loader) build(ctx context.Context, r Recipe, program *os.File, name string) (loaded, error) {
+func (l *loader) build(ctx context.Context, r Recipe, program *os.File, name string) (loadedImage, error) {
 	layer, err := l.pipe(func(to io.Writer) error { return writeLayer(ctx, to, r.Add, program, name) })
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	if len(r.Entrypoint) == 0 {
 		r.Entrypoint = []string{"/" + name}
@@ -123,7 +123,7 @@ func (w layerWriter) file(name string, mode int64, f *os.File) error {
 	if err := w.header(tar.TypeReg, name, mode, info.Size(), ""); err != nil {
 		return err
 	}
-	_, err = io.Copy(w, &guarded{ctx: w.ctx, r: f, limit: info.Size()})
+	_, err = io.Copy(w, &guardedReader{ctx: w.ctx, r: f, limit: info.Size()})
 	return err
 }
 

@@ -33,10 +33,10 @@ func (s *Store) Fetch(ctx context.Context, ref string, from Source) (Image, erro
 		return Image{}, err
 	}
 	l := &loader{store: s, stage: st, left: s.most.image, limit: s.most.image, manifests: s.most.manifests}
-	l.files = &fetched{l, from}
+	l.files = &remoteFiles{l, from}
 	img, err := l.fetchImage(ctx, named, from)
 	if err == nil {
-		_, err = l.commit(ctx, []loaded{img})
+		_, err = l.commit(ctx, []loadedImage{img})
 	}
 	if err := errors.Join(err, st.close()); err != nil {
 		return Image{}, s.explain(err)
@@ -44,36 +44,38 @@ func (s *Store) Fetch(ctx context.Context, ref string, from Source) (Image, erro
 	return s.image(img.entry, img.contents), nil
 }
 
-func (l *loader) fetchImage(ctx context.Context, named string, from Source) (loaded, error) {
+func (l *loader) fetchImage(ctx context.Context, named string, from Source) (loadedImage, error) {
 	m, err := from.Manifest(ctx)
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	b, err := l.spill(bytes.NewReader(m.Content))
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	if want := digestOf(named); want != "" && want != b.digest.String() {
-		return loaded{}, fmt.Errorf("the registry has other content for %s, %s", want, b.digest)
+		return loadedImage{}, fmt.Errorf("the registry has other content for %s, %s", want, b.digest)
 	}
 	if said := mediaType(m.Content); said != "" {
 		m.MediaType = said
 	}
 	c, err := l.described(ctx, entry{MediaType: types.MediaType(m.MediaType), Digest: b.digest, Size: b.size,
 		Annotations: map[string]string{refName: named}})
-	return c.loaded, err
+	return c.loadedImage, err
 }
 
-// fetched are a registry's files.
-type fetched struct {
+// remoteFiles are a registry's files.
+type remoteFiles struct {
 	*loader
 	from Source
 }
 
-func (f *fetched) get(context.Context, string) (blob, error) { return blob{}, errors.ErrUnsupported }
+func (f *remoteFiles) get(context.Context, string) (blob, error) {
+	return blob{}, errors.ErrUnsupported
+}
 
 // blob is what the store has already, or else the registry. No more comes than its descriptor says.
-func (f *fetched) blob(ctx context.Context, d entry) (blob, error) {
+func (f *remoteFiles) blob(ctx context.Context, d entry) (blob, error) {
 	if b, err := f.known(ctx, d); err == nil {
 		return b, nil
 	}
@@ -82,18 +84,18 @@ func (f *fetched) blob(ctx context.Context, d entry) (blob, error) {
 		return blob{}, err
 	}
 	defer r.Close()
-	return f.spill(&guarded{ctx: ctx, r: io.LimitReader(r, d.Size+1), limit: d.Size + 1})
+	return f.spill(&guardedReader{ctx: ctx, r: io.LimitReader(r, d.Size+1), limit: d.Size + 1})
 }
 
 // known takes a blob of the store to the stage, by a link. One that is damaged is fetched.
-func (f *fetched) known(ctx context.Context, d entry) (blob, error) {
+func (f *remoteFiles) known(ctx context.Context, d entry) (blob, error) {
 	file, err := f.store.root.Open(blobPath(d.Digest))
 	if err != nil {
 		return blob{}, err
 	}
 	defer file.Close()
 	h := sha256.New()
-	n, err := io.Copy(h, &guarded{ctx: ctx, r: file, limit: d.Size + 1})
+	n, err := io.Copy(h, &guardedReader{ctx: ctx, r: file, limit: d.Size + 1})
 	if err != nil {
 		return blob{}, err
 	}

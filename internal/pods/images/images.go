@@ -78,7 +78,7 @@ type Store struct {
 	came tally
 
 	mu    sync.Mutex
-	known known
+	known cachedIndex
 }
 
 // Came is how many octets have come since the store was opened, of all images that are loaded or fetched.

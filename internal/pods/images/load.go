@@ -88,13 +88,13 @@ type blob struct {
 	size   int64 // octets
 }
 
-// loaded is an image whose blobs are in the stage.
-type loaded struct {
+// loadedImage is an image whose blobs are in the stage.
+type loadedImage struct {
 	entry
 	contents
 }
 
-func (l *loader) load(ctx context.Context, path string, info fs.FileInfo) ([]loaded, error) {
+func (l *loader) load(ctx context.Context, path string, info fs.FileInfo) ([]loadedImage, error) {
 	if info.IsDir() {
 		root, err := os.OpenRoot(path)
 		if err != nil {
@@ -118,9 +118,9 @@ func (l *loader) load(ctx context.Context, path string, info fs.FileInfo) ([]loa
 			images[0].Annotations[refName] = named
 		}
 	}
-	var list []loaded
+	var list []loadedImage
 	for _, i := range images {
-		list = append(list, i.loaded)
+		list = append(list, i.loadedImage)
 	}
 	return list, nil
 }
@@ -143,7 +143,7 @@ func fileName(file, tag string) string {
 }
 
 // commit moves what was loaded to the store, all at once.
-func (l *loader) commit(ctx context.Context, images []loaded) ([]loaded, error) {
+func (l *loader) commit(ctx context.Context, images []loadedImage) ([]loadedImage, error) {
 	s := l.store
 	if err := l.stage.sync(); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func (l *loader) commit(ctx context.Context, images []loaded) ([]loaded, error) 
 }
 
 // blobs are all that an image consists of, and the index that it was chosen from.
-func (i loaded) blobs() []v1.Hash {
+func (i loadedImage) blobs() []v1.Hash {
 	list := []v1.Hash{i.Digest, i.manifest.Config.Digest}
 	if from, ok := indexOf(i.entry); ok {
 		list = append(list, from)
@@ -192,7 +192,7 @@ func (l *loader) spill(r io.Reader) (blob, error) {
 		return blob{}, err
 	}
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, h, &l.store.came), &rationed{l, r})
+	n, err := io.Copy(io.MultiWriter(f, h, &l.store.came), &rationedReader{l, r})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return blob{}, err
 	}
@@ -200,13 +200,13 @@ func (l *loader) spill(r io.Reader) (blob, error) {
 	return b, l.stage.root.Rename(fresh, b.digest.Hex)
 }
 
-// rationed reads as much as the loader may still take, of all files that come at the same time.
-type rationed struct {
+// rationedReader reads as much as the loader may still take, of all files that come at the same time.
+type rationedReader struct {
 	l *loader
 	r io.Reader
 }
 
-func (r *rationed) Read(p []byte) (int, error) {
+func (r *rationedReader) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
@@ -242,13 +242,13 @@ func (l *loader) readArchive(ctx context.Context, name string) (*archive, error)
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })() // a pipe's writer may never come
-	plain, err := uncompressed(&guarded{ctx: ctx, r: f, limit: 2 * l.left})
+	plain, err := uncompressed(&guardedReader{ctx: ctx, r: f, limit: 2 * l.left})
 	if err != nil {
 		return nil, err
 	}
 	defer plain.Close()
 	a := &archive{map[string]blob{}, map[string]string{}}
-	all := &guarded{ctx: ctx, r: plain, limit: 2 * l.left}
+	all := &guardedReader{ctx: ctx, r: plain, limit: 2 * l.left}
 	entries := 0
 	for r := tar.NewReader(all); ; entries++ {
 		h, err := r.Next()
@@ -340,18 +340,18 @@ func (d *directory) get(ctx context.Context, name string) (blob, error) {
 	if !info.Mode().IsRegular() {
 		return blob{}, fmt.Errorf("%s is no file", name)
 	}
-	return d.spill(&guarded{ctx: ctx, r: f, limit: math.MaxInt64}) // spill has the limit
+	return d.spill(&guardedReader{ctx: ctx, r: f, limit: math.MaxInt64}) // spill has the limit
 }
 
-// guarded reads until the context ends or there is more than expected.
-type guarded struct {
+// guardedReader reads until the context ends or there is more than expected.
+type guardedReader struct {
 	ctx   context.Context
 	r     io.Reader
 	limit int64 // octets
 	read  int64
 }
 
-func (g *guarded) Read(p []byte) (int, error) {
+func (g *guardedReader) Read(p []byte) (int, error) {
 	if err := g.ctx.Err(); err != nil {
 		return 0, err
 	}

@@ -22,7 +22,7 @@ var here = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 
 // A candidate is an image of an archive, with what that says of its name.
 type candidate struct {
-	loaded
+	loadedImage
 	tag string // without a name
 }
 
@@ -188,8 +188,8 @@ func (l *loader) parse(name string, b blob, v any) error {
 }
 
 // finish checks an image against its manifest.
-func (l *loader) finish(ctx context.Context, e entry, m *v1.Manifest) (loaded, error) {
-	img := loaded{e, contents{manifest: m, config: new(v1.ConfigFile)}}
+func (l *loader) finish(ctx context.Context, e entry, m *v1.Manifest) (loadedImage, error) {
+	img := loadedImage{e, contents{manifest: m, config: new(v1.ConfigFile)}}
 	if !m.Config.MediaType.IsConfig() {
 		return img, fmt.Errorf("%s is no image that runs, but of type %q", e.Digest, m.Config.MediaType)
 	}
@@ -211,7 +211,7 @@ func (l *loader) finish(ctx context.Context, e entry, m *v1.Manifest) (loaded, e
 const layersAtOnce = 3
 
 // layer has the image's layer of that number in the stage.
-func (l *loader) layer(ctx context.Context, img loaded, n int, d entry) error {
+func (l *loader) layer(ctx context.Context, img loadedImage, n int, d entry) error {
 	if !d.MediaType.IsLayer() {
 		return fmt.Errorf("layer %d of %s is of type %q, which is not unpacked", n+1, img.Digest, d.MediaType)
 	}
@@ -233,7 +233,7 @@ func uncompressedLayer(t types.MediaType) bool {
 }
 
 // check is what needs no layer to be read.
-func (l *loader) check(i loaded) error {
+func (l *loader) check(i loadedImage) error {
 	name, of := i.Annotations[refName], v1.Platform{OS: i.config.OS, Architecture: i.config.Architecture, Variant: i.config.Variant}
 	if (of.OS != "" && of.OS != here.OS) || (of.Architecture != "" && of.Architecture != here.Architecture) {
 		return wrongPlatform(name, []string{of.String()})
@@ -254,8 +254,8 @@ func (l *loader) check(i loaded) error {
 	return nil
 }
 
-// saved is an image in the manifest.json that docker save, podman save and skopeo write.
-type saved struct {
+// savedImage is an image in the manifest.json that docker save, podman save and skopeo write.
+type savedImage struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
@@ -263,7 +263,7 @@ type saved struct {
 
 // docker reads what docker save wrote before it wrote layouts. There are no manifests in it: we make them.
 func (l *loader) docker(ctx context.Context, b blob) ([]candidate, error) {
-	var all []saved
+	var all []savedImage
 	if err := l.parse("manifest.json", b, &all); err != nil {
 		return nil, err
 	}
@@ -295,39 +295,39 @@ func (l *loader) docker(ctx context.Context, b blob) ([]candidate, error) {
 	return list, nil
 }
 
-func (l *loader) saved(ctx context.Context, one saved) (loaded, error) {
+func (l *loader) saved(ctx context.Context, one savedImage) (loadedImage, error) {
 	config, err := l.files.get(ctx, one.Config)
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	// Its name is its digest.
 	if digits, _, _ := strings.Cut(strings.TrimPrefix(path.Base(one.Config), digestPrefix), "."); len(digits) == 64 &&
 		digits != config.digest.Hex {
-		return loaded{}, fmt.Errorf("%s has other content, %s: it was damaged, or changed", one.Config, config.digest)
+		return loadedImage{}, fmt.Errorf("%s has other content, %s: it was damaged, or changed", one.Config, config.digest)
 	}
 	if len(one.Layers) > l.store.most.layers {
-		return loaded{}, fmt.Errorf("image %s has %d layers; at most %d can be mounted", one.Config, len(one.Layers), l.store.most.layers)
+		return loadedImage{}, fmt.Errorf("image %s has %d layers; at most %d can be mounted", one.Config, len(one.Layers), l.store.most.layers)
 	}
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.DockerManifestSchema2,
 		Config: entry{MediaType: types.DockerConfigJSON, Size: config.size, Digest: config.digest}}
 	for _, name := range one.Layers {
 		b, err := l.files.get(ctx, name)
 		if err != nil {
-			return loaded{}, err
+			return loadedImage{}, err
 		}
 		kind, err := l.layerType(b)
 		if err != nil {
-			return loaded{}, err
+			return loadedImage{}, err
 		}
 		m.Layers = append(m.Layers, entry{MediaType: kind, Size: b.size, Digest: b.digest})
 	}
 	text, err := json.Marshal(m)
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	b, err := l.spill(bytes.NewReader(text))
 	if err != nil {
-		return loaded{}, err
+		return loadedImage{}, err
 	}
 	return l.finish(ctx, entry{MediaType: m.MediaType, Size: b.size, Digest: b.digest, Annotations: map[string]string{}}, &m)
 }

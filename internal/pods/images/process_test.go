@@ -156,7 +156,7 @@ func TestFullDisk(t *testing.T) {
 		too := imageOf(t, nil, random(t, 2<<20))
 		_, err = s.Load(t.Context(), saveDocker(t, too, "b:1"))
 		fails(err)
-		_, err = s.Fetch(t.Context(), "b:1", registered{too})
+		_, err = s.Fetch(t.Context(), "b:1", registryImage{too})
 		fails(err)
 		if list, err := s.List(t.Context()); len(list) != 1 || err != nil {
 			t.Errorf("%v, %v", list, err)
@@ -177,22 +177,22 @@ func TestFetchLimit(t *testing.T) {
 		for n := range tt.layers {
 			layers = append(layers, tarOf(t, regular(fmt.Sprint(n), ""), regular("f", string(random(t, 8000)))))
 		}
-		_, err := s.Fetch(t.Context(), tt.name, registered{imageOf(t, nil, layers...)})
+		_, err := s.Fetch(t.Context(), tt.name, registryImage{imageOf(t, nil, layers...)})
 		if (err != nil) != tt.fails || err != nil && !strings.Contains(err.Error(), "more than 20000 bytes") {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }
 
-// registered is an image that a registry has.
-type registered struct{ v1.Image }
+// registryImage is an image that a registry has.
+type registryImage struct{ v1.Image }
 
-func (r registered) Manifest(context.Context) (Manifest, error) {
+func (r registryImage) Manifest(context.Context) (Manifest, error) {
 	text, err := r.RawManifest()
 	return Manifest{Content: text}, err
 }
 
-func (r registered) Open(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
+func (r registryImage) Open(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
 	if d.MediaType.IsConfig() {
 		text, err := r.RawConfigFile()
 		return io.NopCloser(bytes.NewReader(text)), err

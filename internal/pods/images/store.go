@@ -97,8 +97,8 @@ func (s *Store) damaged(err error) error {
 	return fmt.Errorf("image store: %w; if this stays so, load the image again, or remove %s", err, s.dir)
 }
 
-// known is the index as it was read last, and the file that it was, which another replaces when it changes.
-type known struct {
+// cachedIndex is the index as it was read last, and the file that it was, which another replaces when it changes.
+type cachedIndex struct {
 	file  fs.FileInfo
 	index v1.IndexManifest
 }
@@ -112,7 +112,7 @@ func (s *Store) readIndex() (*index, error) {
 		return &index{v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}}, nil
 	}
 	if was := s.known.file; err == nil && (was == nil || !os.SameFile(was, file) || !was.ModTime().Equal(file.ModTime())) {
-		s.known = known{}
+		s.known = cachedIndex{}
 		if err = s.readJSON(indexFile, &s.known.index); err == nil {
 			s.known.file = file // or one before that was read: then the next look finds another
 		}

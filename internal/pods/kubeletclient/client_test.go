@@ -206,15 +206,15 @@ func TestLogs(t *testing.T) {
 	})
 }
 
-// failing is a writer that fails.
-type failing struct{}
+// failingWriter is a writer that fails.
+type failingWriter struct{}
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
 // TestEndlessLog: the copy of a log ends with its reader, however much the kubelet sends.
 func TestEndlessLog(t *testing.T) {
 	c := newClient(t, func(w http.ResponseWriter, _ *http.Request) { endless(w, "x\n") })
-	if err := c.Logs(t.Context(), pod, "c", logs.Options{Follow: true}, failing{}); err == nil || !strings.Contains(err.Error(), "disk full") {
+	if err := c.Logs(t.Context(), pod, "c", logs.Options{Follow: true}, failingWriter{}); err == nil || !strings.Contains(err.Error(), "disk full") {
 		t.Error(err)
 	}
 }

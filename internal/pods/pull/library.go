@@ -215,14 +215,14 @@ func isNetwork(err error) bool {
 
 // Why says in words why an image is not there, and what to do; cause may be nil, when nothing was tried. [images.ErrNotFound] is in the
 // error's chain.
-func Why(ref string, cause error) error { return &missing{ref, cause} }
+func Why(ref string, cause error) error { return &missingImageError{ref, cause} }
 
-type missing struct {
+type missingImageError struct {
 	ref   string
 	cause error
 }
 
-func (m *missing) Error() string {
+func (m *missingImageError) Error() string {
 	remedy := fmt.Sprintf("load it: packetwalk image load %s, or docker save %s | packetwalk image load -", m.ref, m.ref)
 	if m.cause == nil {
 		return fmt.Sprintf("image %s is not loaded: %s", m.ref, remedy)
@@ -230,4 +230,4 @@ func (m *missing) Error() string {
 	return fmt.Sprintf("image %s cannot be pulled: %v; %s", m.ref, m.cause, remedy)
 }
 
-func (m *missing) Unwrap() []error { return []error{images.ErrNotFound, m.cause} }
+func (m *missingImageError) Unwrap() []error { return []error{images.ErrNotFound, m.cause} }

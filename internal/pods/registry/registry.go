@@ -40,7 +40,7 @@ const (
 func Handler(i Images, token string) http.Handler {
 	want := []byte(Authorization(token))
 	return http.HandlerFunc(func(plain http.ResponseWriter, r *http.Request) {
-		w := patient{plain, http.NewResponseController(plain)}
+		w := deadlineWriter{plain, http.NewResponseController(plain)}
 		w.allow(0)
 		defer w.allow(serve.RestTime) // net/http writes what is left
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
@@ -141,19 +141,19 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 	_, _ = w.Write(text)                                                                                       // the client may be gone
 }
 
-// patient is a response each piece of which must be taken in time.
-type patient struct {
+// deadlineWriter is a response each piece of which must be taken in time.
+type deadlineWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 }
 
-func (p patient) Write(b []byte) (int, error) {
+func (p deadlineWriter) Write(b []byte) (int, error) {
 	p.allow(serve.RestTime)
 	return p.ResponseWriter.Write(b)
 }
 
 // allow gives what is written next a time; 0 is for ever. Writers that know no time limits, as those of tests, have none.
-func (p patient) allow(d time.Duration) {
+func (p deadlineWriter) allow(d time.Duration) {
 	var end time.Time
 	if d > 0 {
 		end = time.Now().Add(d)

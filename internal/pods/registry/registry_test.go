@@ -23,10 +23,10 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// stored are the images of a store.
-type stored struct{ *images.Store }
+// storeImages are the images of a store.
+type storeImages struct{ *images.Store }
 
-func (s stored) Manifest(_ context.Context, ref string) (images.Manifest, error) {
+func (s storeImages) Manifest(_ context.Context, ref string) (images.Manifest, error) {
 	switch {
 	case strings.Contains(ref, "broken"):
 		return images.Manifest{}, errors.New("the disk is full")
@@ -60,7 +60,7 @@ func start(t *testing.T) (server *httptest.Server, image v1.Image) {
 	if _, err := store.Load(t.Context(), archive); err != nil {
 		t.Fatal(err)
 	}
-	server = httptest.NewServer(Handler(stored{store}, token))
+	server = httptest.NewServer(Handler(storeImages{store}, token))
 	t.Cleanup(server.Close)
 	return server, image
 }
@@ -131,7 +131,7 @@ func TestPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := remote.Image(ref, remote.WithContext(t.Context()), remote.WithTransport(asContainerd{}))
+	got, err := remote.Image(ref, remote.WithContext(t.Context()), remote.WithTransport(containerdTransport{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,10 +173,10 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// asContainerd adds to requests what containerd does.
-type asContainerd struct{}
+// containerdTransport adds to requests what containerd does.
+type containerdTransport struct{}
 
-func (asContainerd) RoundTrip(r *http.Request) (*http.Response, error) {
+func (containerdTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", Authorization(token))
 	query := r.URL.Query()
@@ -190,18 +190,18 @@ func TestStuckReader(t *testing.T) {
 	w := &deadlines{ResponseWriter: httptest.NewRecorder()}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v2/user/shop/manifests/v1?ns=ghcr.io", nil)
 	r.Header.Set("Authorization", Authorization(token))
-	Handler(told{}, token).ServeHTTP(w, r)
+	Handler(emptyImages{}, token).ServeHTTP(w, r)
 	if want := []bool{false, true, true}; fmt.Sprint(w.set) != fmt.Sprint(want) {
 		t.Errorf("time limits were set: %v, want %v: none while the image is pulled, one for what is written, one for the rest", w.set, want)
 	}
 }
 
-type told struct{}
+type emptyImages struct{}
 
-func (told) Manifest(context.Context, string) (images.Manifest, error) {
+func (emptyImages) Manifest(context.Context, string) (images.Manifest, error) {
 	return images.Manifest{Content: []byte("{}")}, nil
 }
-func (told) Blob(string) (*os.File, error) { return nil, images.ErrNotFound }
+func (emptyImages) Blob(string) (*os.File, error) { return nil, images.ErrNotFound }
 
 // deadlines notes of each whether it is one.
 type deadlines struct {

@@ -123,7 +123,7 @@ func speaksHTTP(begin string) bool {
 
 // answer hands a connection to the HTTP server when it begins as a request does, and sends back what comes over any other.
 func (s *servers) answer(conn net.Conn) {
-	c := &buffered{Conn: conn, r: bufio.NewReader(conn)}
+	c := &bufferedConn{Conn: conn, r: bufio.NewReader(conn)}
 	stop := context.AfterFunc(s.ctx, func() { c.Close() })
 	_ = conn.SetReadDeadline(time.Now().Add(idle))
 	if _, err := c.r.Peek(1); err != nil {
@@ -155,16 +155,16 @@ func (s *servers) answer(conn net.Conn) {
 	}
 }
 
-// buffered is a connection whose beginning was read already.
-type buffered struct {
+// bufferedConn is a connection whose beginning was read already.
+type bufferedConn struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
+func (b *bufferedConn) Read(p []byte) (int, error) { return b.r.Read(p) }
 
 // NetConn is for the server's limits ([serve.Limit]).
-func (b *buffered) NetConn() net.Conn { return b.Conn }
+func (b *bufferedConn) NetConn() net.Conn { return b.Conn }
 
 // handover is a listener of connections that are accepted already.
 type handover struct {

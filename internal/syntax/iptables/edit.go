@@ -7,17 +7,17 @@ type Edit struct {
 	// Replace creates or empties each chain and gives it its rules.
 	Replace []Chain
 	// Remove takes rules out of chains that others own too: the first rule equal to it.
-	Remove []Placed
+	Remove []SharedRule
 	// Insert puts rules at the head of a chain, one after the other, so that the last one ends up first.
-	Insert []Placed
+	Insert []SharedRule
 	// Append puts rules at the end of a chain.
-	Append []Placed
+	Append []SharedRule
 	// Delete removes chains, emptying them first.
 	Delete []string
 }
 
-// Placed is a rule in a chain that others own too.
-type Placed struct {
+// SharedRule is a rule in a chain that others own too.
+type SharedRule struct {
 	Chain string
 	Rule  Rule
 }
@@ -38,7 +38,7 @@ func (e *Edit) Rules() int {
 
 // Settle tells what has to leave a chain, which may be nil, so that a jump stands in it once, at a place that is right: every other rule
 // that leads where the jump does. there says that the jump is at such a place.
-func (c *Chain) Settle(jump Placed, right func(i int) bool) (stray []Placed, there bool) {
+func (c *Chain) Settle(jump SharedRule, right func(i int) bool) (stray []SharedRule, there bool) {
 	if c == nil {
 		return nil, false
 	}
@@ -56,7 +56,7 @@ func (c *Chain) Settle(jump Placed, right func(i int) bool) (stray []Placed, the
 			continue
 		}
 		r.Counters = nil
-		stray = append(stray, Placed{Chain: jump.Chain, Rule: r})
+		stray = append(stray, SharedRule{Chain: jump.Chain, Rule: r})
 	}
 	if there && copies > 1 {
 		// iptables removes the first rule of several that are equal, which may be the one at its place: all go, one comes.
@@ -100,7 +100,7 @@ func appendEdit(b []byte, e *Edit) []byte {
 	return append(b, "COMMIT\n"...)
 }
 
-func appendPlaced(b []byte, command string, placed []Placed) []byte {
+func appendPlaced(b []byte, command string, placed []SharedRule) []byte {
 	for i := range placed {
 		b = append(b, command...)
 		b = append(b, placed[i].Chain...)

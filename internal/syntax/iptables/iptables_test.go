@@ -195,9 +195,9 @@ func TestRestoreInput(t *testing.T) {
 		{
 			Table:   NAT,
 			Replace: []Chain{{Name: "A", Rules: []Rule{{Target: Jump("B")}}}},
-			Remove:  []Placed{{"OUTPUT", Rule{Target: Jump("OLD")}}},
-			Insert:  []Placed{{"OUTPUT", Rule{Matches: []Match{CommentMatch("to us")}, Target: Jump("A")}}},
-			Append:  []Placed{{"POSTROUTING", Rule{Target: Jump("MASQUERADE")}}},
+			Remove:  []SharedRule{{"OUTPUT", Rule{Target: Jump("OLD")}}},
+			Insert:  []SharedRule{{"OUTPUT", Rule{Matches: []Match{CommentMatch("to us")}, Target: Jump("A")}}},
+			Append:  []SharedRule{{"POSTROUTING", Rule{Target: Jump("MASQUERADE")}}},
 			Delete:  []string{"OLD"},
 		},
 	}

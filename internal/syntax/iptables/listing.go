@@ -79,8 +79,8 @@ func ParseColumns(line string) (Columns, bool) {
 	return c, slices.Equal(fields, want)
 }
 
-// Listed is one line of a listing.
-type Listed struct {
+// ListingLine is one line of a listing.
+type ListingLine struct {
 	Rule    Rule // what cannot be read back of it stands in Rule.Unknown as it was listed
 	Verbose bool // interfaces were shown; iptables -L without -v hides them
 }
@@ -108,7 +108,7 @@ func fieldsOf(line string) []field {
 }
 
 // ParseListed reads "[num] [pkts bytes] [target] prot opt [in out] source destination rest". The target is blank for rules without one.
-func ParseListed(line string, c Columns) (Listed, bool) {
+func ParseListed(line string, c Columns) (ListingLine, bool) {
 	fields := fieldsOf(line)
 	for prot := range min(len(fields), 5) {
 		l, ok := parseListedAt(line, fields, prot, c)
@@ -116,12 +116,12 @@ func ParseListed(line string, c Columns) (Listed, bool) {
 			return l, true
 		}
 	}
-	return Listed{}, false
+	return ListingLine{}, false
 }
 
 // parseListedAt reads a line whose protocol is the given field.
-func parseListedAt(line string, fields []field, prot int, c Columns) (Listed, bool) {
-	var l Listed
+func parseListedAt(line string, fields []field, prot int, c Columns) (ListingLine, bool) {
+	var l ListingLine
 	name, flag := unglue(fields[prot].text)
 	at := prot + 1
 	opt := flag != ""
@@ -131,18 +131,18 @@ func parseListedAt(line string, fields []field, prot int, c Columns) (Listed, bo
 	}
 	protocol, ok := parseListedProtocol(name)
 	if !ok {
-		return Listed{}, false
+		return ListingLine{}, false
 	}
 	l.Rule.Fragment = fragmentFlags[flag]
 	if !l.leading(fields[:prot], c) {
-		return Listed{}, false
+		return ListingLine{}, false
 	}
 	need := at + 2
 	if l.Verbose {
 		need += 2
 	}
 	if len(fields) < need {
-		return Listed{}, false
+		return ListingLine{}, false
 	}
 	l.Rule.Protocol = protocol
 	if l.Verbose {
@@ -150,7 +150,7 @@ func parseListedAt(line string, fields []field, prot int, c Columns) (Listed, bo
 		l.Rule.In, in = parseListedInterface(fields[at].text)
 		l.Rule.Out, out = parseListedInterface(fields[at+1].text)
 		if !in || !out {
-			return Listed{}, false
+			return ListingLine{}, false
 		}
 	}
 	source, destination := fields[need-2].text, fields[need-1].text
@@ -158,7 +158,7 @@ func parseListedAt(line string, fields []field, prot int, c Columns) (Listed, bo
 	l.Rule.Source, known = parseListedAddress(source)
 	l.Rule.Destination, known2 = parseListedAddress(destination)
 	if !known && !opt || !known2 && !opt {
-		return Listed{}, false // ip6tables leaves opt blank: then the addresses must show where the columns are
+		return ListingLine{}, false // ip6tables leaves opt blank: then the addresses must show where the columns are
 	}
 	rest, ok := parseListedRest(&l.Rule, line[fields[need-1].end:])
 	if !ok || !known || !known2 {
@@ -206,7 +206,7 @@ func halfKnown(r *Rule, source string, sourceKnown bool, destination string, des
 
 // leading reads what stands before the protocol: [num] [pkts bytes] [target]. Without a header line, the words that are numbers tell which
 // of these are there.
-func (l *Listed) leading(fields []field, c Columns) bool {
+func (l *ListingLine) leading(fields []field, c Columns) bool {
 	numbers := 0
 	if c.known {
 		if c.number {

@@ -153,7 +153,7 @@ func (l *lowerer) generated(name string, n *Node) netfilter.Expr {
 	if mod == 0 || mod > 1<<32-1 || offset > 1<<32-1 {
 		return nil
 	}
-	g := &netfilter.Generated{Kind: netfilter.Hash, Mod: uint32(mod), Offset: uint32(offset)}
+	g := &netfilter.GeneratedNumber{Kind: netfilter.Hash, Mod: uint32(mod), Offset: uint32(offset)}
 	g.Words = generatedText(name, n)
 	switch name {
 	case "numgen":
@@ -203,7 +203,7 @@ func lowerFIB(n *Node) netfilter.Expr {
 }
 
 // mapped lowers a map; types are those of what it gives, where the map itself does not say.
-func (l *lowerer) mapped(n *Node, types []string) *netfilter.Mapped {
+func (l *lowerer) mapped(n *Node, types []string) *netfilter.MapLookup {
 	key, data := n.Get("key"), n.Get("data")
 	if key == nil || data == nil {
 		return nil
@@ -212,5 +212,5 @@ func (l *lowerer) mapped(n *Node, types []string) *netfilter.Mapped {
 	if set == nil {
 		return nil
 	}
-	return &netfilter.Mapped{Key: l.expr(key), Set: set, Words: setText(data, typesOf(key), types)}
+	return &netfilter.MapLookup{Key: l.expr(key), Set: set, Words: setText(data, typesOf(key), types)}
 }

@@ -10,15 +10,15 @@ import (
 	"packetwalk.dev/internal/capture"
 )
 
-// Held is all that a capture has.
-type Held struct {
+// Content is all that a capture has.
+type Content struct {
 	capture.Head
 	Hosts []*capture.Raw // sorted by name
 	Lists map[string][]byte
 }
 
 // Open reads a capture file.
-func Open(t testing.TB, path string) *Held {
+func Open(t testing.TB, path string) *Content {
 	t.Helper()
 	f, err := capture.Open(path)
 	if err != nil {
@@ -33,8 +33,8 @@ func Open(t testing.TB, path string) *Held {
 }
 
 // Of reads all of an open capture.
-func Of(f *capture.File) (*Held, error) {
-	h, o := &Held{Head: f.Head}, f.Origin()
+func Of(f *capture.File) (*Content, error) {
+	h, o := &Content{Head: f.Head}, f.Origin()
 	for _, name := range slices.Sorted(maps.Keys(o.Hosts)) {
 		raw, err := o.Fetch(name)
 		if err != nil {
@@ -48,7 +48,7 @@ func Of(f *capture.File) (*Held, error) {
 }
 
 // Read reads all of a capture's bytes.
-func Read(file []byte) (*Held, error) {
+func Read(file []byte) (*Content, error) {
 	f, err := capture.Read(bytes.NewReader(file), int64(len(file)))
 	if err != nil {
 		return nil, err
@@ -57,14 +57,14 @@ func Read(file []byte) (*Held, error) {
 }
 
 // Origin gives what is held.
-func (h *Held) Origin() capture.Origin {
+func (h *Content) Origin() capture.Origin {
 	o := capture.OriginOf(h.Hosts, h.Lists)
 	o.Tools = func() map[string]string { return h.Tools }
 	return o
 }
 
 // Pack makes a capture file of it.
-func (h *Held) Pack(t testing.TB) []byte {
+func (h *Content) Pack(t testing.TB) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	if _, err := capture.Take(t.Context(), h.Origin(), &b, h.Head); err != nil {

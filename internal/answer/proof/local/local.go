@@ -21,7 +21,7 @@ func Place(ns *netns.Namespace) proof.Place { return place{ns} }
 
 type place struct{ ns *netns.Namespace }
 
-func (l place) Prepare(_ context.Context, s proof.Sending) (proof.Sender, error) {
+func (l place) Prepare(_ context.Context, s proof.SendRequest) (proof.Sender, error) {
 	var p *probe.Probe
 	var err error
 	if s.Link != "" {
@@ -50,7 +50,7 @@ func (l place) RuleText(ctx context.Context, r proof.RuleRef) (string, error) {
 	return ruleset.RuleText(ctx, l.ns, r.Family, r.Table, r.Chain, r.Handle)
 }
 
-func (l place) Watch(ctx context.Context, what proof.Watching, activity chan<- struct{}) (proof.Watcher, error) {
+func (l place) Watch(ctx context.Context, what proof.WatchRequest, activity chan<- struct{}) (proof.Watcher, error) {
 	w := &watcher{ns: l.ns, what: what, activity: activity}
 	var err error
 	if w.capture, err = probe.OpenCapture(l.ns, what.Captured); err != nil {
@@ -72,7 +72,7 @@ func (l place) Watch(ctx context.Context, what proof.Watching, activity chan<- s
 // watcher reads what one namespace shows.
 type watcher struct {
 	ns       *netns.Namespace
-	what     proof.Watching
+	what     proof.WatchRequest
 	trace    *probe.Trace // nil where nothing is traced
 	capture  *probe.Capture
 	activity chan<- struct{}

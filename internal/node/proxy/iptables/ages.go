@@ -17,20 +17,20 @@ const (
 	rules119     = "1.19"
 )
 
-// Ages lists the rule sets there are.
-func Ages() []string { return slices.Sorted(maps.Keys(ages)) }
+// RuleSetVersions lists the rule sets there are.
+func RuleSetVersions() []string { return slices.Sorted(maps.Keys(ages)) }
 
-func ageOf(rules string) (*age, error) {
+func versionOf(rules string) (*ruleSetVersion, error) {
 	if a, ok := ages[rules]; ok {
 		return &a, nil
 	}
-	return nil, fmt.Errorf("no rule set %q; there are %s", rules, strings.Join(Ages(), ", "))
+	return nil, fmt.Errorf("no rule set %q; there are %s", rules, strings.Join(RuleSetVersions(), ", "))
 }
 
-// age is all that differs between the rule sets of different Kubernetes versions. The generator reads it and has no other notion of time.
-// The versions in the comments are those in which k8s.io/kubernetes pkg/proxy/iptables/proxier.go and pkg/kubelet/kubelet_network_linux.go
-// changed.
-type age struct {
+// ruleSetVersion is all that differs between the rule sets of different Kubernetes versions. The generator reads it and has no other notion
+// of time. The versions in the comments are those in which k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
+// pkg/kubelet/kubelet_network_linux.go changed.
+type ruleSetVersion struct {
 	// unnamedColon: the name of a service's only, unnamed port ends in a colon (until 1.19).
 	unnamedColon bool
 	// comments of the rules in the chains of services and endpoints.
@@ -114,7 +114,7 @@ func (j jump) rule() Jump {
 	if j.comment != "" {
 		r.Matches = append(r.Matches, iptables.CommentMatch(j.comment))
 	}
-	return Jump{j.table, iptables.Placed{Chain: j.from, Rule: r}}
+	return Jump{j.table, iptables.SharedRule{Chain: j.from, Rule: r}}
 }
 
 // servicePortals111 are the jumps of 1.11 and 1.12, before KUBE-SERVICES was asked about what is forwarded.
@@ -129,7 +129,7 @@ var servicePortals111 = []jump{
 	{iptables.Filter, "INPUT", chainFirewall, "", false},
 }
 
-var ages = map[string]age{
+var ages = map[string]ruleSetVersion{
 	RulesCurrent: {
 		comments:       commentTarget,
 		places:         10,

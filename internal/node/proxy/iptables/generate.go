@@ -46,12 +46,12 @@ type RuleSet struct {
 // Jump is a rule in a built-in chain.
 type Jump struct {
 	Table string
-	iptables.Placed
+	iptables.SharedRule
 }
 
 // Generate makes the rule set for service ports of c.Family, which service.Build returns sorted.
 func Generate(c proxy.Config, ports []service.Port) (*RuleSet, error) {
-	a, err := ageOf(c.Rules)
+	a, err := versionOf(c.Rules)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func Generate(c proxy.Config, ports []service.Port) (*RuleSet, error) {
 	return &b.set, nil
 }
 
-func newBuilder(c proxy.Config, a *age, large bool) *builder {
+func newBuilder(c proxy.Config, a *ruleSetVersion, large bool) *builder {
 	b := &builder{Config: c, age: a, large: large, filter: newTable(iptables.Filter), nat: newTable(iptables.NAT)}
 	b.LocalhostNodePorts = b.LocalhostNodePorts && c.Family == service.IPv4
 	return b
@@ -111,7 +111,7 @@ func (t *table) add(chain string, r iptables.Rule) {
 
 type builder struct {
 	proxy.Config
-	age         *age
+	age         *ruleSetVersion
 	large       bool
 	filter, nat *table
 	set         RuleSet

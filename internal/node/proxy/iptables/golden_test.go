@@ -145,7 +145,7 @@ func TestGoldenRules(t *testing.T) {
 				e := iptables.Edit{Table: set.Tables[i].Name, Replace: set.Tables[i].Chains}
 				for _, j := range set.Jumps {
 					if j.Table == e.Table {
-						e.Insert = append(e.Insert, j.Placed)
+						e.Insert = append(e.Insert, j.SharedRule)
 					}
 				}
 				edits = append(edits, e)

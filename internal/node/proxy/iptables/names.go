@@ -53,7 +53,7 @@ func hash(parts ...string) string {
 }
 
 // portName is the name in comments and hashes.
-func (a *age) portName(n service.Name) string {
+func (a *ruleSetVersion) portName(n service.Name) string {
 	if n.Port == "" && a.unnamedColon {
 		return n.String() + ":"
 	}

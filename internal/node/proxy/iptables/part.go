@@ -56,7 +56,7 @@ type state struct {
 
 // newState makes the state for service ports, with the parts of the one before, which may be nil, where they are the same.
 func newState(c proxy.Config, ports []service.Port, before *state) (*state, error) {
-	a, err := ageOf(c.Rules)
+	a, err := versionOf(c.Rules)
 	if err != nil {
 		return nil, err
 	}

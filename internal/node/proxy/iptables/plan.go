@@ -11,12 +11,12 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// dumped is a dump by chain: the lines of each, and whether it is there at all.
-type dumped map[place]string
+// chainDump is a dump by chain: the lines of each, and whether it is there at all.
+type chainDump map[place]string
 
 // readDump sorts the lines of an iptables-save dump without counters by chain. It does not interpret them: comparing needs the text.
-func readDump(dumps ...[]byte) dumped {
-	d := dumped{}
+func readDump(dumps ...[]byte) chainDump {
+	d := chainDump{}
 	for _, dump := range dumps {
 		text, table := string(dump), ""
 		var last place // whose rules begin at start, and went before if there were others in between
@@ -45,7 +45,7 @@ func readDump(dumps ...[]byte) dumped {
 }
 
 // alone are the service proxy's chains that neither lead anywhere nor have a name of a service, and that no rule of others leads to.
-func (d dumped) alone() (found []place) {
+func (d chainDump) alone() (found []place) {
 	for _, table := range tables {
 		for _, name := range []string{chainMarkMasq, chainCanary} {
 			_, there := d[place{table, name}]
@@ -157,7 +157,7 @@ func newPlan() plan { return plan{rules: map[string]int{}} }
 // compare makes the kernel's rules those of the state: it writes what differs in a dump, puts missing jumps in, and removes what an earlier
 // run or another age left. readsAs gives the text that a chain has been seen to read as after it was written, where that is not what was
 // written. A step has at most so much.
-func compare(s *state, now dumped, readsAs map[place]string, most int) plan {
+func compare(s *state, now chainDump, readsAs map[place]string, most int) plan {
 	p := newPlan()
 	wanted := map[place]bool{}
 	var differing []chainText
@@ -223,7 +223,7 @@ func (p *plan) inSteps(chains []chainText, most int) {
 }
 
 // jump puts missing jumps in, in the order in which each is put before those that stand earlier, and takes those of other ages out.
-func (p *plan) jump(s *state, e *edit, now dumped) {
+func (p *plan) jump(s *state, e *edit, now chainDump) {
 	for _, j := range strayJumps(s.jumps, e.table, now) {
 		e.remove(jumpLine(&j))
 	}
@@ -381,13 +381,13 @@ func (p *plan) sharedChain(i int, to *state, changes []partChange, e *edit, whol
 const fewEdits = 16
 
 // strayJumps are the jumps of other ages that the dump has: exactly those rules, so that a jump of somebody else's making stays.
-func strayJumps(jumps []Jump, table string, now dumped) []Jump {
+func strayJumps(jumps []Jump, table string, now chainDump) []Jump {
 	wanted := map[string]bool{}
 	for i := range jumps {
 		wanted[jumps[i].Table+" "+jumpLine(&jumps[i])] = true
 	}
 	var stray []Jump
-	for _, name := range Ages() {
+	for _, name := range RuleSetVersions() {
 		for _, j := range ages[name].jumps {
 			rule := j.rule()
 			line := jumpLine(&rule)
@@ -409,7 +409,7 @@ func hasLine(rules, line string) bool {
 }
 
 // stale are own chains of the dump that nobody wants.
-func stale(table string, wanted map[place]bool, now dumped) (names []string) {
+func stale(table string, wanted map[place]bool, now chainDump) (names []string) {
 	for at := range now {
 		if at.table == table && !wanted[at] && (isServiceChain(at.chain) || isTopChain(at.chain)) {
 			names = append(names, at.chain)

@@ -197,7 +197,7 @@ func randomPorts(r *rand.Rand, most int) []service.Port {
 func TestChangesLeadToWhatIsGenerated(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		c := proxy.Config{Family: service.IPv4, Rules: Ages()[r.IntN(len(Ages()))], MasqueradeBit: 14}
+		c := proxy.Config{Family: service.IPv4, Rules: RuleSetVersions()[r.IntN(len(RuleSetVersions()))], MasqueradeBit: 14}
 		if r.IntN(2) == 0 {
 			c.Detector.CIDR = netip.MustParsePrefix("10.128.0.0/9")
 		}

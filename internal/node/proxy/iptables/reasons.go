@@ -17,7 +17,7 @@ func Signed(ports []service.Port) attribution.Writer {
 	known := map[string]attribution.Fields{}
 	for i := range ports {
 		p := &ports[i]
-		for _, name := range []string{p.Name.String(), (&age{unnamedColon: true}).portName(p.Name)} {
+		for _, name := range []string{p.Name.String(), (&ruleSetVersion{unnamedColon: true}).portName(p.Name)} {
 			known[hash(name, p.Protocol.Lower())] = attribution.Fields{"port": p.Name.String()}
 			for _, e := range p.Endpoints {
 				known[hash(name, p.Protocol.Lower(), e.String())] = attribution.Fields{"port": p.Name.String(), "endpoint": e.String()}
@@ -56,16 +56,16 @@ var always = sync.OnceValue(func() string {
 		}
 		for _, j := range set.Jumps {
 			if j.Table == iptables.NAT && rules == rules112 {
-				nat.Insert = append(nat.Insert, j.Placed)
+				nat.Insert = append(nat.Insert, j.SharedRule)
 			} else if j.Table == iptables.Filter {
-				filter.Insert = append(filter.Insert, j.Placed)
+				filter.Insert = append(filter.Insert, j.SharedRule)
 			}
 		}
 		if rules == rules112 {
 			all := &set.Tables[slices.IndexFunc(set.Tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })]
 			nat.Replace = []iptables.Chain{*all.Chain(chainMarkMasq), *all.Chain(chainPostrouting)}
 			for _, r := range all.Chain(chainServices).Rules {
-				nat.Append = append(nat.Append, iptables.Placed{Chain: chainServices, Rule: r})
+				nat.Append = append(nat.Append, iptables.SharedRule{Chain: chainServices, Rule: r})
 			}
 		}
 	}

@@ -41,7 +41,7 @@ type Syncer struct {
 
 // NewSyncer makes a syncer; it touches nothing before the first Sync.
 func NewSyncer(config proxy.Config, applier Applier) (*Syncer, error) {
-	if _, err := ageOf(config.Rules); err != nil {
+	if _, err := versionOf(config.Rules); err != nil {
 		return nil, err
 	}
 	return &Syncer{applier: applier, config: config, readsAs: map[place]string{}}, nil
@@ -146,7 +146,7 @@ func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
 
 // repaired lists what a repair changed. A chain that reads after the repair as it did before was never damaged: the tools of this machine
 // print some rule in another form than ours, which is remembered.
-func (s *Syncer) repaired(p *plan, before, after dumped) []string {
+func (s *Syncer) repaired(p *plan, before, after chainDump) []string {
 	want := map[place]string{}
 	s.state.each(func(c chainText) { want[c.place] = c.rules })
 	var names []string
@@ -162,7 +162,7 @@ func (s *Syncer) repaired(p *plan, before, after dumped) []string {
 	return names
 }
 
-func (s *Syncer) dump(ctx context.Context) (dumped, error) {
+func (s *Syncer) dump(ctx context.Context) (chainDump, error) {
 	var dumps [][]byte
 	for _, table := range tables {
 		dump, err := s.applier.Save(ctx, table)

@@ -63,7 +63,7 @@ func mustSync(t *testing.T, s *Syncer, ports ...service.Port) proxy.Result {
 // eachAge runs a test for every rule set there is, in a namespace of its own.
 func eachAge(t *testing.T, test func(t *testing.T, rules string, kernel *namespaceApplier)) {
 	t.Helper()
-	for _, rules := range Ages() {
+	for _, rules := range RuleSetVersions() {
 		t.Run(rules, func(t *testing.T) { test(t, rules, newNamespace(t, service.IPv4)) })
 	}
 }
@@ -154,8 +154,8 @@ func TestChangeOfAge(t *testing.T) {
 		}
 		at = to
 	}
-	for _, from := range Ages() {
-		for _, to := range Ages() {
+	for _, from := range RuleSetVersions() {
+		for _, to := range RuleSetVersions() {
 			change(from)
 			change(to)
 		}

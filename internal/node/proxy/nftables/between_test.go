@@ -32,8 +32,8 @@ func TestFanOutGoesWhileNobodyWrites(t *testing.T) {
 }
 
 // held is what a comparison reads of the table.
-func (m *tableModel) held() held {
-	h := held{elements: m.copied(), sets: map[string]string{}, hooks: map[string]string{}, chains: map[string]string{}}
+func (m *tableModel) held() heldTable {
+	h := heldTable{elements: m.copied(), sets: map[string]string{}, hooks: map[string]string{}, chains: map[string]string{}}
 	for name := range m.sets {
 		h.sets[name] = ""
 	}

@@ -12,8 +12,8 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// held is what the kernel's table has.
-type held struct {
+// heldTable is what the kernel's table has.
+type heldTable struct {
 	generation uint32            // 0: others wrote while it was read
 	flags      uint32            // of the table
 	sets       map[string]string // their shapes
@@ -23,19 +23,19 @@ type held struct {
 }
 
 // read reads the table; where there is none it has nothing.
-func (s *Syncer) read(ctx context.Context) (h held, err error) {
+func (s *Syncer) read(ctx context.Context) (h heldTable, err error) {
 	before, err := s.rules.now(ctx)
 	if err == nil {
 		h, err = s.readAll(ctx)
 	}
 	if errors.Is(err, syscall.ENOENT) {
-		h, err = held{}, nil
+		h, err = heldTable{}, nil
 	}
 	if err == nil {
 		h.generation, err = s.rules.now(ctx)
 	}
 	if err != nil {
-		return held{}, fmt.Errorf("read table %s: %w", s.table.Name, err)
+		return heldTable{}, fmt.Errorf("read table %s: %w", s.table.Name, err)
 	}
 	if h.generation != before {
 		h.generation = 0
@@ -43,7 +43,7 @@ func (s *Syncer) read(ctx context.Context) (h held, err error) {
 	return h, nil
 }
 
-func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
+func (s *Syncer) readAll(ctx context.Context) (h heldTable, err error) {
 	var chains []netlink.Message
 	for _, ask := range []struct {
 		request netlink.Message

@@ -60,14 +60,14 @@ const (
 	chainDecide   = "external/local" // of each place: by who asks
 )
 
-// way is how a packet came to a service port's chain.
-type way uint8
+// entryPath is how a packet came to a service port's chain.
+type entryPath uint8
 
 const (
-	plain    way = iota // nothing is to be done before
-	internal            // by the cluster IP
-	external            // by another address, with policy Cluster
-	remember            // to an endpoint: for the next time
+	plain    entryPath = iota // nothing is to be done before
+	internal                  // by the cluster IP
+	external                  // by another address, with policy Cluster
+	remember                  // to an endpoint: for the next time
 )
 
 var wayPrefix = [...]string{"", "internal/", "external/", "remember/"}
@@ -80,7 +80,7 @@ const bothPolicies = service.Local + 1
 // fan names a chain that chooses one of several endpoints, or remembers which was chosen.
 type fan struct {
 	at     place
-	way    way
+	way    entryPath
 	policy service.Policy
 	of     int // how many endpoints
 	// sticky names the service port for one with session affinity, whose clients stay for so many seconds.
@@ -120,7 +120,7 @@ func isFanSet(name string) bool {
 
 // fanOfSet is the fan of a set's name; ok is false where it has another, whoever made the set.
 func fanOfSet(name string) (f fan, ok bool) {
-	for _, way := range []way{internal, external} {
+	for _, way := range []entryPath{internal, external} {
 		for policy := range policyName {
 			if of, found := strings.CutPrefix(name, wayPrefix[way]+policyName[policy]+"/"); found {
 				f = fan{way: way, policy: service.Policy(policy)}

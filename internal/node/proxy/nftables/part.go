@@ -17,7 +17,7 @@ type part struct {
 	port  *service.Port
 	slots slots
 	name  string // of the service port, in comments
-	named []named
+	named []elementsOfName
 	// hairpins are the endpoints that may reach themselves. Other service ports may have the same.
 	hairpins slots
 	fans     []fan
@@ -25,8 +25,8 @@ type part struct {
 	noLocalInternal, noLocalExternal bool
 }
 
-// named are the elements whose keys begin with a name of the service port.
-type named struct {
+// elementsOfName are the elements whose keys begin with a name of the service port.
+type elementsOfName struct {
 	name
 	elements  []item
 	endpoints []row
@@ -60,17 +60,17 @@ type item struct {
 }
 
 // of are the elements of a name; none for a service port that is not there.
-func (p *part) of(n name) named {
+func (p *part) of(n name) elementsOfName {
 	if p != nil {
-		if at := slices.IndexFunc(p.named, func(has named) bool { return has.name == n }); at >= 0 {
+		if at := slices.IndexFunc(p.named, func(has elementsOfName) bool { return has.name == n }); at >= 0 {
 			return p.named[at]
 		}
 	}
-	return named{name: n}
+	return elementsOfName{name: n}
 }
 
 // row is that of a set.
-func (n *named) row(set string) (slots []netip.AddrPort) {
+func (n *elementsOfName) row(set string) (slots []netip.AddrPort) {
 	for i := range n.endpoints {
 		if n.endpoints[i].set == set {
 			return n.endpoints[i].slots
@@ -80,7 +80,7 @@ func (n *named) row(set string) (slots []netip.AddrPort) {
 }
 
 // newPart makes the part of a service port with its endpoints in their slots.
-func (s *State) newPart(st *stored) *part {
+func (s *State) newPart(st *portRecord) *part {
 	p := st.port
 	part := &part{port: p, slots: st.slots, name: comment(p)}
 	reachable := len(p.ForCluster) > 0
@@ -155,10 +155,10 @@ func unique(lists ...[]netip.Addr) []netip.Addr {
 }
 
 // items are the elements of a name, made where there are none.
-func (p *part) items(n name) *named {
-	at := slices.IndexFunc(p.named, func(has named) bool { return has.name == n })
+func (p *part) items(n name) *elementsOfName {
+	at := slices.IndexFunc(p.named, func(has elementsOfName) bool { return has.name == n })
 	if at < 0 {
-		at, p.named = len(p.named), append(p.named, named{name: n})
+		at, p.named = len(p.named), append(p.named, elementsOfName{name: n})
 	}
 	return &p.named[at]
 }
@@ -172,7 +172,7 @@ func (p *part) add(n name, e item) {
 func (p *part) lead(n name, set, chain string) { p.add(n, item{set, n.key, chain, p.name}) }
 
 // leadToFan leads to the chain of a policy, by its set where it has one.
-func (p *part) leadToFan(n name, way way, policy service.Policy) {
+func (p *part) leadToFan(n name, way entryPath, policy service.Policy) {
 	chain := p.fan(n.at, way, policy)
 	if n.at == byAddress && p.port.AffinitySeconds == 0 {
 		p.lead(n, chain, "")
@@ -190,7 +190,7 @@ func (p *part) key(at place, ip netip.Addr) name {
 }
 
 // fan is the name of the chain of a policy, which is made where it is not there.
-func (p *part) fan(at place, way way, policy service.Policy) string {
+func (p *part) fan(at place, way entryPath, policy service.Policy) string {
 	f := fan{at: at, way: way, policy: policy, of: len(p.slots[policy])}
 	return p.want(f)
 }

@@ -19,14 +19,14 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// meddled is the kernel with somebody who does something before each transaction, or refuses it.
-type meddled struct {
+// meddlingKernel is the kernel with somebody who does something before each transaction, or refuses it.
+type meddlingKernel struct {
 	Kernel
 	before func(messages []netlink.Message) error
 	asked  []string
 }
 
-func (m *meddled) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
+func (m *meddlingKernel) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
 	if m.before != nil {
 		if err := m.before(messages); err != nil {
 			return err
@@ -35,13 +35,13 @@ func (m *meddled) Commit(ctx context.Context, messages []netlink.Message, genera
 	return m.Kernel.Commit(ctx, messages, generation)
 }
 
-func (m *meddled) Ask(ctx context.Context, request netlink.Message) ([]netlink.Message, error) {
+func (m *meddlingKernel) Ask(ctx context.Context, request netlink.Message) ([]netlink.Message, error) {
 	m.asked = append(m.asked, question(request))
 	return m.Kernel.Ask(ctx, request)
 }
 
-func meddledIn(t testing.TB, ns *netns.Namespace, c proxy.Config) (*Syncer, *meddled) {
-	m := &meddled{Kernel: nftablesIn(t, ns)}
+func meddledIn(t testing.TB, ns *netns.Namespace, c proxy.Config) (*Syncer, *meddlingKernel) {
+	m := &meddlingKernel{Kernel: nftablesIn(t, ns)}
 	return NewSyncer(c, NewRules(m)), m
 }
 
@@ -257,7 +257,7 @@ func TestUndisturbed(t *testing.T) {
 // TestBothFamilies: what the syncer of one family writes is no cause for the other's to look at its table; what others write is.
 func TestBothFamilies(t *testing.T) {
 	ns := namespace(t, "ns")
-	m := &meddled{Kernel: nftablesIn(t, ns)}
+	m := &meddlingKernel{Kernel: nftablesIn(t, ns)}
 	rules := NewRules(m)
 	ipv6 := many
 	ipv6.Family = service.IPv6

@@ -16,9 +16,9 @@ type State struct {
 	w        *writer
 	sets     map[string]*nf.Set // those that are always there, and those of fans; see set
 	order    []*nf.Set          // of changes
-	services map[service.Key][]*stored
+	services map[service.Key][]*portRecord
 	// names are the service ports that want a name of a service port: the first has it, with all that belongs to it.
-	names   map[name][]*stored
+	names   map[name][]*portRecord
 	shared  map[string]map[string]int // by set and key: how many want it
 	fans    map[fan]int               // how many service ports want each
 	named   map[string]fan            // those that are wanted, by chain
@@ -30,8 +30,8 @@ type State struct {
 	heldFans []string
 }
 
-// stored is what is kept of a part, which can be made of it again.
-type stored struct {
+// portRecord is what is kept of a part, which can be made of it again.
+type portRecord struct {
 	port  *service.Port
 	slots slots
 }
@@ -43,7 +43,7 @@ type name struct {
 }
 
 // has is the service port that has a name; nil where none wants it.
-func (s *State) has(n name) *stored {
+func (s *State) has(n name) *portRecord {
 	if all := s.names[n]; len(all) > 0 {
 		return all[0]
 	}
@@ -89,7 +89,7 @@ func (s *Step) isZero() bool {
 
 // NewState makes the state without service ports. held is what the table holds already, if that is known.
 func NewState(c proxy.Config, held Elements) *State {
-	s := &State{w: newWriter(c), sets: map[string]*nf.Set{}, services: map[service.Key][]*stored{}, names: map[name][]*stored{},
+	s := &State{w: newWriter(c), sets: map[string]*nf.Set{}, services: map[service.Key][]*portRecord{}, names: map[name][]*portRecord{},
 		shared: map[string]map[string]int{setClusterIPs: {}, setHairpin: {}, setNodeIPs: {}}, fans: map[fan]int{}, named: map[string]fan{},
 		held: held, heldFans: fanSetsOf(held)}
 	sets := s.w.sets()

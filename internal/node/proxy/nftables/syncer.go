@@ -124,7 +124,7 @@ var errOtherShape = errors.New("sets and chains have other shapes")
 
 // compare makes the table that of the service ports by what differs. The error is errOtherShape where that cannot be.
 func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
-	err = s.undisturbed(ctx, func(h held) error {
+	err = s.undisturbed(ctx, func(h heldTable) error {
 		state = s.wanted(ports, h.elements)
 		c = state.replace(h)
 		if h.hasOtherShape(&c.Steps[0]) {
@@ -159,7 +159,7 @@ func isOneOf(err error, errnos ...syscall.Errno) bool {
 
 // hasOtherShape tells whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be: those
 // of another version, or of who took the table's name. Only a new table helps.
-func (h *held) hasOtherShape(frame *Step) bool {
+func (h *heldTable) hasOtherShape(frame *Step) bool {
 	other := func(held map[string]string, name, want string) bool {
 		is, there := held[name]
 		return there && is != want
@@ -169,7 +169,7 @@ func (h *held) hasOtherShape(frame *Step) bool {
 }
 
 // undisturbed reads the table and does something with it, again if others write meanwhile.
-func (s *Syncer) undisturbed(ctx context.Context, do func(held) error) error {
+func (s *Syncer) undisturbed(ctx context.Context, do func(heldTable) error) error {
 	for try := range tries {
 		h, err := s.read(ctx)
 		if err != nil {
@@ -186,7 +186,7 @@ func (s *Syncer) undisturbed(ctx context.Context, do func(held) error) error {
 }
 
 // leftOver deletes sets and chains that are held and not wanted: they were in use when it was tried last, or are another's.
-func (c *Changes) leftOver(h held) {
+func (c *Changes) leftOver(h heldTable) {
 	sets, chains := maps.Clone(h.sets), maps.Clone(h.chains)
 	for _, set := range c.Steps[0].Sets {
 		delete(sets, set.Name)
@@ -232,7 +232,7 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 		return nil, err
 	}
 	var c Changes
-	err = s.undisturbed(ctx, func(h held) error {
+	err = s.undisturbed(ctx, func(h heldTable) error {
 		c = state.Compare(h.elements)
 		c.leftOver(h)
 		names = s.damage(&c, h)
@@ -249,7 +249,7 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 }
 
 // damage leaves of the chains and sets that a comparison writes those that are not as they were written, and names what others changed.
-func (s *Syncer) damage(c *Changes, h held) []string {
+func (s *Syncer) damage(c *Changes, h heldTable) []string {
 	whole := &c.Steps[0]
 	whole.Sets = slices.DeleteFunc(whole.Sets, func(set nf.Set) bool {
 		_, there := h.sets[set.Name]

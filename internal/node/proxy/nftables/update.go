@@ -11,7 +11,7 @@ import (
 
 // pair is a service port's change; either may be nil.
 type pair struct {
-	before, after *stored
+	before, after *portRecord
 	gone, come    []item // elements that others may want, too
 }
 
@@ -19,20 +19,20 @@ type pair struct {
 type update struct {
 	*State
 	pairs  []pair
-	parts  map[*stored]*part
-	had    map[name]*stored  // who had each name that is touched
-	shared map[[2]string]int // how many wanted each key of a shared set that is touched
-	fans   map[string]fan    // by chain
+	parts  map[*portRecord]*part
+	had    map[name]*portRecord // who had each name that is touched
+	shared map[[2]string]int    // how many wanted each key of a shared set that is touched
+	fans   map[string]fan       // by chain
 }
 
 // Update takes the state to other ports of some services, sorted as service.Of gives them, and gives the steps to it.
 func (s *State) Update(services map[service.Key][]service.Port) Changes {
-	return s.take(services, map[*stored]*part{}).changes()
+	return s.take(services, map[*portRecord]*part{}).changes()
 }
 
 // take takes the state to other ports of some services; parts keeps what is made for that, nil where it is not needed again.
-func (s *State) take(services map[service.Key][]service.Port, parts map[*stored]*part) *update {
-	u := &update{State: s, parts: parts, had: map[name]*stored{}, shared: map[[2]string]int{}, fans: map[string]fan{}}
+func (s *State) take(services map[service.Key][]service.Port, parts map[*portRecord]*part) *update {
+	u := &update{State: s, parts: parts, had: map[name]*portRecord{}, shared: map[[2]string]int{}, fans: map[string]fan{}}
 	for _, key := range slices.SortedFunc(maps.Keys(services), service.CompareKeys) {
 		u.service(key, services[key])
 	}
@@ -55,11 +55,11 @@ func (s *State) take(services map[service.Key][]service.Port, parts map[*stored]
 // service takes one service to other ports. Those that need the same as before stay.
 func (u *update) service(key service.Key, ports []service.Port) {
 	before := slices.Clone(u.services[key])
-	var now []*stored
+	var now []*portRecord
 	for i := range ports {
 		p := &ports[i]
-		var old *stored
-		at := slices.IndexFunc(before, func(st *stored) bool { return service.ComparePorts(st.port, p) == 0 })
+		var old *portRecord
+		at := slices.IndexFunc(before, func(st *portRecord) bool { return service.ComparePorts(st.port, p) == 0 })
 		if at >= 0 {
 			old = before[at]
 			before = slices.Delete(before, at, at+1)
@@ -75,7 +75,7 @@ func (u *update) service(key service.Key, ports []service.Port) {
 		} else {
 			was = u.adopt(p)
 		}
-		st := &stored{p, slots{arrange(was[0], p.ForCluster), arrange(was[1], p.ForLocal)}}
+		st := &portRecord{p, slots{arrange(was[0], p.ForCluster), arrange(was[1], p.ForLocal)}}
 		u.pairs, now = append(u.pairs, pair{before: old, after: st}), append(now, st)
 	}
 	for _, old := range before {
@@ -87,7 +87,7 @@ func (u *update) service(key service.Key, ports []service.Port) {
 }
 
 // part is what a service port needs, made once; nil for none.
-func (u *update) part(st *stored) *part {
+func (u *update) part(st *portRecord) *part {
 	p := u.parts[st]
 	if p == nil && st != nil {
 		if p = u.newPart(st); u.parts != nil {
@@ -98,7 +98,7 @@ func (u *update) part(st *stored) *part {
 }
 
 // want counts what a service port wants, or wanted.
-func (u *update) want(st *stored, p *part, by int) {
+func (u *update) want(st *portRecord, p *part, by int) {
 	if st == nil {
 		return
 	}
@@ -107,14 +107,14 @@ func (u *update) want(st *stored, p *part, by int) {
 		if _, touched := u.had[n]; !touched && u.parts != nil {
 			u.had[n] = u.has(n)
 		}
-		at, there := slices.BinarySearchFunc(u.names[n], st, func(a, b *stored) int { return service.ComparePorts(a.port, b.port) })
+		at, there := slices.BinarySearchFunc(u.names[n], st, func(a, b *portRecord) int { return service.ComparePorts(a.port, b.port) })
 		switch {
 		case by > 0 && (!there || u.names[n][at] != st):
 			u.names[n] = slices.Insert(u.names[n], at, st)
 		case by < 0 && len(u.names[n]) == 1:
 			delete(u.names, n)
 		case by < 0:
-			u.names[n] = slices.DeleteFunc(u.names[n], func(o *stored) bool { return o == st })
+			u.names[n] = slices.DeleteFunc(u.names[n], func(o *portRecord) bool { return o == st })
 		}
 	}
 	for _, f := range p.fans {

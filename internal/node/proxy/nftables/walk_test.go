@@ -145,7 +145,7 @@ func TestEachStateForwards(t *testing.T) {
 				}
 				return all
 			}
-			kernel := &watched{Kernel: nftablesIn(t, ns)}
+			kernel := &hookedKernel{Kernel: nftablesIn(t, ns)}
 			s := NewSyncer(config, NewRules(kernel))
 			for change := range 6 {
 				for range 4 {
@@ -195,7 +195,7 @@ func TestOtherShapeForwards(t *testing.T) {
 	packets := randomPackets(r, 20)
 	var before [][]string
 	states, refused, all := 0, -1, 0
-	m := &watched{Kernel: nftablesIn(t, ns)}
+	m := &hookedKernel{Kernel: nftablesIn(t, ns)}
 	look := func() {
 		n := nodeWith(t, ns)
 		for i, p := range packets {
@@ -207,7 +207,7 @@ func TestOtherShapeForwards(t *testing.T) {
 		}
 		states++
 	}
-	refuse := &meddled{Kernel: m, before: func([]netlink.Message) error {
+	refuse := &meddlingKernel{Kernel: m, before: func([]netlink.Message) error {
 		if states == refused {
 			refused = -1
 			return unix.ENOMEM
@@ -235,13 +235,13 @@ func TestOtherShapeForwards(t *testing.T) {
 	}
 }
 
-// watched is the kernel with somebody who looks after each transaction.
-type watched struct {
+// hookedKernel is the kernel with somebody who looks after each transaction.
+type hookedKernel struct {
 	Kernel
 	after func()
 }
 
-func (w *watched) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
+func (w *hookedKernel) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
 	err := w.Kernel.Commit(ctx, messages, generation)
 	if err == nil && w.after != nil {
 		w.after()

@@ -59,7 +59,7 @@ func (s *State) Compare(held Elements) Changes {
 
 // replace gives the steps from a table to the state as Compare does, and what is left over. Service ports whose fan goes are led to by it
 // until all of them have another; and a table begins to drop what is for unallocated addresses when it knows those that are allocated.
-func (s *State) replace(h held) Changes {
+func (s *State) replace(h heldTable) Changes {
 	var gone []fan
 	for name, elements := range h.elements {
 		f, ok := fanOfSet(name)
@@ -113,7 +113,7 @@ func (c *comparison) few() *Step {
 }
 
 // service compares what a service port has.
-func (c *comparison) service(st *stored) {
+func (c *comparison) service(st *portRecord) {
 	part := c.newPart(st)
 	var step Step
 	for _, n := range part.named {

@@ -13,9 +13,9 @@ import (
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// A placed mount is one of the machine's on its way to a path of the node's. It is not mounted there before that is the root: links in a
+// A detachedMount is one of the machine's on its way to a path of the node's. It is not mounted there before that is the root: links in a
 // directory that pods of an earlier start could write to lead within it then.
-type placed struct {
+type detachedMount struct {
 	target string
 	tree   *os.File
 }
@@ -29,7 +29,7 @@ func makeRoot(s *realnode.Spec, groups []group) error {
 	if err := overlay(s); err != nil {
 		return err
 	}
-	var mounts []placed
+	var mounts []detachedMount
 	for _, b := range s.Binds {
 		m, err := take(b)
 		if err != nil {
@@ -70,16 +70,16 @@ func overlay(s *realnode.Spec) error {
 }
 
 // take takes hold of a directory of the machine.
-func take(b realnode.Bind) (placed, error) {
+func take(b realnode.Bind) (detachedMount, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, b.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
-		return placed{}, fmt.Errorf("open %s: %w", b.Source, err)
+		return detachedMount{}, fmt.Errorf("open %s: %w", b.Source, err)
 	}
-	return placed{target: b.Target, tree: os.NewFile(uintptr(fd), b.Source)}, nil
+	return detachedMount{target: b.Target, tree: os.NewFile(uintptr(fd), b.Source)}, nil
 }
 
 // attach mounts it in the node's root.
-func (m placed) attach() error {
+func (m detachedMount) attach() error {
 	defer m.tree.Close()
 	err := os.MkdirAll(m.target, 0o755)
 	if err == nil {
