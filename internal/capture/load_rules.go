@@ -83,7 +83,7 @@ func (l *Loader) legacyFirst() {
 		}
 	}
 	if shared {
-		l.Assume("%s has both legacy rules and rules in nf_tables: those in nf_tables are taken to come first where priorities are equal",
+		l.Assume("%s has both legacy rules and rules in nf_tables; assuming those in nf_tables come first at equal priorities",
 			l.Host.Name)
 	}
 	l.Host.Rules.Tables = slices.Concat(legacy, others)

@@ -175,7 +175,7 @@ func (f *File) take(x *index, end int64) error {
 		at += m.Size
 	}
 	if at != end {
-		return fmt.Errorf("it tells nothing of what is at byte %d", at)
+		return fmt.Errorf("nothing listed for byte %d", at)
 	}
 	return nil
 }
@@ -401,16 +401,16 @@ func (p *unpacker) files(wanted map[string]slotFor) error {
 		slot, ok := wanted[name]
 		switch {
 		case !ok:
-			return damaged(fmt.Sprintf("%q", name), fmt.Errorf("%s does not tell of it", manifestFile))
+			return damaged(fmt.Sprintf("%q", name), fmt.Errorf("not listed in %s", manifestFile))
 		case slot.bytes != int64(len(data)):
-			return damaged(name, fmt.Errorf("it has %d bytes, where %s tells of %d", len(data), manifestFile, slot.bytes))
+			return damaged(name, fmt.Errorf("%d bytes, but %s lists %d", len(data), manifestFile, slot.bytes))
 		}
 		slot.put(data)
 		delete(wanted, name)
 	}
 	if len(wanted) > 0 {
 		missing := slices.Sorted(maps.Keys(wanted))
-		return damaged(missing[0], fmt.Errorf("it is not there (%d such files); copy the capture again", len(missing)))
+		return damaged(missing[0], fmt.Errorf("missing (%d such files); copy the capture again", len(missing)))
 	}
 	return nil
 }

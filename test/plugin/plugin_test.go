@@ -337,7 +337,7 @@ func walks(t *testing.T, p *plugin) {
 		if !regexp.MustCompile(`(?m)^(1 of 2: )?`+w.sure+`the destination sees `+w.answer).MatchString(s.out) || s.err != "" {
 			t.Errorf("%v says\n%s%s", args, s.out, s.err)
 		}
-		if strings.Contains(s.out+s.err, "forbidden") || strings.Contains(s.out, "are not known") {
+		if strings.Contains(s.out+s.err, "forbidden") || strings.Contains(s.out, "s unknown") {
 			t.Errorf("something was not allowed:\n%s%s", s.err, s.out)
 		}
 	}

@@ -119,7 +119,7 @@ func odds(g []*explanation) string {
 	for _, s := range g {
 		p := s.outcome.Probability
 		if p == nil {
-			return "probability not known"
+			return "probability unknown"
 		}
 		sum.Add(sum, p)
 		each = each && share(p) == share(g[0].outcome.Probability)

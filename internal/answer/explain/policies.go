@@ -228,7 +228,7 @@ func (o *Owners) mayEnforce(h *snapshot.Host, r *walk.Result) string {
 			c := s.Visit.Chain
 			builtIn := c.Base != nil && c.Table.Dialect != netfilter.NFTables
 			if !builtIn && o.signatures().Chain(family(c), c.Table.Name, c.Name) == nil {
-				return fmt.Sprintf("nobody is known to write the rules of chain %s %s of %s", c.Table.Name, c.Name, host)
+				return fmt.Sprintf("no known program writes the rules of chain %s %s of %s", c.Table.Name, c.Name, host)
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func TestNetworkPolicies(t *testing.T) {
 		"rules missing": {everything, web, in, "", func(n, _ *snapshot.Host) { n.Missing[snapshot.Rules] = "no right" },
 			"pod/default/web: whether " + denyIn + "is enforced is not known: the iptables rules of node n are not known"},
 		"an engine that nobody knows": {everything, web, in, "*filter\n:FORWARD ACCEPT [0:0]\n:THEIRS-FW - [0:0]\n-A FORWARD -j THEIRS-FW\n-A THEIRS-FW -j RETURN\nCOMMIT\n", nil,
-			"pod/default/web: whether " + denyIn + "is enforced is not known: nobody is known to write the rules of chain filter THEIRS-FW of node n"},
+			"pod/default/web: whether " + denyIn + "is enforced is not known: no known program writes the rules of chain filter THEIRS-FW of node n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := hostWith(t, "node/n", test.rules, fib.Link{Name: "veth1"})

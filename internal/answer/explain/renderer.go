@@ -344,9 +344,9 @@ func chosen(c *walk.Decision) string {
 	odds := weight(c)
 	if odds == nil {
 		if c.Kind == netfilter.Unknown {
-			return fmt.Sprintf("[not known: %s; taken here: %s]", c.What, label)
+			return fmt.Sprintf("[unknown: %s; assumed here: %s]", c.What, label)
 		}
-		return fmt.Sprintf("[depends on what came before: %s; taken here: %s]", strings.TrimPrefix(c.What, "by what came before: "), label)
+		return fmt.Sprintf("[depends on what came before: %s; assumed here: %s]", strings.TrimPrefix(c.What, "by what came before: "), label)
 	}
 	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow",
 		netfilter.Counter: "in turn"}[c.Kind]
@@ -356,7 +356,7 @@ func chosen(c *walk.Decision) string {
 func (t *renderer) routed(st *walk.Step) []line {
 	text := routeText(st.Route)
 	if st.Route != nil && st.Route.Unknown != "" {
-		text += "  [not known: " + st.Route.Unknown + "]"
+		text += "  [unknown: " + st.Route.Unknown + "]"
 	}
 	for i, c := range t.choices {
 		if c.Rule == nil && c.Host == t.host {

@@ -294,7 +294,7 @@ func toVNet() *walk.Result {
 	w.at("vm/testvm", netfilter.Input).in("eth0", "")
 	return &walk.Result{
 		Request: walk.Request{Host: "pod/default/whereami-b"},
-		Assumed: []walk.Assumption{{Host: "vm/testvm", What: "its rules are not known: the packet is taken to pass"}},
+		Assumed: []walk.Assumption{{Host: "vm/testvm", What: "rules unknown; assuming the packet passes"}},
 		Outcomes: []walk.Outcome{{
 			Probability: big.NewRat(1, 1), There: w.steps, End: walk.End{Kind: walk.Delivered, Host: "vm/testvm", Packet: w.packet, Refused: true},
 		}},

@@ -136,7 +136,7 @@ func TestCompare(t *testing.T) {
 		"undecided": {func(r *walk.Result, _ *proof.Observation) {
 			o := &r.Outcomes[0]
 			o.There, o.End.Kind = o.There[:3], walk.Undecided
-		}, "kernel: 2 of 2 steps agree; the prediction ends where nobody can tell how it goes on"},
+		}, "kernel: 2 of 2 steps agree; what follows is unknown"},
 		"in before out":   {captured("eth1", "eth0"), "kernel: 7 of 7 steps agree"},
 		"out before in":   {captured("eth0", "eth1"), "kernel: 6 of 7 steps agree"},
 		"another outcome": {otherOutcome, "kernel: 6 of 6 steps agree"},

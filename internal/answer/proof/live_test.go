@@ -386,7 +386,7 @@ nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
 			if err != nil {
 				t.Fatal(err)
 			}
-			const says = "no listing tells which the kernel calls first: later c is taken to be"
+			const says = "assuming the kernel calls later c first"
 			said := slices.ContainsFunc(plain.Assumed, func(a walk.Assumption) bool {
 				return a.Host == "node/router" && strings.Contains(a.What, says)
 			})

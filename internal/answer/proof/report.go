@@ -89,7 +89,7 @@ func (r Report) String() string {
 		b.WriteString("; the receiving program sent nothing back: the way back was not compared")
 	}
 	if r.Undecided {
-		b.WriteString("; the prediction ends where nobody can tell how it goes on")
+		b.WriteString("; what follows is unknown")
 	}
 	if r.Ends != "" {
 		b.WriteString("; the connection does not last: " + r.Ends)

@@ -36,7 +36,7 @@ func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 		}
 		if unsure {
 			f.notes = append(f.notes, fmt.Sprintf(
-				"Azure: what the probes of load balancer %s say is not known: all its back ends are taken to be up", title(lb.Resource)))
+				"Azure: probe results of load balancer %s unknown; assuming all its back ends are up", title(lb.Resource)))
 		}
 	}
 	for _, n := range f.nics {

@@ -152,7 +152,7 @@ func (e *AzureSource) wire(h *snapshot.Host) error {
 			return err
 		}
 		if !confirmed {
-			e.assumed[h.Name] = fmt.Sprintf("interface %s is taken to be the machine's, because both have %s: no MAC address or providerID "+
+			e.assumed[h.Name] = fmt.Sprintf("assuming interface %s belongs to the machine, because both have %s: no MAC address or providerID "+
 				"confirms it", n.title, n.configs[0].address)
 		}
 		n.machine, n.outside = h.Name, link

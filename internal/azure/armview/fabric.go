@@ -122,7 +122,7 @@ func ipv6Table() *netfilter.Table {
 	t := newTable()
 	t.Family = netfilter.IPv6
 	c := t.base("raw", "filter", netfilter.Prerouting, netfilter.PriorityRaw, netfilter.Accept)
-	add(c, "IPv6 in Azure is not modelled", unknown("how IPv6 goes on in Azure is not modelled"))
+	add(c, "IPv6 in Azure is not modelled", unknown("IPv6 in Azure is not modelled"))
 	return t.Table
 }
 

@@ -186,7 +186,7 @@ func TestAddressAlone(t *testing.T) {
 			if _, mismatch := errors.AsType[*armview.MismatchError](err); mismatch != c.ambiguous || err != nil && !mismatch {
 				t.Fatalf("error %v", err)
 			}
-			if assumed := src.Assumed("node/n1"); c.assumed != strings.HasPrefix(assumed, "interface nic-0 is taken to be the machine's") {
+			if assumed := src.Assumed("node/n1"); c.assumed != strings.HasPrefix(assumed, "assuming interface nic-0 belongs to the machine") {
 				t.Errorf("assumed %q", assumed)
 			}
 		})

@@ -368,7 +368,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 	}
 	c, fresh := f.chain("next-hop/" + plain(w.kind))
 	if fresh {
-		add(c, "a next hop that is not modelled", unknown("how next hop %s goes on is not modelled", plain(w.kind)))
+		add(c, "a next hop that is not modelled", unknown("next hop %s is not modelled", plain(w.kind)))
 	}
 	return c
 }

@@ -155,7 +155,7 @@ func (s *scanner) cutShort(line string) {
 	}
 	*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
 		r.hidden)
-	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so it is not known what that does", s.at)
+	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so that rule's effect is unknown", s.at)
 }
 
 // reread reads a rule and the lines below it as one.

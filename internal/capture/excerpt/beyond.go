@@ -78,7 +78,7 @@ func (rd *reader) lies(b snapshot.Beyond, why string) {
 	if b.Prefix.IsSingleIP() {
 		alone = ""
 	}
-	rd.Assume("its routes are not in the text: %s is taken to lead to %s%s, %s", b.Link, addressText(b.Prefix), alone, why)
+	rd.Assume("no routes in the text; assuming %s leads to %s%s, %s", b.Link, addressText(b.Prefix), alone, why)
 }
 
 func addressText(p netip.Prefix) string {

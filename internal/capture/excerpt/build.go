@@ -52,7 +52,7 @@ func (b *builder) build() {
 			left.add(r.line, r.chain)
 			continue
 		case r.why != "":
-			b.noteChain(assumedTable, r.table, r.line, r.chain, "taken as table "+r.table+"'s, "+r.why)
+			b.noteChain(assumedTable, r.table, r.line, r.chain, "assuming table "+r.table+", "+r.why)
 		}
 		b.merge(r)
 		b.saved.names[r.table] = b.saved.names[r.table] || r.saved
@@ -60,7 +60,7 @@ func (b *builder) build() {
 	}
 	b.saved.check(b.tables, b.byNFT)
 	if len(left.chains) > 0 {
-		b.note(leftOut, left.line, "%s: nothing tells the table, so its rules are left out", some(left.chains))
+		b.note(leftOut, left.line, "%s: unknown table; its rules are left out", some(left.chains))
 	}
 	b.fillIn()
 	b.restore()
@@ -168,7 +168,7 @@ func (b *builder) merge(r *run) {
 	switch {
 	case r.whole && (fresh > 0 || shared < len(c.rules)):
 		if c.whole || fresh > 0 && len(c.rules) > shared {
-			b.note(conflict, r.line, "%s is shown from line %d and, otherwise, from line %d: the later one is taken", r.chain, c.last, r.line)
+			b.note(conflict, r.line, "%s is shown from line %d and differently from line %d; using the later one", r.chain, c.last, r.line)
 		}
 		c.rules, c.last, c.keys = r.rules, r.line, nil
 	case c.whole && fresh > 0 && r.command == 0: // prose between the lines of one output
@@ -176,12 +176,12 @@ func (b *builder) merge(r *run) {
 		c.count(r.rules)
 	case c.whole && fresh > 0:
 		c.whole = false
-		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d, which is taken", r.line, r.chain, c.last)
+		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d; using the listing", r.line, r.chain, c.last)
 		c.whole = r.line < c.last
 	case c.parts > mostParts && fresh == 0:
 	case shared == 0, c.parts > mostParts:
 		if len(c.rules) > 0 && fresh > 0 {
-			b.noteChain(assumedOrder, at.table, r.line, r.chain, "shown in parts, whose order is taken as in the text")
+			b.noteChain(assumedOrder, at.table, r.line, r.chain, "shown in parts; assuming the text's order")
 		}
 		c.rules = append(c.rules, r.rules...)
 		c.count(r.rules)
@@ -283,15 +283,15 @@ func (b *builder) each(f func(place, *partialChain)) {
 func (b *builder) tell() {
 	b.each(func(at place, c *partialChain) {
 		if slices.ContainsFunc(c.rules, func(s textRule) bool { return s.hidden }) {
-			b.noteChain(hiddenInterfaces, at.table, c.line, at.chain, "listed without -v, which hides interfaces: taken to hold for every interface")
+			b.noteChain(hiddenInterfaces, at.table, c.line, at.chain, "listed without -v, which hides interfaces; assuming every interface matches")
 		}
 		if !c.whole && !c.known && c.line > 0 {
-			b.noteChain(missingRules, "", c.line, at.chain, "taken to have no rules but those in the text")
+			b.noteChain(missingRules, "", c.line, at.chain, "assuming only the rules in the text")
 		}
 		for i := range c.rules {
 			to := place{at.table, c.rules[i].rule.Target.Name}
 			if iptables.IsUserChain(to.chain) && b.chains[to] == nil {
-				b.noteChain(missingChain, at.table, c.rules[i].line, to.chain, "not in the text, so it is not known what happens there")
+				b.noteChain(missingChain, at.table, c.rules[i].line, to.chain, "not in the text, so what happens there is unknown")
 			}
 		}
 	})
@@ -309,7 +309,7 @@ func (b *builder) finish() {
 		if slices.Contains(iptables.BuiltIn(at.table), at.chain) && chain.Policy == "" {
 			chain.Policy = "ACCEPT"
 			b.noteChain(assumedPolicy, "", c.line, at.table+" "+at.chain,
-				"the policy is not in the text: taken as ACCEPT, as the kernel starts with")
+				"the policy is not in the text; assuming ACCEPT, the kernel's default")
 		}
 	})
 	names := []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter}
@@ -317,6 +317,6 @@ func (b *builder) finish() {
 	if absent := slices.DeleteFunc(names, func(name string) bool {
 		return slices.ContainsFunc(b.tables, func(t iptables.Table) bool { return t.Name == name })
 	}); len(absent) > 0 && !b.saved.all() {
-		b.note(assumedPolicy, 0, "nothing of table %s is in the text: taken as empty", strings.Join(absent, ", "))
+		b.note(assumedPolicy, 0, "nothing of table %s is in the text; assuming it is empty", strings.Join(absent, ", "))
 	}
 }

@@ -18,7 +18,7 @@ func (b *builder) restore() {
 				continue
 			}
 			c.rules[i] = newShown(c.rules[i].line, form.Rules[i], false)
-			b.note(assumedContents, c.rules[i].line, "%s %d: listed without a test, which such rules have: taken to be %s", at.chain, i+1,
+			b.note(assumedContents, c.rules[i].line, "%s %d: listed without a test, which such rules have; assuming %s", at.chain, i+1,
 				form.Rules[i].Spec())
 		}
 	})

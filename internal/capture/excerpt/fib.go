@@ -19,7 +19,7 @@ import (
 func (rd *reader) routes(b block) {
 	routes, bad := iproute.ParseRoutesText(b.command.withTable(string(b.Text)), b.command.ipv6)
 	for _, e := range bad {
-		rd.Assume("line %d: the route cannot be read, so it is not known where it leads: %v", b.Line+e.Line-1, e.Err)
+		rd.Assume("line %d: the route cannot be read, so where it leads is unknown: %v", b.Line+e.Line-1, e.Err)
 		rd.Host.Partial[snapshot.Routes] = "a line of them cannot be read"
 	}
 	for i := range routes {

@@ -238,7 +238,7 @@ func TestTableUnknown(t *testing.T) {
 	if err != nil || len(f.Tables) != 1 || f.Tables[0].Name != iptables.Filter {
 		t.Fatalf("%v, %v", f.Tables, err)
 	}
-	if a := f.Assumed[0]; a.Kind != leftOut || a.Text != "PREROUTING: nothing tells the table, so its rules are left out" {
+	if a := f.Assumed[0]; a.Kind != leftOut || a.Text != "PREROUTING: unknown table; its rules are left out" {
 		t.Errorf("told: %+v", a)
 	}
 }

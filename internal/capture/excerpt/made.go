@@ -51,7 +51,7 @@ func (s *scanner) made(command string, of context) bool {
 			return false
 		}
 		if r := s.lastRule.run; insert && len(r.rules) > mostInserts {
-			s.noteChain(assumedOrder, table, s.at, chain, "rules that many commands insert, whose order is taken as in the text")
+			s.noteChain(assumedOrder, table, s.at, chain, "rules that many commands insert; assuming the text's order")
 			r.whole = false
 		} else if insert {
 			last := len(r.rules) - 1
@@ -62,7 +62,7 @@ func (s *scanner) made(command string, of context) bool {
 		}
 	}
 	s.now = context{}
-	s.noteChain(assumedRun, "", s.at, chain, "commands for it are taken to have been run")
+	s.noteChain(assumedRun, "", s.at, chain, "assuming its commands were run")
 	return true
 }
 

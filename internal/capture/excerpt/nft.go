@@ -227,7 +227,7 @@ func (rd *reader) unreadRules(lines []string) {
 					what = what[at[0]:]
 				}
 				r.Statements = append(r.Statements, notUnderstood(what)...)
-				rd.Assume("%s: nft cannot read it, so it is not known what it does: %s", c.Ref(r), lines[n])
+				rd.Assume("%s: nft cannot read it, so its effect is unknown: %s", c.Ref(r), lines[n])
 			}
 		}
 	}

@@ -92,7 +92,7 @@ func (s *scanner) nftChain(line string) {
 	name := nftChain.FindStringSubmatch(line)[1]
 	named := s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "type ")
 	if hook := iptables.NFTHook(s.nft.table, name); hook != "" && !named && strings.HasPrefix(s.nft.family, "ip") {
-		s.note(assumedJump, s.at, "line %d: where chain %s %s is called is not shown: taken to be where iptables has it", s.at, s.nft.table, name)
+		s.note(assumedJump, s.at, "line %d: the text does not show where chain %s %s is called; assuming the place that iptables uses", s.at, s.nft.table, name)
 		b.Text = append(b.Text, hook+"\n"...)
 	}
 	s.blocks, s.whole, s.depth = append(s.blocks, b), "}", braces(line)

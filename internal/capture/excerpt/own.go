@@ -32,7 +32,7 @@ func (rd *reader) own(to netip.AddrPort, families ...[]iptables.Table) {
 	}
 	if chain, number := translatesOwn(&tables[i], to.Port()); chain != "" {
 		rd.Host.FIB.Addresses = append(rd.Host.FIB.Addresses, fib.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Scope: "global"})
-		rd.Assume("its addresses are not in the text: %s is taken to be one of them, since nat %s %d is for its port %d", a, chain, number,
+		rd.Assume("no addresses in the text; assuming %s is one of them, since nat %s %d is for its port %d", a, chain, number,
 			to.Port())
 	}
 }
@@ -109,6 +109,6 @@ func (rd *reader) virtualAddresses() {
 		}
 	}
 	if len(names) > 0 {
-		rd.Assume("its addresses are not in the text: those that IPVS has services for are taken to be among them: %s", some(names))
+		rd.Assume("no addresses in the text; assuming those of IPVS services: %s", some(names))
 	}
 }

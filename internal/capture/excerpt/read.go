@@ -115,7 +115,7 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 		rd.AddTables(lowered...)
 	}
 	if e.Beside {
-		rd.Assume("iptables-save says that there are tables that it does not show: the packet is taken to meet none of them")
+		rd.Assume("iptables-save reports tables that it does not show; assuming the packet meets none of them")
 	}
 	for _, a := range e.Assumed {
 		rd.Assume("%s", a.Text)
@@ -307,7 +307,7 @@ func (rd *reader) cutSets(b block) {
 				any.Key = append(any.Key, netfilter.Span{High: netfilter.AllOnes})
 			}
 			set.Elements = append(set.Elements, any)
-			rd.Assume("line %d: members of ipset %s are missing: whether it has what the text does not show is not known", b.Line, words[1])
+			rd.Assume("line %d: members of ipset %s are missing; whether it has others is unknown", b.Line, words[1])
 		}
 	}
 }
@@ -333,9 +333,9 @@ func (rd *reader) finishFIB() {
 	if len(s.Routes) > 0 && rd.Host.Missing[snapshot.Addresses] != "" {
 		names := rd.sources()
 		if names == "" {
-			rd.Assume("none of its addresses are in the text: no address is taken as its own")
+			rd.Assume("no addresses in the text; assuming no address is its own")
 		} else {
-			rd.Assume("its addresses are taken to be those that its routes give as source: %s", names)
+			rd.Assume("assuming its addresses are the sources of its routes: %s", names)
 		}
 	}
 	rd.localRoutes()

@@ -445,7 +445,7 @@ func (s *scanner) listed(line string) bool {
 		if !s.now.listing || !iptables.LooksListed(line) {
 			return false
 		}
-		s.note(leftOut, s.at, "line %d: the listed rule cannot be read, so it is not known what it does: %s", s.at, line)
+		s.note(leftOut, s.at, "line %d: the listed rule cannot be read, so its effect is unknown: %s", s.at, line)
 		l = iptables.ListingLine{Rule: iptables.UnreadableListed(line), Verbose: true}
 	}
 	chain, why := s.now.chain, ""
@@ -454,7 +454,7 @@ func (s *scanner) listed(line string) bool {
 			s.note(leftOut, s.at, "line %d: the rule's chain is not shown, so it is left out: %s", s.at, line)
 			return true
 		}
-		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown: taken to be %s, %s", s.at, chain, why)
+		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown; assuming %s, %s", s.at, chain, why)
 	}
 	s.put(chain, newShown(s.at, l.Rule, !l.Verbose))
 	s.lastRule.text, s.lastRule.listed = line, true

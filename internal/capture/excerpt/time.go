@@ -47,7 +47,7 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 			r.whole = false // rules of several times
 		}
 	}
-	s.note(conflict, times[choice], "the rules are shown at %d times and differ, from lines %s: those from line %s are taken, %s",
+	s.note(conflict, times[choice], "the rules are shown at %d times and differ, from lines %s; using those from line %s, %s",
 		all, strings.Join(first, ", "), first[choice], why)
 }
 

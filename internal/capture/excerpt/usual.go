@@ -114,7 +114,7 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 			led[place{e.Table, r.Target.Name}] = true
 		}
 		b.add(at, c)
-		b.noteChain(assumedContents, e.Table, 0, chain.Name, "not in the text: taken as they always are ("+writer+")")
+		b.noteChain(assumedContents, e.Table, 0, chain.Name, "not in the text; assuming their usual rules ("+writer+")")
 	}
 }
 
@@ -143,7 +143,7 @@ func (b *builder) addJump(e *iptables.Edit, p iptables.SharedRule, later []usual
 		}
 	}
 	c.rules = slices.Insert(slices.Clone(c.rules), n, newShown(0, p.Rule, false))
-	b.noteChain(assumedJump, table, 0, p.Chain, "the way from there to "+to+" is not in the text: taken to be there")
+	b.noteChain(assumedJump, table, 0, p.Chain, "the jump from there to "+to+" is not in the text; assuming it exists")
 }
 
 // leads tells whether a program keeps a jump at the head of a chain.

@@ -33,7 +33,7 @@ func (t transit) reply(end *End) (transit, stage) {
 	}
 	switch {
 	case end.Refused && p.Protocol != packet.TCP && p.Protocol != packet.UDP && p.Protocol != packet.UDPLite:
-		t.m.assume("whether its kernel knows " + p.Protocol.String() + " is not known: it is taken not to")
+		t.m.assume("assuming its kernel does not support " + p.Protocol.String())
 		return t.icmpError(true, [...]icmpKind{{3, 2}, {4, 1}}[familyIndex(p)]) // ip_protocol_deliver_rcu, ip6_protocol_deliver_rcu
 	case end.Refused && p.Protocol != packet.TCP:
 		return t.icmpError(true, icmpErrors["icmp-port-unreachable"][familyIndex(p)])
@@ -131,7 +131,7 @@ func (t transit) replyFromOutside(link string) (transit, stage) {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}
 	next.In = link
-	t.m.assume("what is beyond " + cmp.Or(link, "it") + " is not known: the reply is taken to come back that way")
+	t.m.assume("the network beyond " + cmp.Or(link, "it") + " is unknown; assuming the reply returns the same way")
 	return t.with(next), transit.receiveFromOutside
 }
 

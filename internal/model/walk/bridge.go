@@ -145,7 +145,7 @@ func (b bridge) callsIP(ipv6 bool) bool {
 		key = "net.bridge.bridge-nf-call-ip6tables"
 	}
 	if !b.m.knows(snapshot.Sysctls) {
-		b.m.lacks(snapshot.Sysctls, "its sysctls are not known: "+key+" is taken to be 1")
+		b.m.lacks(snapshot.Sysctls, "sysctls unknown; assuming "+key+" is 1")
 		return true
 	}
 	own := b.Bridge != nil && (ipv6 && b.Bridge.CallIP6Tables || !ipv6 && b.Bridge.CallIPTables)

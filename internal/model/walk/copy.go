@@ -30,7 +30,7 @@ func (t transit) copyUp(b bridge) (transit, bool) {
 func (t *transit) forgetsCopies() bool {
 	since, known := t.m.FIB.KernelSince(6, 9)
 	if !known {
-		t.m.assume("its kernel's release is not known: a copy that a promiscuous bridge gives to the host is taken to have no connection, as since Linux 6.9")
+		t.m.assume("kernel release unknown; assuming copies from a promiscuous bridge have no connection, as since Linux 6.9")
 	}
 	return since || !known
 }

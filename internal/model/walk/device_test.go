@@ -43,7 +43,7 @@ func TestDeviceHooks(t *testing.T) {
 			[]string{"1 delivered at server: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63; back dropped at router: tcp 10.2.0.2:80 > 10.1.0.2:4000 ttl 63 (dropped by wires egress 1)"}},
 		"neither": {netfilter.Egress, []string{"other"}, isTCP, []string{"1 " + delivered}},
 		"question": {netfilter.Ingress, []string{"left"}, isARP,
-			[]string{"1 dropped at client: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (nobody on eth0 answers for 10.1.0.1)"}},
+			[]string{"1 dropped at client: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (no host on eth0 answers for 10.1.0.1)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, _, router, _ := chain(t)

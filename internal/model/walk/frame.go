@@ -100,7 +100,7 @@ func (t transit) flood(b bridge, in string) passage {
 	if to == "" {
 		for _, name := range ports {
 			if why := t.m.hides(t.m.FIB.Link(name), 4); why != "" {
-				return t.finish(Undecided, "the station may be where nobody can tell: "+why)
+				return t.finish(Undecided, "the place of the station is unknown: "+why)
 			}
 		}
 		to = t.wayOut(b, ports)
@@ -219,7 +219,7 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 	}
 	if t.p.IsIPv6() && !d.Forwards() {
 		t.note(Step{Stage: Routed, Route: d})
-		return t.end(Dropped, "no route leads to its new destination: the bridge drops it, and tells nobody (br_nf_pre_routing_finish_ipv6)")
+		return t.end(Dropped, "no route leads to its new destination: the bridge drops it silently (br_nf_pre_routing_finish_ipv6)")
 	}
 	if onward || d.Type == "local" {
 		if why := t.m.validateSource(&t.p, d, t.portIn); why != "" {

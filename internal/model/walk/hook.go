@@ -151,7 +151,7 @@ func (t *transit) judged(v netfilter.Verdict, visits []netfilter.Visit) *End {
 	case netfilter.Stolen:
 		end = t.end(Dropped, fmt.Sprintf("taken by %s: %s", rule, v.Detail))
 	default:
-		end = t.end(Undecided, fmt.Sprintf("nobody can tell what %s does: %s", rule, v.Detail))
+		end = t.end(Undecided, fmt.Sprintf("what %s does is unknown: %s", rule, v.Detail))
 	}
 	end.Reject = v.Detail
 	return end

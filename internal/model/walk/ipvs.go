@@ -14,7 +14,7 @@ const ipvsLink = "kube-ipvs0"
 func (t *transit) virtualService(_ netfilter.Family, h netfilter.Hook) *End {
 	if t.m.VirtualServices == nil {
 		if t.m.Missing[snapshot.IPVS] != "" {
-			t.m.lacks(snapshot.IPVS, "its services of IPVS are not known: the packet is taken to be for none")
+			t.m.lacks(snapshot.IPVS, "IPVS services unknown; assuming the packet is for none")
 		}
 		if !t.ofIPVSLink(h) {
 			return nil

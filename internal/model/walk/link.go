@@ -33,7 +33,7 @@ func (t *transit) wayBack() string {
 	if a.Type != "unicast" || a.Unknown != "" || l == nil || !l.Up || len(a.Ways) > 0 {
 		return ""
 	}
-	t.m.assume("the interface that the packet comes in by is not known: it is taken to be " + l.Name +
+	t.m.assume("the incoming interface is unknown; assuming " + l.Name +
 		", by which its routes lead to the sender")
 	return l.Name
 }
@@ -59,10 +59,10 @@ func (t transit) receive() passage {
 	case l == nil && p.In != "" && m.knows(snapshot.Links):
 		return t.finish(Dropped, fmt.Sprintf("the host has no interface %s", p.In))
 	case l == nil && m.knows(snapshot.Links):
-		m.assume("the interface that the packet comes in by is not known: it is taken to be no bridge port")
+		m.assume("the incoming interface is unknown; assuming it is not a bridge port")
 		return t.to(transit.receiveIP)
 	case l == nil:
-		m.lacks(snapshot.Links, "its interfaces are not known: the packet is taken to come in by one that is no bridge port")
+		m.lacks(snapshot.Links, "interfaces unknown; assuming the incoming one is not a bridge port")
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
@@ -75,7 +75,7 @@ func (t transit) receive() passage {
 		p.Cast = p.Frame.CastFor(l.MAC)
 	}
 	if p.Cast == packet.OtherHost && l.MAC.IsZero() { // no such interface is up: the snapshot does not have its address
-		m.assume("the MAC address of " + l.Name + " is not known: frames are taken to be for it")
+		m.assume("the MAC address of " + l.Name + " is unknown; assuming frames are addressed to it")
 		p.Cast = packet.Unicast
 	}
 	if end := t.deviceHook(l.Name, netfilter.Ingress); end != nil {
@@ -114,7 +114,7 @@ func (t transit) resolve() passage {
 func (t *transit) address(l *fib.Link, next netip.Addr) *End {
 	answer, ok := t.m.neighbour(l.Name, next)
 	if !ok && l.NoARP {
-		answer, ok = ResolveStep{Link: l.Name, Address: next.String(), MAC: l.MAC, By: "the link itself, which asks nobody (NOARP)"}, true
+		answer, ok = ResolveStep{Link: l.Name, Address: next.String(), MAC: l.MAC, By: "the link itself, without a query (NOARP)"}, true
 	}
 	if !ok {
 		var end *End

@@ -70,7 +70,7 @@ func (t *transit) begins() bool { return t.p.TCPFlags&^(packet.SYN|packet.ECE|pa
 func (t *transit) listener(end *End) {
 	p, m := &t.p, t.m
 	if !m.knows(snapshot.Listeners) {
-		m.lacks(snapshot.Listeners, "its sockets are not known: somebody is taken to listen on "+p.DestinationEnd())
+		m.lacks(snapshot.Listeners, "sockets unknown; assuming a process listens on "+p.DestinationEnd())
 		return
 	}
 	if s, ok := t.socket(); ok {
@@ -198,7 +198,7 @@ func (t transit) send() passage {
 
 // assumeOwner tells, where something looks at whose program sends the packet, that nobody knows that.
 func (t *transit) assumeOwner() {
-	t.m.assume("sent by root is assumed: whose program sends the packet is not known, and a rule asks for it")
+	t.m.assume("the sending user is unknown, and a rule tests it; assuming root")
 }
 
 // unsent is the end of a packet that never was: the program gets an error.
@@ -236,7 +236,7 @@ func (t transit) sendUnrouted() passage {
 		}
 	}
 	if !p.Source.IsValid() {
-		p.Source, _ = t.ownAddress("its addresses are not known: it sends from one of them")
+		p.Source, _ = t.ownAddress("addresses unknown; it sends from one of them")
 	}
 	t.note(Step{Stage: Sent})
 	return t.to(transit.output)

@@ -65,10 +65,10 @@ func (m *machine) sayMissing(ipv6 bool) {
 	}
 	for _, part := range [...]snapshot.Part{rules, snapshot.NFT} {
 		if why, missing := m.Missing[part]; missing {
-			m.lacks(part, fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
+			m.lacks(part, fmt.Sprintf("%s unknown (%s); assuming the packet meets none", part, why))
 		}
 		if why := m.Partial[part]; why != "" {
-			m.lacks(part, fmt.Sprintf("its %s are not all known (%s): the packet is taken to meet no others", part, why))
+			m.lacks(part, fmt.Sprintf("some %s unknown (%s); assuming the packet meets no others", part, why))
 		}
 	}
 }
@@ -79,19 +79,19 @@ func (m *machine) sayMissingPolicy(ipv6 bool) {
 	switch {
 	case !missing:
 	case slices.ContainsFunc(m.FIB.Rules, func(r fib.Rule) bool { return r.IPv6 == ipv6 }):
-		m.lacks(snapshot.Policy, fmt.Sprintf("its %s are not all known (%s): no others are taken", snapshot.Policy, why))
+		m.lacks(snapshot.Policy, fmt.Sprintf("some %s unknown (%s); assuming there are no others", snapshot.Policy, why))
 	default:
-		m.lacks(snapshot.Policy, fmt.Sprintf("its %s are not known (%s): the usual three are taken", snapshot.Policy, why))
+		m.lacks(snapshot.Policy, fmt.Sprintf("%s unknown (%s); assuming the usual three", snapshot.Policy, why))
 	}
 }
 
 // sayMissingBridgeRules tells of a bridge's rules that are not in the snapshot, where a frame comes to it.
 func (m *machine) sayMissingBridgeRules() {
 	if why, missing := m.Missing[snapshot.Bridge]; missing {
-		m.lacks(snapshot.Bridge, fmt.Sprintf("its %s are not known (%s): met by none", snapshot.Bridge, why))
+		m.lacks(snapshot.Bridge, fmt.Sprintf("%s unknown (%s); assuming frames meet none", snapshot.Bridge, why))
 	}
 	if why := m.Partial[snapshot.Bridge]; why != "" {
-		m.lacks(snapshot.Bridge, fmt.Sprintf("its %s are not all known (%s): the frame is taken to meet no others", snapshot.Bridge, why))
+		m.lacks(snapshot.Bridge, fmt.Sprintf("some %s unknown (%s); assuming the frame meets no others", snapshot.Bridge, why))
 	}
 }
 
@@ -154,7 +154,7 @@ func (m *machine) forwards(link string, ipv6 bool) bool {
 		return v != "0" // the links' own settings follow it (Documentation/networking/ip-sysctl.rst)
 	}
 	if !m.knows(snapshot.Sysctls) {
-		m.lacks(snapshot.Sysctls, "its sysctls are not known: it is taken to forward packets")
+		m.lacks(snapshot.Sysctls, "sysctls unknown; assuming the host forwards packets")
 		return true
 	}
 	if ipv6 || link == "" {
@@ -237,7 +237,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		case a.IsMulticast():
 			return netfilter.MulticastAddress, true
 		}
-		m.lacks(snapshot.Addresses, "its addresses are not known: the packet's are taken not to be among them")
+		m.lacks(snapshot.Addresses, "addresses unknown; assuming the packet's are not among them")
 		return netfilter.UnicastAddress, true
 	}
 	t, ok := addressTypes[m.FIB.AddressType(a, link)]
@@ -254,7 +254,7 @@ var addressTypes = map[string]netfilter.AddressType{
 func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
 	if q.Back && len(m.FIB.Routes) == 0 && !m.knows(snapshot.Routes) {
 		m.lacks(snapshot.Routes,
-			"its routes are not known: answers are taken to go back out of the interface that a packet came in by (rpfilter)")
+			"routes unknown; assuming replies leave by the interface that the packet came in by (rpfilter)")
 		return netfilter.RouteAnswer{Type: netfilter.UnicastAddress, Back: true}, true
 	}
 	if !m.knows(snapshot.Routes) {

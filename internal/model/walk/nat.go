@@ -31,7 +31,7 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 		return nil
 	}
 	if !t.m.knows(snapshot.Flows) {
-		t.m.lacks(snapshot.Flows, "its connections are not known: the packet is taken to be the first of a new one")
+		t.m.lacks(snapshot.Flows, "connections unknown; assuming the packet starts a new one")
 	}
 	t.m.view.Track(&t.p)
 	t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: t.p.Track.State.String()})
@@ -169,7 +169,7 @@ func (t *transit) translation(h netfilter.Hook, wanted packet.Translation) netfi
 // masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
 // (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is packet.UnknownAddress.
 func (t *transit) masquerade() (netip.Addr, bool) {
-	const some = "its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by"
+	const some = "addresses unknown; masquerading uses its address on the outgoing interface"
 	if t.p.Out == "" {
 		return t.ownAddress(some)
 	}
@@ -181,7 +181,7 @@ func (t *transit) masquerade() (netip.Addr, bool) {
 	switch {
 	case t.m.knows(snapshot.Addresses):
 	case a.IsValid() && t.m.FIB.HasAddress(a).Link == t.p.Out:
-		t.m.lacks(snapshot.Addresses, "its addresses are not known: what it masquerades with is taken to be "+a.String())
+		t.m.lacks(snapshot.Addresses, "addresses unknown; assuming it masquerades with "+a.String())
 	default:
 		return t.ownAddress(some)
 	}
@@ -198,7 +198,7 @@ func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
 	case h == netfilter.Output:
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
 	case t.p.In == "" || !t.m.knows(snapshot.Addresses):
-		return t.ownAddress("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
+		return t.ownAddress("addresses unknown; redirecting uses its address on the incoming interface")
 	}
 	for _, a := range t.m.FIB.Addresses {
 		if a.Link == t.p.In && a.Prefix.Addr().Is6() == ipv6 && a.Scope == "global" {
@@ -221,10 +221,10 @@ func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 	case !t.m.knows(snapshot.Addresses):
 		t.m.lacks(snapshot.Addresses, why)
 	case len(own) == 1:
-		t.m.assume("an interface on the way is not known: it is taken to have the only address that there is, " + own[0].String())
+		t.m.assume("an interface on the way is unknown; assuming it has the only address, " + own[0].String())
 		return own[0], true
 	default:
-		t.m.assume("an interface on the way is not known: which address it has is not known, either")
+		t.m.assume("an interface on the way is unknown, and so is its address")
 	}
 	return packet.UnknownAddress(t.p.IsIPv6()), true
 }

@@ -16,7 +16,7 @@ import (
 // sender the address, bridges on the way where both are. Where nobody does, it gives the end of the packet that waits for it.
 func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	t.m.meets(snapshot.Neighbours)
-	nobody := t.end(Dropped, fmt.Sprintf("nobody on %s answers for %s", l.Name, a))
+	nobody := t.end(Dropped, fmt.Sprintf("no host on %s answers for %s", l.Name, a))
 	nobody.Reject = "icmp-host-unreachable"
 	if _, port := t.m.bridgeOf(l); port {
 		return ResolveStep{}, nobody // the answer comes in by the bridge, and is taken to be the bridge's
@@ -32,14 +32,14 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 		return ResolveStep{}, nobody
 	case !ok && q.hidden != "":
 		nobody.Kind = Undecided
-		nobody.Why = fmt.Sprintf("nobody who is known on %s answers for %s, and others may: %s", l.Name, a, q.hidden)
+		nobody.Why = fmt.Sprintf("no known host on %s answers for %s, but others may: %s", l.Name, a, q.hidden)
 		return ResolveStep{}, nobody
 	case !ok && (!q.left || !q.unconfirmed && t.m.askedInVain(l.Name, a) && !t.decide(silentNeighbour{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
 	if !ok {
-		t.m.assume(fmt.Sprintf("who answers for %s on %s is not in the snapshot: somebody is taken to", a, l.Name))
+		t.m.assume(fmt.Sprintf("the owner of %s on %s is not in the snapshot; assuming it answers", a, l.Name))
 		step.By = "not known"
 	}
 	t.m.learn(l.Name, a, r.mac)
@@ -378,7 +378,7 @@ func (q *query) arpPasses(t *transit, f netfilter.Family, h netfilter.Hook, chai
 // stopUndecided keeps that nobody can tell what the rules of m make of an ARP frame.
 func (q *query) stopUndecided(m *machine, v netfilter.Verdict) {
 	if v.Kind == netfilter.Undecided && q.stopped == nil {
-		q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("nobody can tell what the rules of %s do to it: %s", m.Name, v.Detail)}
+		q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("what the rules of %s do to it is unknown: %s", m.Name, v.Detail)}
 	}
 }
 

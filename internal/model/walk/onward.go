@@ -98,7 +98,7 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	if in == "" || own && far.m.FIB.HasAddress(at) == nil { // an external address is the network's to translate
 		return p, false
 	}
-	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged, and to come in there by %s",
+	t.m.assume(fmt.Sprintf("the network behind %s is unknown; assuming the packet reaches %s, which %s is for, unchanged, and comes in there by %s",
 		l.Name, name, t.p.Destination, in))
 	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
 	far.asked, far.steps, far.before = t.asked, t.steps, t.before

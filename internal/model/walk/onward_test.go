@@ -45,7 +45,7 @@ func TestEntrance(t *testing.T) {
 		r := n.tcp("node/a", "10.0.0.5:2379")
 		o := r.Outcomes[0]
 		switch {
-		case c.goesOn && (o.End.Host != "node/b" || !strings.Contains(assumptions(r), "and to come in there by main")):
+		case c.goesOn && (o.End.Host != "node/b" || !strings.Contains(assumptions(r), "and comes in there by main")):
 			t.Errorf("%+v: %s\n%s", c, ends(o), assumptions(r))
 		case !c.goesOn && (o.End.Host != "node/a" || o.End.Kind != Left):
 			t.Errorf("%+v: %s", c, ends(o))

@@ -43,11 +43,11 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 	case l.Kind == "netkit": // whose programs are at no hook of tc's
 		return fmt.Sprintf("what passes %s gets the programs of netkit, which are not read", l.Name)
 	case out && l.ProgramOut != "":
-		return fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut)
+		return fmt.Sprintf("what leaves by %s gets %s, whose effect is unknown", l.Name, l.ProgramOut)
 	case !out && l.Program != "":
-		return fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program)
+		return fmt.Sprintf("what comes in by %s gets %s first, whose effect is unknown", l.Name, l.Program)
 	case !m.knows(snapshot.Programs):
-		m.lacks(snapshot.Programs, "whether programs get what passes its links is not known: none are taken to be there")
+		m.lacks(snapshot.Programs, "programs on its links unknown; assuming there are none")
 	}
 	return ""
 }

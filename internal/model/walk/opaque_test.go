@@ -104,7 +104,7 @@ func TestLinkDoesNotAsk(t *testing.T) {
 	}
 	n, _, router, _ := chain(t)
 	router.FIB.Links[1].NoARP = true
-	if o := n.tcp("client", "10.2.0.2:80").Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers") {
+	if o := n.tcp("client", "10.2.0.2:80").Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "no host on eth0 answers") {
 		t.Error(ends(o))
 	}
 }
@@ -114,7 +114,7 @@ func TestProgramsNotKnown(t *testing.T) {
 	n, client, router, _ := chain(t)
 	missing := map[snapshot.Part]string{snapshot.Programs: "bpf: no such device"}
 	client.Missing = missing
-	words := "whether programs get what passes its links is not known: none are taken to be there"
+	words := "programs on its links unknown; assuming there are none"
 	if r := n.walk(Request{Host: "client", Packet: syn("", "10.2.0.2:80"), OneWay: true}); !strings.Contains(assumptions(r), words) {
 		t.Errorf("sent: %s", assumptions(r))
 	}

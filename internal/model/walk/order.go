@@ -34,7 +34,7 @@ type assumedOrder struct {
 func (o *assumedOrder) String() string {
 	first, second := o.chains[0], o.chains[1]
 	return fmt.Sprintf(
-		"its chains %s %s and %s %s both have priority %d at %s, and no listing tells which the kernel calls first: %s %s is taken to be",
+		"chains %s %s and %s %s both have priority %d at %s; assuming the kernel calls %s %s first",
 		first.Table, first.Chain, second.Table, second.Chain, o.priority, o.hook, first.Table, first.Chain)
 }
 

@@ -32,7 +32,7 @@ func TestFarEndNotInSnapshot(t *testing.T) {
 					(o.End.Kind != Left || o.End.Link != "eth0" || o.BackEnd.Kind != Delivered) {
 					t.Errorf("%s: %s", to, ends(o))
 				}
-				if to == "10.1.0.77:80" && !strings.Contains(assumptions(r), "who answers for 10.1.0.77 on eth0 is not in the snapshot") {
+				if to == "10.1.0.77:80" && !strings.Contains(assumptions(r), "the owner of 10.1.0.77 on eth0 is not in the snapshot") {
 					t.Errorf("assumed: %s", assumptions(r))
 				}
 			}
@@ -163,7 +163,7 @@ func TestMissingRulesOfFamily(t *testing.T) {
 // TestMissingPolicyAndBridgeRules: policy rules that are not known are told where a route is looked up, a bridge's where one is crossed.
 func TestMissingPolicyAndBridgeRules(t *testing.T) {
 	missing := map[snapshot.Part]string{snapshot.Policy: "ip: no", snapshot.Bridge: "ebtables: no"}
-	policy, ebtables := "its policy rules are not known (ip: no): the usual three are taken", "its ebtables rules are not known (ebtables: no): met by none"
+	policy, ebtables := "policy rules unknown (ip: no); assuming the usual three", "ebtables rules unknown (ebtables: no); assuming frames meet none"
 	n, client, _, _ := chain(t)
 	client.Missing = missing
 	if s := assumptions(n.tcp("client", "10.2.0.2:80")); !strings.Contains(s, policy) || strings.Contains(s, ebtables) {
@@ -220,7 +220,7 @@ func TestSenderAssumed(t *testing.T) {
 		c.change(client)
 		p := syn("", "10.2.0.2:80")
 		p.HasOwner, p.UID = c.owner, 1000
-		if s := assumptions(n.walk(Request{Host: "client", Packet: p})); strings.Contains(s, "sent by root is assumed") != c.said {
+		if s := assumptions(n.walk(Request{Host: "client", Packet: p})); strings.Contains(s, "assuming root") != c.said {
 			t.Errorf("%s: assumed %q", name, s)
 		}
 	}

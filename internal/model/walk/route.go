@@ -111,7 +111,7 @@ func (t *transit) assumeRoute() stage {
 		t.m.meets(snapshot.Routes)
 		return transit.input
 	}
-	t.m.lacks(snapshot.Routes, "its routes are not known: packets that are not for itself are taken to be forwarded")
+	t.m.lacks(snapshot.Routes, "routes unknown; assuming packets for other hosts are forwarded")
 	t.route = &fib.Answer{Type: "unicast"}
 	return transit.forward
 }
@@ -196,7 +196,7 @@ func (t *transit) isOwn() bool {
 func (t *transit) routeOwn() {
 	t.route = &fib.Answer{Type: "local"}
 	if !t.isOwn() {
-		t.m.lacks(snapshot.Routes, "its routes are not known: what it sends is taken to leave it")
+		t.m.lacks(snapshot.Routes, "routes unknown; assuming its packets leave the host")
 		t.route.Type = "unicast"
 	}
 }

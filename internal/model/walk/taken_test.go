@@ -37,7 +37,7 @@ func TestQueue(t *testing.T) {
 	}
 	n, node := bridgedNode(t)
 	node.Rules.Tables = append(node.Rules.Tables, unknownARP(t))
-	if o := n.tcp("pod1", "10.1.0.6:80").Outcomes[0]; o.End.Kind != Undecided || !strings.Contains(o.End.Why, "nobody can tell") {
+	if o := n.tcp("pod1", "10.1.0.6:80").Outcomes[0]; o.End.Kind != Undecided || !strings.Contains(o.End.Why, "is unknown") {
 		t.Errorf("a question that a bridge's unknown target gets: %s", ends(o))
 	}
 }

@@ -225,7 +225,7 @@ func (t *transit) learnRemote(l *fib.Link, station packet.MAC, outer *packet.Pac
 	}
 	if !t.m.knows(snapshot.FDB) {
 		t.m.lacks(snapshot.FDB,
-			fmt.Sprintf("the forwarding database of %s is not known: it is taken to have no permanent entry for %s", l.Name, station))
+			fmt.Sprintf("the forwarding database of %s is unknown; assuming it has no permanent entry for %s", l.Name, station))
 	}
 	if t.m.remotes == nil {
 		t.m.remotes = map[remoteStation]*fib.FDBEntry{}

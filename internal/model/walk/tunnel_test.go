@@ -135,7 +135,7 @@ func TestOnward(t *testing.T) {
 		if !there || !back || !o.End.Packet.SomeTTL {
 			t.Errorf("%s: %s", to, ends(o))
 		}
-		if !strings.Contains(assumptions(r), "what is behind eth0 is not known: it is taken to lead to node/b") {
+		if !strings.Contains(assumptions(r), "the network behind eth0 is unknown; assuming the packet reaches node/b") {
 			t.Errorf("assumed: %s", assumptions(r))
 		}
 	}

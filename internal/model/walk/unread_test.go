@@ -92,7 +92,7 @@ func TestUnknownMAC(t *testing.T) {
 		router.FIB.Links[i].MAC = packet.MAC{}
 	}
 	r := n.tcp("client", "10.2.0.2:80")
-	if words := "the MAC address of left is not known"; !strings.Contains(assumptions(r), words) || r.Outcomes[0].End.Host != "server" {
+	if words := "the MAC address of left is unknown"; !strings.Contains(assumptions(r), words) || r.Outcomes[0].End.Host != "server" {
 		t.Errorf("%s, assumed: %s", ends(r.Outcomes[0]), assumptions(r))
 	}
 }

@@ -68,7 +68,7 @@ type Result struct {
 // Assumption is something that the snapshot does not know and how the walk went on.
 type Assumption struct {
 	Host string
-	What string // "the routes are not known: the packet is taken to be forwarded"
+	What string // "routes unknown; assuming the packet is forwarded"
 	// Component is the part of the data path that it is about, as programs know it: "NetworkPolicy"; "" for no single one.
 	Component string
 	// Tied are the chains with the same priority whose order it is, which no snapshot has; zero for another assumption.

@@ -207,7 +207,7 @@ func TestARPReply(t *testing.T) {
 		}
 	}
 	if o := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.1:80")}).Outcomes[0]; o.End.Kind != Dropped ||
-		!strings.Contains(o.End.Why, "nobody on eth0 answers") {
+		!strings.Contains(o.End.Why, "no host on eth0 answers") {
 		t.Error(ends(o))
 	}
 }
@@ -251,7 +251,7 @@ func TestProxyARP(t *testing.T) {
 	other.route("10.1.0.5/32 via 10.1.0.4 dev eth0")
 	other.listen(packet.TCP, "0.0.0.0:80")
 	if o := n.tcp("pod", "10.1.0.7:80").Outcomes[0]; o.End.Kind != Dropped ||
-		!strings.Contains(o.End.Why, "nobody on eth0 answers for 169.254.1.1") {
+		!strings.Contains(o.End.Why, "no host on eth0 answers for 169.254.1.1") {
 		t.Error(ends(o))
 	}
 	node.Sysctls["net.ipv4.conf.veth.proxy_arp"] = "1"

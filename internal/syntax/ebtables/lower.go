@@ -84,7 +84,7 @@ func (l *lowerer) table(t *Table) (*netfilter.Table, error) {
 		r := &t.Rules[i]
 		c := l.chains[r.Chain]
 		if c == nil {
-			return nil, fmt.Errorf("table %s: rule in chain %s, which is not there", t.Name, r.Chain)
+			return nil, fmt.Errorf("table %s: rule in chain %s, which does not exist", t.Name, r.Chain)
 		}
 		c.Rules = append(c.Rules, netfilter.Rule{Number: len(c.Rules) + 1, Text: r.Text, Statements: l.rule(r.Text)})
 	}

@@ -79,7 +79,7 @@ func TestRulesInWords(t *testing.T) {
 		{"-m recent --set --name L --mask 255.255.255.255 --rsource -m tcp -j ACCEPT", "note the source in list L; accept"},
 		{"-m recent --rcheck --seconds 10800 --reap --name L --mask 255.255.255.255 --rsource -j ACCEPT",
 			"by what came before: recent --rcheck --seconds 10800 --reap --name L --mask 255.255.255.255 --rsource; accept"},
-		{"-m nfacct --nfacct-name  x -j DROP", "count in accounting object x (taken to have no quota); drop"},
+		{"-m nfacct --nfacct-name  x -j DROP", "count in accounting object x (assumed to have no quota); drop"},
 		{"-m rpfilter --invert --loose -j DROP", "answers would not go back; drop"},
 		{"-m helper --helper ftp -j ACCEPT", "connection was expected by helper ftp; accept"},
 		{"-m comment --comment \"only a note\"", ""},

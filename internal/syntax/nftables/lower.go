@@ -65,7 +65,7 @@ func (l *lowerer) frame(e Entry) error {
 
 func noTable(e Entry) error {
 	id := e.table()
-	return fmt.Errorf("%s %q is in table %s %q, which is not there", e.Kind, e.Body.text("name"), id.family, id.name)
+	return fmt.Errorf("%s %q is in table %s %q, which does not exist", e.Kind, e.Body.text("name"), id.family, id.name)
 }
 
 var hooks = map[string]netfilter.Hook{"prerouting": netfilter.Prerouting, "input": netfilter.Input, "forward": netfilter.Forward,
@@ -124,7 +124,7 @@ func (l *lowerer) named(e Entry) error {
 	}
 	s := t.Sets[e.Body.text("name")]
 	if s == nil {
-		return fmt.Errorf("elements of set %q, which is not there", e.Body.text("name"))
+		return fmt.Errorf("elements of set %q, which does not exist", e.Body.text("name"))
 	}
 	l.fill(s, e.Body.Get("elem"), l.dataTypes[s])
 	return nil
@@ -198,7 +198,7 @@ func (l *lowerer) verdict(name string, n *Node) (netfilter.Verdict, bool) {
 	if kind == netfilter.Jump || kind == netfilter.Goto {
 		target := n.text("target")
 		if v.Chain = l.chains[chainID{l.table, target}]; v.Chain == nil {
-			v = netfilter.Verdict{Kind: netfilter.Undecided, Detail: "chain " + target + " is not there"}
+			v = netfilter.Verdict{Kind: netfilter.Undecided, Detail: "chain " + target + " does not exist"}
 		}
 	}
 	return v, true
@@ -238,7 +238,7 @@ func (l *lowerer) rules(rs *Ruleset) error {
 			}
 			rules[i] = own.rule(e)
 			if chains[i] = l.chains[e.chain()]; chains[i] == nil {
-				return fmt.Errorf("rule %d is in chain %q, which is not there", rules[i].Handle, e.Body.text("chain"))
+				return fmt.Errorf("rule %d is in chain %q, which does not exist", rules[i].Handle, e.Body.text("chain"))
 			}
 		}
 		return nil

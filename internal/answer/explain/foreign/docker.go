@@ -73,7 +73,7 @@ func docker() attribution.Writer {
 					For: "Docker: from the machine itself to a container, with {address}, as the network's option host_ipv4 says"},
 			}},
 			{Table: "raw", Name: "PREROUTING", For: "keeps others from containers' own addresses", Rules: []attribution.Line{
-				{To: "DROP", Text: "-d {container} ! -i {bridge}", For: "Docker: nobody outside reaches a container's own address"},
+				{To: "DROP", Text: "-d {container} ! -i {bridge}", For: "Docker: block access from outside to container addresses"},
 				{To: "DROP", Text: "-d 127.0.0.1/32 ! -i lo *--dport {port}",
 					For: "Docker: port {port} is published on 127.0.0.1: only for the machine itself"},
 			}},
@@ -93,7 +93,7 @@ func docker() attribution.Writer {
 			nft("nat-prerouting-and-output", "ports that containers publish",
 				attribution.Line{Text: "dnat to {end} *", For: published}),
 			nft("raw-PREROUTING", "keeps others from containers' own addresses",
-				attribution.Line{Comment: "DROP DIRECT ACCESS", For: "Docker: nobody outside reaches a container's own address"}),
+				attribution.Line{Comment: "DROP DIRECT ACCESS", For: "Docker: block access from outside to container addresses"}),
 			nft("filter-forward-in__{link}", "what comes in to one of Docker's networks",
 				attribution.Line{Text: "ct state established,related *", For: established.For},
 				attribution.Line{Comment: "ICC", For: "Docker: containers of one network reach each other"},

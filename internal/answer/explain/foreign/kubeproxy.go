@@ -30,7 +30,7 @@ func kubeProxy() attribution.Writer {
 		{To: "firewall-check", For: "Services: is it from outside a load balancer's source ranges?"},
 		{To: "service-endpoints-check", For: "Services: is it for one without endpoints?"},
 		{To: "nodeport-endpoints-check", For: "Services: is it for a node port without endpoints?"},
-		{To: "cluster-ips-check", For: "Services: is it for a cluster IP's port that nobody has?"},
+		{To: "cluster-ips-check", For: "Services: check for unknown ports of cluster IPs"},
 	}
 	return attribution.Writer{
 		Name: "kube-proxy, nftables mode", File: "internal/answer/explain/foreign/kubeproxy.go", Know: knowKubeProxy,
@@ -76,7 +76,7 @@ func kubeProxy() attribution.Writer {
 				attribution.Line{For: "Services: is it from outside a load balancer's source ranges?"}),
 			chain("cluster-ips-check", "refuses what is for a cluster IP, but for no port of its Service", attribution.NoRole,
 				attribution.Line{Text: "@cluster-ips *", For: "Services: a cluster IP, but no port of its Service"},
-				attribution.Line{To: "drop", For: "Services: in the cluster IPs' range, but nobody's"}),
+				attribution.Line{To: "drop", For: "Services: an unallocated cluster IP"}),
 		},
 	}
 }

@@ -247,7 +247,7 @@ func checkChains(t *testing.T, set *RuleSet) {
 			for _, r := range c.Rules {
 				used[r.Target.Name] = true
 				if strings.HasPrefix(r.Target.Name, "KUBE-") && table.Chain(r.Target.Name) == nil {
-					t.Errorf("%s: %s jumps to %s, which is not there", table.Name, c.Name, r.Target.Name)
+					t.Errorf("%s: %s jumps to %s, which does not exist", table.Name, c.Name, r.Target.Name)
 				}
 				if parsed, ok := iptables.ParseSpec(r.Spec()); !ok || parsed.Spec() != r.Spec() {
 					t.Errorf("rule does not read back: %s", r.Spec())

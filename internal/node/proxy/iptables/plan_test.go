@@ -127,7 +127,7 @@ func targets(rules map[place][]string) error {
 		for _, rule := range all {
 			if _, to, ok := strings.Cut(rule, "-j KUBE-"); ok {
 				if _, there := rules[place{at.table, "KUBE-" + to}]; !there {
-					return fmt.Errorf("%s leads to KUBE-%s, which is not there", at.chain, to)
+					return fmt.Errorf("%s leads to KUBE-%s, which does not exist", at.chain, to)
 				}
 			}
 		}

@@ -56,7 +56,7 @@ func (m *tableModel) apply(t *testing.T, c Changes) {
 				t.Fatalf("adds to %s what is there: %s", a.Set.Name, fields(a.Element.Key, a.Set.Key))
 			}
 			if _, there := m.chains[a.Element.Value]; a.Set.Verdicts && !there {
-				t.Fatalf("%s leads to %s, which is not there", a.Set.Name, a.Element.Value)
+				t.Fatalf("%s leads to %s, which does not exist", a.Set.Name, a.Element.Value)
 			}
 			v := Value{a.Element.Value, a.Element.Comment}
 			if a.Set.Ranges {
