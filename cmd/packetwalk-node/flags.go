@@ -179,7 +179,7 @@ func (c *command) configure(f *pflag.FlagSet) error {
 }
 
 // port gives an address the port of a deprecated flag if it has none; with 0 there is no such address (k8s.io/kubernetes
-// cmd/kube-proxy/app/options.go, addressFromDeprecatedFlags). It tells whether that is another address.
+// cmd/kube-proxy/app/options.go, addressFromDeprecatedFlags). It reports whether that is another address.
 func (c *command) port(address *string, port uint16) bool {
 	before := *address
 	switch {

@@ -263,8 +263,8 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 func TestExitStatus(t *testing.T) {
 	t.Setenv("POD_UID", "")
 	for arg, want := range map[string]int{"--version": 0, "--help": 0, "--nonsense": 2, "--proxy-rules=0.1": 2,
-		"--kubeconfig=/no/such/file": 1, "check-livez": 2, "check-livez --help": 0, "check-livez --pod-uid=nobody's": 1,
-		"check-readyz": 2, "check-readyz --help": 0, "check-readyz --pod-uid=nobody's": 1} {
+		"--kubeconfig=/no/such/file": 1, "check-livez": 2, "check-livez --help": 0, "check-livez --pod-uid=unknown": 1,
+		"check-readyz": 2, "check-readyz --help": 0, "check-readyz --pod-uid=unknown": 1} {
 		if got := run(strings.Fields(arg)); got != want {
 			t.Errorf("%s: exit status %d, want %d", arg, got, want)
 		}

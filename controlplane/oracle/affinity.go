@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// client is one whom a service port with session affinity remembers, with one of some endpoints: policies may leave others unused.
+// client is a client that a service port with session affinity remembers, with one of some endpoints: policies may leave others unused.
 type client struct {
 	port      *service.Port
 	address   netip.Addr
@@ -61,7 +61,7 @@ func (c *client) rememberUpstream(sets map[string]*netfilter.Set) (endpoint neti
 	return endpoint, false
 }
 
-// rememberOurs puts a client into the maps of the policies that have the endpoint, as far as they are used, and tells whether
+// rememberOurs puts a client into the maps of the policies that have the endpoint, as far as they are used, and reports whether
 // there is any map of the service port's clients.
 func (c *client) rememberOurs(sets map[string]*netfilter.Set, endpoint netip.AddrPort) (maps bool) {
 	for policy, endpoints := range map[string][]service.Endpoint{"cluster": c.port.ForCluster, "local": c.port.ForLocal} {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// saved is a dump of iptables-save: the rules of each chain by "table CHAIN policy", a chain without rules too.
-type saved map[string][]string
+// savedRules is a dump of iptables-save: the rules of each chain by "table CHAIN policy", a chain without rules too.
+type savedRules map[string][]string
 
-func parseSaved(dumps ...[]byte) (saved, error) {
-	out := saved{}
+func parseSaved(dumps ...[]byte) (savedRules, error) {
+	out := savedRules{}
 	for _, dump := range dumps {
 		table, names := "", map[string]string{}
 		for line := range strings.Lines(string(dump)) {
@@ -40,7 +40,7 @@ func parseSaved(dumps ...[]byte) (saved, error) {
 }
 
 // shared are the chains that hold rules of many service ports. Upstream writes the ports in the order of a Go map, so the order between
-// ports is nobody's; the order of the rules of one port is.
+// ports means nothing; the order of the rules of one port is.
 var shared = map[string]bool{
 	"nat KUBE-SERVICES -": true, "nat KUBE-NODEPORTS -": true,
 	"filter KUBE-SERVICES -": true, "filter KUBE-EXTERNAL-SERVICES -": true, "filter KUBE-NODEPORTS -": true,
@@ -52,7 +52,7 @@ var shared = map[string]bool{
 const lastRule = `--comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
 
 // normalise takes out what upstream leaves to the order of a Go map, and nothing else.
-func (s saved) normalise() saved {
+func (s savedRules) normalise() savedRules {
 	out := maps.Clone(s)
 	for key, rules := range s {
 		if !shared[key] {
@@ -81,7 +81,7 @@ func portOf(rule string) string {
 }
 
 // diff tells how two dumps differ, "" for not at all.
-func diff(theirs, our saved) string {
+func diff(theirs, our savedRules) string {
 	theirs, our = theirs.normalise(), our.normalise()
 	keys := map[string]bool{}
 	for key := range theirs {
@@ -98,7 +98,7 @@ func diff(theirs, our saved) string {
 }
 
 // diffChain writes the rules that one side has and the other has not; where both have the same in another order, all.
-func diffChain(out *strings.Builder, key string, theirs, our saved) {
+func diffChain(out *strings.Builder, key string, theirs, our savedRules) {
 	a, inTheirs := theirs[key]
 	b, inOurs := our[key]
 	if inTheirs == inOurs && slices.Equal(a, b) {

@@ -64,7 +64,7 @@ func newPrograms(ns *netns.Namespace, v Settings) programs {
 	return programs{ns, "iptables"}
 }
 
-// newOurs starts our proxy. counters tells whether the accounting objects are there, as our agent finds out before it starts.
+// newOurs starts our proxy. counters reports whether the accounting objects are there, as our agent finds out before it starts.
 func newOurs(ns *netns.Namespace, v Settings, counters bool) (*ours, error) {
 	c, err := configOf(ns, v)
 	if err != nil {

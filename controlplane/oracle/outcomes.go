@@ -20,7 +20,7 @@ import (
 // what it is answered with, and whether the client is remembered.
 type outcomes map[string]float64
 
-// equal tells whether they are the same, within what iptables' statistic rounds.
+// equal reports whether they are the same, within what iptables' statistic rounds.
 func (o outcomes) equal(other outcomes) bool {
 	return maps.EqualFunc(o, other, func(a, b float64) bool { return math.Abs(a-b) <= 1e-9 })
 }
@@ -34,7 +34,7 @@ func (o outcomes) String() string {
 	return b.String()
 }
 
-// always tells whether nothing else comes of the packet than what begins so.
+// always reports whether nothing else comes of the packet than what begins so.
 func (o outcomes) always(begin string) bool {
 	for text := range o {
 		if !strings.HasPrefix(text, begin) {
@@ -108,7 +108,7 @@ func ending(o *walk.Outcome) string {
 	return fmt.Sprintf("%s by %s: %s%s", e.Kind, e.Link, e.Packet.Tuple, remembered)
 }
 
-// remembers tells whether a rule of a service proxy notes where a client is.
+// remembers reports whether a rule of a service proxy notes where a client is.
 func remembers(rule string) bool {
 	return strings.Contains(rule, "update @affinity") || strings.Contains(rule, "-m recent --set ")
 }

@@ -107,7 +107,7 @@ func newNamespace(dir, name string, v Settings) (*netns.Namespace, error) {
 	return ns, nil
 }
 
-// counters makes the accounting objects of today's rules, as our agent does before it starts, and tells whether the kernel has any.
+// counters makes the accounting objects of today's rules, as our agent does before it starts, and reports whether the kernel has any.
 func counters(ns *netns.Namespace) bool {
 	return ns.Do(func() error {
 		accounting, err := nfacct.New()

@@ -185,7 +185,7 @@ func TestBrokenOff(t *testing.T) {
 		"named and gone": func(o capture.Origin, out io.Writer) error {
 			o.Fetch = func(name string) (*capture.Raw, error) {
 				if name == "node/n1" {
-					return nil, errors.New("it is away")
+					return nil, errors.New("it is missing")
 				}
 				return fetch(name)
 			}
@@ -219,7 +219,7 @@ func TestTakeNotes(t *testing.T) {
 	fetch := origin.Fetch
 	origin.Fetch = func(name string) (*capture.Raw, error) {
 		if name == "node/n1" {
-			return nil, errors.New("node/n1 is away")
+			return nil, errors.New("node/n1 is missing")
 		}
 		return fetch(name)
 	}
@@ -233,7 +233,7 @@ func TestTakeNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"one note", "node/n1 is away", "forbidden"}
+	want := []string{"one note", "node/n1 is missing", "forbidden"}
 	if !slices.Equal(read.Notes, want) || !slices.Equal(taken.Notes, want) ||
 		len(read.Hosts) != 1 || taken.Hosts != 1 || len(read.Lists) != 0 {
 		t.Errorf("notes %q, %q, %d hosts, %d lists", read.Notes, taken.Notes, len(read.Hosts), len(read.Lists))
@@ -242,7 +242,7 @@ func TestTakeNotes(t *testing.T) {
 
 // TestTakeNotesOnce: what is wrong with a machine is said once, wherever its hosts are among the others by name.
 func TestTakeNotesOnce(t *testing.T) {
-	why := map[string]string{"node/a": "a is away", "node/b": "b is away", "pod/p/one": "a is away", "pod/p/two": "b is away"}
+	why := map[string]string{"node/a": "a is missing", "node/b": "b is missing", "pod/p/one": "a is missing", "pod/p/two": "b is missing"}
 	origin := small().Origin()
 	fetch := origin.Fetch
 	origin.Fetch = func(name string) (*capture.Raw, error) {
@@ -259,7 +259,7 @@ func TestTakeNotesOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"z", "a", "a is away", "b is away"}; !slices.Equal(taken.Notes, want) {
+	if want := []string{"z", "a", "a is missing", "b is missing"}; !slices.Equal(taken.Notes, want) {
 		t.Errorf("notes %q, want %q", taken.Notes, want)
 	}
 }

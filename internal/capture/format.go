@@ -139,13 +139,13 @@ func damaged(where string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrDamaged, where, err)
 }
 
-// HostName tells whether a host in a capture can have the name.
+// HostName reports whether a host in a capture can have the name.
 func HostName(name string) bool { return plainPath(name) }
 
-// fileName tells whether a file of a host, or a list, can have the name.
+// fileName reports whether a file of a host, or a list, can have the name.
 func fileName(name string) bool { return plainPath(name) && !strings.Contains(name, "/") }
 
-// plainPath tells whether a name is elements of printable characters between single slashes, none of them "." or "..".
+// plainPath reports whether a name is elements of printable characters between single slashes, none of them "." or "..".
 func plainPath(name string) bool {
 	if len(name) > 600 {
 		return false

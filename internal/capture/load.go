@@ -197,8 +197,8 @@ func loadAttached(l *Loader, text []byte) error {
 	return nil
 }
 
-// loadWires finds the host at the other end of each wire: by the name or the namespace that was noted. An end in a namespace that nobody
-// knows is no peer; neither is it missing, since a machine has wires that lead out of what was captured.
+// loadWires finds the host at the other end of each wire: by the name or the namespace that was noted. An end in an unknown
+// namespace is not a peer. It is not missing either: a machine has wires that lead out of the capture.
 func loadWires(l *Loader, text []byte) error {
 	var wires []Wire
 	if err := json.Unmarshal(text, &wires); err != nil {

@@ -198,7 +198,7 @@ func List(objects []json.RawMessage) []byte {
 	return slices.Concat([]byte("{\"items\":[\n"), bytes.Join(lines, []byte(",\n")), []byte("\n]}\n"))
 }
 
-// bytesHave tells whether a JSON object has a non-empty text at a path of two fields.
+// bytesHave reports whether a JSON object has a non-empty text at a path of two fields.
 func bytesHave(object []byte, outer, inner string) bool {
 	var fields map[string]json.RawMessage
 	var meta map[string]any

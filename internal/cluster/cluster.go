@@ -88,8 +88,8 @@ func (c *Cluster) prepare(ctx context.Context) error {
 }
 
 // makeCommon makes a namespace of the run's own, in which nobody else has rights and for which no other run waits, and what all pods have
-// in it. Who may not make one uses that which an administrator keeps. It is not broken off: what the API server makes after nobody waits
-// for it would stay.
+// in it. A user who may not create one uses the one that an administrator keeps. It is not broken off: what the API server makes after
+// nobody waits for it would stay.
 func (c *Cluster) makeCommon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()

@@ -90,13 +90,13 @@ func (a *requestRecorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(`{"items":[]}`))
 }
 
-// may tells whether a rule lets a request through.
+// may reports whether a rule lets a request through.
 func may(rule rbacv1.PolicyRule, r request) bool {
 	return slices.Contains(rule.Verbs, r.verb) && slices.Contains(rule.APIGroups, r.group) && slices.Contains(rule.Resources, r.resource) &&
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, r.name))
 }
 
-// allowed tells whether the roles of Rights, bound to somebody, let a request through.
+// allowed reports whether the roles of Rights, bound to somebody, let a request through.
 func allowed(roles []runtime.Object, r request) bool {
 	for _, object := range roles {
 		var rules []rbacv1.PolicyRule

@@ -14,8 +14,8 @@ import (
 	"packetwalk.dev/internal/base/imageref"
 )
 
-// Namespace is that which an administrator keeps (see [Rights]) for those who may make none: others have rights there. A run that may makes
-// one of its own, whose name begins so. What is made bears the labels.
+// Namespace is the one that an administrator keeps (see [Rights]) for those who may make none: others have rights there. A run that may
+// makes one of its own, whose name begins so. What is made bears the labels.
 const (
 	Namespace    = "packetwalk"
 	managedBy    = "app.kubernetes.io/managed-by"

@@ -125,7 +125,7 @@ func (c *Cluster) changed(ctx context.Context, o metav1.ListOptions, version str
 	return nil
 }
 
-// hindered tells whether a pod runs, or why it never will.
+// hindered reports whether a pod runs, or why it never will.
 func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 	switch p.Status.Phase {
 	case corev1.PodFailed, corev1.PodSucceeded:
@@ -186,7 +186,7 @@ type stream struct {
 	said strings.Builder // on the standard error, and by the API server
 }
 
-// maxSaid bounds what is kept of complaints, in octets.
+// maxSaid bounds what is kept of complaints, in bytes.
 const maxSaid = 2 << 10
 
 // goodbye is how long the command may take to end by itself, which it does when its standard input ends.

@@ -22,7 +22,7 @@ type Runner struct {
 	Dir    string   // where the commands run: what the page's commands name is there
 	Env    []string // theirs
 	View   View
-	// Endpoint tells whether a chain of iptables is called after an endpoint's address, and so otherwise in each lab; nil: none is.
+	// Endpoint reports whether a chain of iptables is called after an endpoint's address, and so otherwise in each lab; nil: none is.
 	Endpoint func(chain string) bool
 	// Next is asked before each command, which is on the screen by then. An error ends the tour; nil: nobody is asked.
 	Next func(context.Context) error

@@ -284,7 +284,7 @@ func TestE9(t *testing.T) {
 	}
 	whose := map[string]string{vnodeNode: controller.Status.PodIP, virtualNode: controller.Status.HostIP}
 	checkSources(t, w, &controller, kuardPods(t, w, vnodeNode, virtualNode), whose)
-	// By the Ingress it is the same, and kuard sees whom the client asked for.
+	// By the Ingress it is the same, and kuard sees the host that the client asked for.
 	seen := map[string]bool{}
 	world.Eventually(t, 20*time.Second, func() error {
 		out, err := asks(w, "client", "http://"+kuardHost)

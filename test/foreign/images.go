@@ -57,7 +57,7 @@ func loadImages(ctx context.Context, root string) error {
 	return nil
 }
 
-// built tells whether the programs are there.
+// built reports whether the programs are there.
 func built(root string) error {
 	_, err := os.Stat(filepath.Join(root, "bin", "foreign", "portmap"))
 	return err

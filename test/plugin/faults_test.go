@@ -274,7 +274,7 @@ func (p *plugin) stopServer(t *testing.T, bytes int) {
 	}
 }
 
-// written is how many octets a process has written.
+// written is how many bytes a process has written.
 func written(pid int) (octets int) {
 	io, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	_, after, _ := strings.Cut(string(io), "wchar: ")

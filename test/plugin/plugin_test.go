@@ -111,7 +111,7 @@ type plugin struct {
 	dir        string
 	kubeconfig string
 	nodes      []string
-	as         string   // whom the user is; "" for the administrator
+	as         string   // the user; "" for the administrator
 	before     []string // objects of the cluster
 }
 

@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// chartCluster is a cluster on whose nodes nothing is ours: no network for pods, and nobody's rules of services.
+// chartCluster is a cluster on whose nodes nothing is ours: no network for pods, and no rules of services.
 const chartCluster = `
 apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster

@@ -286,7 +286,7 @@ func (b *builtWorld) echo(c net.PacketConn) {
 	}
 }
 
-// isAnswer tells whether a program of this world has sent the payload.
+// isAnswer reports whether a program of this world has sent the payload.
 func (b *builtWorld) isAnswer(payload []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 type Campaign struct {
 	Seed, Worlds uint64
 	Parallel     int
-	// Each is told of every world, one at a time; nil for nobody.
+	// Each is told of every world, one at a time; may be nil.
 	Each func(seed uint64, w *World, r Result, err error)
 }
 

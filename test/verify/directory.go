@@ -14,7 +14,7 @@ import (
 // runsDirectory holds a directory for every run, and in it the mounts of its namespaces.
 const runsDirectory = "/run/packetwalk-verify"
 
-// Directory is where one run mounts its namespaces. A lock that the run holds tells whether it still lives.
+// Directory is where one run mounts its namespaces. A lock that the run holds reports whether it still lives.
 type Directory struct {
 	path string
 	lock *os.File

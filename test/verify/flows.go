@@ -39,7 +39,7 @@ const (
 	busy       = 2 * time.Second // where some are missing: a busy machine's ksoftirqd may not have come to them
 )
 
-// asking tells whether a neighbour is asked for anywhere in the world.
+// asking reports whether a neighbour is asked for anywhere in the world.
 func (b *builtWorld) asking() (bool, error) {
 	for _, ns := range b.spaces {
 		h, err := ns.Handle()

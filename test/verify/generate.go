@@ -332,7 +332,7 @@ func (g *generator) packet() {
 	g.Packets = append(g.Packets, line)
 }
 
-// frame adds a packet that comes to a site out of a wire: from an address of the world or nobody's, as no socket could send it.
+// frame adds a packet that comes to a site out of a wire: from an address of the world or an unknown one, as no socket could send it.
 func (g *generator) frame(six bool) bool {
 	s := pick(g, g.sites)
 	links := slices.DeleteFunc(slices.Clone(s.links), func(link string) bool { return g.guarded[s.Name+" "+link] })
@@ -359,7 +359,7 @@ func (g *generator) frame(six bool) bool {
 	}
 	line += " in " + pick(g, links)
 	switch {
-	case protocol == "tcp" && g.chance(0.3): // a segment of a connection that nobody knows
+	case protocol == "tcp" && g.chance(0.3): // a segment of an unknown connection
 		line += fmt.Sprintf(" flags %d", pick(g, []packet.TCPFlags{packet.SYN | packet.ACK, packet.RST, packet.RST | packet.ACK}))
 	case !six && g.chance(0.2):
 		line += " more 1"
@@ -400,7 +400,7 @@ func (g *generator) target(six bool) (protocol string, to netip.Addr, port int) 
 			return protocol, v.address, v.port
 		}
 	case n == 19:
-		return protocol, addressIn(1+g.IntN(g.nets), 77, six), port // nobody's
+		return protocol, addressIn(1+g.IntN(g.nets), 77, six), port // unused
 	case n == 18:
 		return protocol, addressIn(99, 1, six), port // no subnet's
 	}

@@ -109,7 +109,7 @@ func (t *tables) add(table, format string, args ...any) {
 // local is a network that a cluster would call its own.
 func (t *tables) local() netip.Prefix { return prefixOf(1+t.IntN(t.nets), t.six) }
 
-// kubeProxy makes rules of kube-proxy's shape for the world's services. The chains' names are nobody's, since they mean nothing to a walk.
+// kubeProxy makes rules of kube-proxy's shape for the world's services. The chains' names are made up, since they mean nothing to a walk.
 func (t *tables) kubeProxy() {
 	for _, c := range []string{"SERVICES", "MARKED", "MARK-MASQ", "NODE-PORTS"} {
 		t.chain("nat", c)

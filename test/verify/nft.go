@@ -243,7 +243,7 @@ func (n *nftRules) rule(chain string, b baseChain, users int) {
 	n.add("rule", "%s %s", chain, strings.Join(parts, " "))
 }
 
-// clash tells whether two parts of a rule are about different transport protocols.
+// clash reports whether two parts of a rule are about different transport protocols.
 func clash(a, b string) bool {
 	of := func(text string) string {
 		for _, w := range strings.Fields(text) {

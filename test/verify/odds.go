@@ -211,7 +211,7 @@ func (o *Odds) test(ctx context.Context, b *builtWorld) (p float64, text string,
 	return p, text + strings.Join(lines, "\n  "), nil
 }
 
-// ofExperiment tells whether a connection is one of the experiment's.
+// ofExperiment reports whether a connection is one of the experiment's.
 func (o *Odds) ofExperiment(f *netns.Flow) bool {
 	return slices.ContainsFunc(o.originals, func(t packet.Tuple) bool {
 		to := netip.AddrPortFrom(t.Destination, t.DestinationPort.Number)
@@ -219,7 +219,7 @@ func (o *Odds) ofExperiment(f *netns.Flow) bool {
 	})
 }
 
-// has tells whether a connection is one of those that went this way.
+// has reports whether a connection is one of those that went this way.
 func (m *connectionResult) has(real *connectionResult) bool {
 	low, high := m.port.Span()
 	return m.source == real.source && m.destination == real.destination && m.mark == real.mark &&

@@ -302,7 +302,7 @@ type conclusion struct {
 type outcome struct {
 	end     string
 	unshown map[string]bool // what it met that is not shown whole
-	asked   map[string]bool // what nobody knows
+	asked   map[string]bool // what is unknown
 }
 
 func conclude(book *attribution.Book, text string, p packet.Packet) (conclusion, error) {
@@ -445,7 +445,7 @@ func TestPastedFindsFaults(t *testing.T) {
 			}
 			return c, err
 		},
-		"what is not known is taken to be so": func(text string, p packet.Packet) (conclusion, error) {
+		"what is unknown is assumed so": func(text string, p packet.Packet) (conclusion, error) {
 			c, err := conclude(book, text, p)
 			for i := range c.outcomes {
 				c.outcomes[i].asked = nil

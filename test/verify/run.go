@@ -66,7 +66,7 @@ func (f *Failure) Report() string {
 	return fmt.Sprintf("packet %d, %s: %s: %s\n%s", f.Packet, f.Line, f.Kind, f.Text, f.Walk)
 }
 
-// alike tells whether two failures are of one kind, at the same host.
+// alike reports whether two failures are of one kind, at the same host.
 func (f *Failure) alike(g *Failure) bool { return f.Kind == g.Kind && f.Host == g.Host }
 
 // Run makes the world below dir, and sends its packets one after the other. A packet is one step in the life of the world: each is
@@ -222,7 +222,7 @@ func differs(report *proof.Report) *Failure {
 	return nil
 }
 
-// open tells whether a rule that the model does not understand is on one of the ways.
+// open reports whether a rule that the model does not understand is on one of the ways.
 func open(predicted *walk.Result) bool {
 	return slices.ContainsFunc(predicted.Outcomes, func(o walk.Outcome) bool {
 		asks := func(c walk.Decision) bool { return c.Kind == netfilter.Unknown && beyond(c.Rule) }
@@ -263,7 +263,7 @@ func unknown(predicted *walk.Result, taken *walk.Outcome) string {
 	return ""
 }
 
-// byChance tells whether a packet has a port that the kernel chooses by chance when it comes to a step.
+// byChance reports whether a packet has a port that the kernel chooses by chance when it comes to a step.
 func byChance(o *walk.Outcome, step int) bool {
 	t := &slices.Concat(o.There, o.Back)[max(step-1, 0)].Packet
 	return !t.SourcePort.Known() || !t.DestinationPort.Known()

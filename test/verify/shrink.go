@@ -36,7 +36,7 @@ type shrinker struct {
 	failure Failure
 }
 
-// fails tells whether a smaller world still fails in the same way, and keeps it then.
+// fails reports whether a smaller world still fails in the same way, and keeps it then.
 func (s *shrinker) fails(w *World) bool {
 	if s.ctx.Err() != nil || len(w.Packets) == 0 {
 		return false

@@ -45,7 +45,7 @@ func (s *security) rules(t *testing.T) string {
 		"--query", "[].[name,priority,sourceAddressPrefix,destinationAddressPrefix]", "-o", "tsv")
 }
 
-// curl asks for the page and tells whether there was an answer.
+// curl asks for the page and reports whether there was an answer.
 func (s *security) curl(host, address string) error {
 	_, err := s.Try(20*time.Second, "ssh", "--name", s.Name, host, "--", "curl", "-sS", "-o", "/dev/null", "--max-time", "2",
 		"http://"+address)

@@ -18,7 +18,7 @@ type lockedPackage struct {
 	image         string // GOARCH of the image that it is for
 	name, version string
 	arch          string // the package's own, all for any
-	size          int64  // octets
+	size          int64  // bytes
 	sha256        string // in hexadecimal
 	path          string // below the mirror
 }
@@ -27,7 +27,7 @@ const lockHead = `# Debian's packages that the image is made of: make image LOCK
 # image package version architecture bytes sha256 path-on-the-mirror
 `
 
-// maxPackage is more than any package of the image has, in octets.
+// maxPackage is more than any package of the image has, in bytes.
 const maxPackage = 64 << 20
 
 func readLock(file string) ([]lockedPackage, error) {

@@ -41,7 +41,7 @@ func podStatus(base corev1.PodStatus, pod *corev1.Pod, g *aci.ContainerGroup, ho
 	return s
 }
 
-// gatesOpen tells whether all of the pod's readiness gates are true.
+// gatesOpen reports whether all of the pod's readiness gates are true.
 func gatesOpen(pod *corev1.Pod, s corev1.PodStatus) bool {
 	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
 		return !slices.ContainsFunc(s.Conditions,

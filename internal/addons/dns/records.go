@@ -191,10 +191,10 @@ func address(rr dns.RR) (a netip.Addr, err error) {
 // plain is a name in lower case and without the last dot.
 func plain(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// InZone tells whether a name, in lower case and without the last dot, is a zone's.
+// InZone reports whether a name, in lower case and without the last dot, is a zone's.
 func InZone(name, zone string) bool { return name == zone || strings.HasSuffix(name, "."+zone) }
 
-// isHostName tells whether a name is one that DNS can have, made of what host names are made of, and perhaps a wildcard: nothing that a
+// isHostName reports whether a name is one that DNS can have, made of what host names are made of, and perhaps a wildcard: nothing that a
 // file or a log takes for something else.
 func isHostName(name string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-_."

@@ -19,7 +19,7 @@ const (
 	maxConnections = 128              // over TCP, at once; more wait in the kernel's queue
 	maxRequests    = 256              // that are being answered; what comes beyond it over UDP is left out, as if it was lost
 	messageTime    = 10 * time.Second // for a message over TCP, in either direction, and between two
-	maxUDP         = 1232             // octets of a reply over UDP to who takes that many
+	maxUDP         = 1232             // bytes of a reply over UDP to who takes that many
 	perMessage     = 500              // records in a message of a transfer: far from the 64 KiB that it can have
 )
 

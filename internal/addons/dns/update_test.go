@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// rr makes a record of the update section (RFC 2136, 2.5) from its octets.
+// rr makes a record of the update section (RFC 2136, 2.5) from its bytes.
 func rr(t *testing.T, name string, class, kind uint16, data ...byte) dns.RR {
 	t.Helper()
 	wire := make([]byte, 300)

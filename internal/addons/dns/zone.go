@@ -15,7 +15,7 @@ import (
 	"packetwalk.dev/internal/base/limitio"
 )
 
-// maxZoneFile is how many octets of a zone's file are read: maxRecords of the longest lines.
+// maxZoneFile is how many bytes of a zone's file are read: maxRecords of the longest lines.
 const maxZoneFile = maxRecords * (255 + 40)
 
 // A Zone has its records in a file, one "NAME ADDRESS" a line. A name server changes the file as updates come, by a new one in its place;
@@ -88,12 +88,12 @@ func NewKey(name, secret string) (*Key, error) {
 	secret = strings.TrimSpace(secret)
 	octets, err := base64.StdEncoding.DecodeString(secret)
 	if err != nil || len(octets) < minSecret || name == "" {
-		return nil, fmt.Errorf("key %q needs a name and a secret of %d octets or more, in base64", name, minSecret)
+		return nil, fmt.Errorf("key %q needs a name and a secret of %d bytes or more, in base64", name, minSecret)
 	}
 	return &Key{name, secret}, nil
 }
 
-// minSecret is how many octets a secret has at least (RFC 8945, 8: as many as the hash's output).
+// minSecret is how many bytes a secret has at least (RFC 8945, 8: as many as the hash's output).
 const minSecret = 32
 
 // secrets are the key as the library takes it.

@@ -27,7 +27,7 @@ type accessLog struct {
 
 func newAccessLog(w io.Writer) *accessLog { return &accessLog{w: w} }
 
-// maxLines is how many octets wait at most to be written: nobody may be reading.
+// maxLines is how many bytes wait at most to be written: nobody may be reading.
 const maxLines = 4 << 20
 
 func (l *accessLog) add(line string) {

@@ -38,7 +38,7 @@ func TestAccessLogThatNobodyReads(t *testing.T) {
 		waiting := len(l.lines)
 		l.mu.Unlock()
 		if waiting > maxLines {
-			t.Errorf("%d octets wait", waiting)
+			t.Errorf("%d bytes wait", waiting)
 		}
 		began := time.Now()
 		l.wait(lastLines)
@@ -51,7 +51,7 @@ func TestAccessLogThatNobodyReads(t *testing.T) {
 		l.wait(lastLines)
 		want := "first\n" + strings.Repeat(line, maxLines/len(line)) + fmt.Sprintf("%d requests are not in this log: it was not read in time\nlast\n", 100)
 		if got := w.text.String(); got != want {
-			t.Errorf("%d octets, ending with %q; want %d", len(got), got[max(0, len(got)-100):], len(want))
+			t.Errorf("%d bytes, ending with %q; want %d", len(got), got[max(0, len(got)-100):], len(want))
 		}
 	})
 }

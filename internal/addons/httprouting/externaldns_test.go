@@ -113,7 +113,7 @@ func TestSync(t *testing.T) {
 	if !slices.Equal(said, wantSaid) {
 		t.Errorf("said %q", said)
 	}
-	long := strings.Repeat("x", 64) + "." + testZone // a label has at most 63 octets
+	long := strings.Repeat("x", 64) + "." + testZone // a label has at most 63 bytes
 	if err := o.sync(t.Context(), dns.Records{long: {a}}); err == nil || !strings.Contains(err.Error(), long) {
 		t.Errorf("a name that DNS cannot have: %v", err)
 	}

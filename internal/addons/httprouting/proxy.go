@@ -27,7 +27,7 @@ const (
 	connectTimeout = 5 * time.Second  // proxy-connect-timeout
 	readTimeout    = 60 * time.Second // proxy-read-timeout, of the response's head
 	maxTries       = 3                // proxy-next-upstream-tries
-	maxBody        = 1 << 20          // proxy-body-size, octets of a request
+	maxBody        = 1 << 20          // proxy-body-size, bytes of a request
 	keptIdle       = 320              // upstream-keepalive-connections
 )
 

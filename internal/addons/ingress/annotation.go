@@ -34,7 +34,7 @@ func (b *builder) annotations(i *networkingv1.Ingress) {
 	}
 }
 
-// redirects tells whether clients of a host's route are sent from HTTP to HTTPS.
+// redirects reports whether clients of a host's route are sent from HTTP to HTTPS.
 func (b *builder) redirects(i *networkingv1.Ingress, host string) bool {
 	if force, err := strconv.ParseBool(i.Annotations[annotationForce]); err == nil && force {
 		return true

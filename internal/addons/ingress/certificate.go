@@ -42,7 +42,7 @@ func (b *builder) certificates(i *networkingv1.Ingress) {
 
 func tlsField(n int) string { return fmt.Sprintf("spec.tls[%d]", n) }
 
-// covers tells whether a TLS entry's host, perhaps a wildcard, is a rule's.
+// covers reports whether a TLS entry's host, perhaps a wildcard, is a rule's.
 func covers(entry, rule string) bool {
 	_, parent, _ := strings.Cut(rule, ".")
 	return strings.EqualFold(entry, rule) || strings.EqualFold(entry, "*."+parent)

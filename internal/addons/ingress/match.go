@@ -82,7 +82,7 @@ func clean(p string) string {
 	return c
 }
 
-// takes tells whether a route is for a path (k8s.io/api/networking/v1, PathType). ImplementationSpecific is a prefix by characters, as
+// takes reports whether a route is for a path (k8s.io/api/networking/v1, PathType). ImplementationSpecific is a prefix by characters, as
 // nginx's locations are.
 func (r *Route) takes(p string) bool {
 	switch r.Type {

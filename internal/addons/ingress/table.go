@@ -146,7 +146,7 @@ func older(a, b *networkingv1.Ingress) int {
 // annotationClass chose the controller before spec.ingressClassName, and where it is there it still does.
 const annotationClass = "kubernetes.io/ingress.class"
 
-// ours tells whether an Ingress is for this controller: by the annotation, else by an IngressClass of this controller.
+// ours reports whether an Ingress is for this controller: by the annotation, else by an IngressClass of this controller.
 func (c Config) ours(i *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool {
 	if class, ok := i.Annotations[annotationClass]; ok {
 		return class == c.Class

@@ -41,7 +41,7 @@ func (p *page) assumed(r *walk.Result) {
 	}
 }
 
-// oneHost tells whether the walk never left its first machine: then it goes without saying which one is meant.
+// oneHost reports whether the walk never left its first machine: then it goes without saying which one is meant.
 func oneHost(r *walk.Result) bool {
 	for s := range r.Steps() {
 		if s.Host != r.Request.Host {

@@ -73,7 +73,7 @@ func TestKeptByPools(t *testing.T) {
 		{"no source of Calico's", []snapshot.Pool{theirs}, "172.17.0.4", "Calico: no pool with natOutgoing holds the source"},
 		{"sets that are not the pools'", []snapshot.Pool{ours}, "8.8.8.8",
 			"Calico pool ours has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do"},
-		{"pools that nobody knows", nil, "172.17.0.4", "Calico: from no pool with natOutgoing, or to one of the pools"},
+		{"unknown pools", nil, "172.17.0.4", "Calico: from no pool with natOutgoing, or to one of the pools"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := packet.Packet{}

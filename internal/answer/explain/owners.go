@@ -154,7 +154,7 @@ func (o *Owners) nodePort(proto packet.Protocol, port uint16) (*snapshot.Service
 	return nil, false
 }
 
-// name is the owner in words, "" for nobody.
+// name is the owner in words, "" for none.
 func (o *Owners) name(a netip.Addr, proto packet.Protocol, port packet.Port) string {
 	if owner, ok := o.Address(a, proto, port.Number); ok {
 		return owner.String()

@@ -95,7 +95,7 @@ func TestNetworkPolicies(t *testing.T) {
 			"pod/default/web: whether " + denyIn + "is enforced is not known: node n has the netkit link veth1, whose programs are not read"},
 		"rules missing": {everything, web, in, "", func(n, _ *snapshot.Host) { n.Missing[snapshot.Rules] = "no right" },
 			"pod/default/web: whether " + denyIn + "is enforced is not known: the iptables rules of node n are not known"},
-		"an engine that nobody knows": {everything, web, in, "*filter\n:FORWARD ACCEPT [0:0]\n:THEIRS-FW - [0:0]\n-A FORWARD -j THEIRS-FW\n-A THEIRS-FW -j RETURN\nCOMMIT\n", nil,
+		"an unknown engine": {everything, web, in, "*filter\n:FORWARD ACCEPT [0:0]\n:THEIRS-FW - [0:0]\n-A FORWARD -j THEIRS-FW\n-A THEIRS-FW -j RETURN\nCOMMIT\n", nil,
 			"pod/default/web: whether " + denyIn + "is enforced is not known: no known program writes the rules of chain filter THEIRS-FW of node n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -50,7 +50,7 @@ func family(c *netfilter.Chain) attribution.Family {
 	return attribution.IP
 }
 
-// role is what there is to know of a chain; none of no chain, or of one that nobody knows.
+// role is what there is to know of a chain; none for an unknown chain, or none.
 func (s *signatures) role(c *netfilter.Chain) attribution.Role {
 	if c == nil || c.Table == nil {
 		return attribution.NoRole
@@ -61,7 +61,7 @@ func (s *signatures) role(c *netfilter.Chain) attribution.Role {
 	return attribution.NoRole
 }
 
-// pattern is the writer's name for all chains like this one, its own name where nobody knows it.
+// pattern is the writer's name for all chains like this one, its own name where there is none.
 func (s *signatures) pattern(c *netfilter.Chain) string {
 	if of := s.Chain(family(c), c.Table.Name, c.Name); of != nil {
 		return of.Name
@@ -281,7 +281,7 @@ func (t *reasoner) end(a netip.Addr, p *packet.Packet) string {
 	return a.String()
 }
 
-// why is the reason in words; "" where nobody knows.
+// why is the reason in words; "" where it is unknown.
 func (t *reasoner) why(v *netfilter.Visit, p *packet.Packet) string { return t.reason(v, p).For }
 
 // endAddress is the address of an end as packet prints it.

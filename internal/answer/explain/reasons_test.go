@@ -190,7 +190,7 @@ func TestOwners(t *testing.T) {
 	}
 	var nobody *Owners
 	if got := nobody.name(netip.MustParseAddr("10.0.0.1"), packet.TCP, packet.Exactly(80)); got != "" {
-		t.Errorf("nobody knows %q", got)
+		t.Errorf("no reason for %q", got)
 	}
 }
 

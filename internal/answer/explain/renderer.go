@@ -123,7 +123,7 @@ func (t *renderer) leavesBy(p *packet.Packet) string {
 	return linkAndPort(p.Out, p.BridgeOut)
 }
 
-// balances tells whether a jump to a chain is a decision worth telling: of load balancing, or about the way.
+// balances reports whether a jump to a chain is a decision worth telling: of load balancing, or about the way.
 func (s *signatures) balances(c *netfilter.Chain) bool {
 	switch s.role(c) {
 	case attribution.Balances, attribution.BalancesLocal, attribution.Endpoint, attribution.Outbound:

@@ -65,7 +65,7 @@ func targetOf(v *netfilter.Visit) string {
 	return doesOrPolicy(v)
 }
 
-// natChain tells whether a chain translates: it stands in a table "nat", or it is a base chain of type nat.
+// natChain reports whether a chain translates: it stands in a table "nat", or it is a base chain of type nat.
 func natChain(c *netfilter.Chain) bool {
 	return c.Table != nil && c.Table.Name == "nat" || c.Base != nil && c.Base.Type == "nat"
 }

@@ -187,7 +187,7 @@ func (s *explanation) delivered() summary {
 	return a
 }
 
-// known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
+// known reports whether an address is one: a masquerade by a machine whose addresses are not known gives none.
 func known(a netip.Addr) bool { return !packet.IsUnknown(a) && !a.IsUnspecified() }
 
 // exempting names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did

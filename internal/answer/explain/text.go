@@ -105,8 +105,8 @@ func Text(w io.Writer, r *walk.Result, o Options) error {
 	})
 }
 
-// write writes a walk: who sends what to whom, the lines that all outcomes have in common, what several differ in, and at the end what was
-// assumed and what the destination sees.
+// write writes a walk: the sender, the packet and its destination, the lines that all outcomes have in common, what several differ in, and
+// at the end what was assumed and what the destination sees.
 func write(
 	w io.Writer, r *walk.Result, o Options, lines func(*explanation) []hostLine, differ func(p *page, all []*explanation, shared int),
 ) error {
@@ -129,7 +129,7 @@ func write(
 	return p.Flush()
 }
 
-// head says who sends what to whom.
+// head writes the packet with its sender and destination.
 func (p *page) head(s *explanation) {
 	start := s.start()
 	fmt.Fprintln(p, p.paint(bold, fmt.Sprintf("%s %s → %s", start.Protocol, start.SourceEnd(), start.DestinationEnd())))

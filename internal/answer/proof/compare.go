@@ -33,7 +33,7 @@ func senderOf(request *walk.Request) string {
 	return request.Host
 }
 
-// better tells whether the kernel took this outcome rather than the other: where neither agrees to the end, the one that parts later.
+// better reports whether the kernel took this outcome rather than the other: where neither agrees to the end, the one that parts later.
 func (r Report) better(other Report) bool {
 	switch {
 	case r.First == nil || other.First == nil:
@@ -177,7 +177,7 @@ func (c *comparison) answers(host string) func(packet.Tuple) bool {
 	return expects(placedAt(withCopies(c.outcome.Back), host))
 }
 
-// expects tells whether one of the steps has the tuple. What carries other packets is told by these.
+// expects reports whether one of the steps has the tuple. What carries other packets is told by these.
 func expects(steps []indexedStep) func(packet.Tuple) bool {
 	return func(t packet.Tuple) bool {
 		return slices.ContainsFunc(steps, func(s indexedStep) bool { return s.Packet.Tunnel == nil && sameTuple(&s.Packet.Tuple, &t) })
@@ -277,7 +277,7 @@ func packetDiffers(s indexedStep, p *packet.Packet) string {
 
 func differ(want, got packet.MAC) bool { return !want.IsZero() && !got.IsZero() && want != got }
 
-// sameTuple tells whether a real packet's tuple is one that was predicted.
+// sameTuple reports whether a real packet's tuple is one that was predicted.
 func sameTuple(want, got *packet.Tuple) bool {
 	if want.Protocol != got.Protocol || !sameAddress(want.Source, got.Source) || want.Destination != got.Destination {
 		return false
@@ -288,7 +288,7 @@ func sameTuple(want, got *packet.Tuple) bool {
 	return samePort(want.SourcePort, got.SourcePort) && samePort(want.DestinationPort, got.DestinationPort)
 }
 
-// sameAddress takes an address that nobody chose for the unspecified one, which the kernel sends then.
+// sameAddress treats an address that was not chosen as the unspecified one, which the kernel sends then.
 func sameAddress(want, got netip.Addr) bool {
 	return want == got || !want.IsValid() && got.IsUnspecified()
 }

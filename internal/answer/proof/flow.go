@@ -26,7 +26,7 @@ func (c *comparison) sourceAt(host string) string {
 	return source
 }
 
-// answered tells whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
+// answered reports whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
 // difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known. Of an answer that the
 // program cannot send, for want of a route, there is nothing to be seen.
 func (c *comparison) answered(outcome *walk.Outcome) bool {
@@ -74,7 +74,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	if ended(outcome) {
 		return
 	}
-	type kept struct {
+	type keptFlow struct {
 		flow     *packet.Flow
 		position int
 	}
@@ -83,7 +83,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		host    string
 		carrier bool
 	}
-	last := map[place]kept{}
+	last := map[place]keptFlow{}
 	var order []place
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
 		if s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
@@ -96,7 +96,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		if _, ok := last[at]; !ok {
 			order = append(order, at)
 		}
-		last[at] = kept{s.Flow(), i}
+		last[at] = keptFlow{s.Flow(), i}
 	}
 	for _, at := range order {
 		host, k := at.host, last[at]
@@ -115,7 +115,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	}
 }
 
-// endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the
+// endedLater reports whether the one thing that differs is a connection that is not there any more because its next packet, the
 // acknowledgement, ended it, or may have by chance, and why that is.
 func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, always bool, err error) {
 	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
@@ -130,7 +130,7 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 	return "", false, err
 }
 
-// followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,
+// followed reports whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,
 // which passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour
 // for, which comes when it gives up asking; an answer or an error that was not walked; a redirect, where a packet left by the interface
 // that it came in by (ip_forward: ip_rt_send_redirect).

@@ -162,7 +162,7 @@ func predict(ctx context.Context, subject Subject, request *walk.Request) (probe
 	}
 }
 
-// remembered tells whether one of the hosts that the packet comes to has a connection already to which it belongs.
+// remembered reports whether one of the hosts that the packet comes to has a connection already to which it belongs.
 func remembered(result *walk.Result) bool {
 	for i := range result.Outcomes {
 		met := map[string]bool{}
@@ -254,7 +254,7 @@ func payloadFor(p *packet.Packet) []byte {
 	return append(random[:2], 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1)
 }
 
-// complete gives a request's packet what it will have when it is sent with a payload of so many octets.
+// complete gives a request's packet what it will have when it is sent with a payload of so many bytes.
 func complete(p *packet.Packet, payload int, forwarded bool) {
 	const queryHeader = 8 // of UDP, and of an ICMP echo
 	header := 20

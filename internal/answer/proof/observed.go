@@ -153,11 +153,11 @@ func complement(b []byte) []byte {
 	return c
 }
 
-// prefixed tells whether one begins as the other goes on to its end.
+// prefixed reports whether one begins as the other goes on to its end.
 func prefixed(a, b []byte) bool { return bytes.HasPrefix(a, b) || bytes.HasPrefix(b, a) }
 
-// quotes tells whose packet an ICMP error is about: by what it quotes behind the addresses. Of less, which is all that a trace shows, it is
-// taken to be the request unless its header is another packet's.
+// quotes identifies the packet that an ICMP error is about, by what it quotes behind the addresses. A trace shows less.
+// Then the packet is assumed to be the request, unless its header is another packet's.
 func (id *identity) quotes(transport []byte) direction {
 	const header, least = 8, 8 // of the error, and of the quoted transport header (RFC 792)
 	if len(transport) < header+20+least {
@@ -186,7 +186,7 @@ func (id *identity) quotes(transport []byte) direction {
 	return foreign
 }
 
-// begins tells whether an IP header of which only the beginning is there may be the request's.
+// begins reports whether an IP header of which only the beginning is there may be the request's.
 func (id *identity) begins(quoted []byte) direction {
 	if id.length != 0 && len(quoted) >= 6 && id.length != lengthOf(quoted) {
 		return foreign
@@ -213,7 +213,7 @@ func protocolOf(header []byte) packet.Protocol {
 	return packet.Protocol(header[9])
 }
 
-// answers tells whether a segment answers the probe: it acknowledges the SYN, or is the reset for what acknowledged nothing that was there
+// answers reports whether a segment answers the probe: it acknowledges the SYN, or is the reset for what acknowledged nothing that was there
 // (RFC 9293 section 3.10.7.1).
 func (id *identity) answers(seq, ack uint32) bool {
 	if id.flags&packet.ACK != 0 {
@@ -249,7 +249,7 @@ func (id *identity) ofTCP(p *packet.Packet, transport []byte) direction {
 // headerOfQuery is the length of a UDP header and of that of an ICMP echo.
 const headerOfQuery = 8
 
-// carries tells whether a transport header, of which the trace gives no more than 20 bytes, is followed by the probe's payload.
+// carries reports whether a transport header, of which the trace gives no more than 20 bytes, is followed by the probe's payload.
 func (id *identity) carries(transport []byte) bool {
 	if len(transport) <= headerOfQuery {
 		return len(id.payload) == 0

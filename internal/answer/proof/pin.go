@@ -87,7 +87,7 @@ func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) 
 // nobody expects no packet.
 func nobody(packet.Tuple) bool { return false }
 
-// byChance tells whether a port that the kernel chooses by chance is on one of the ways.
+// byChance reports whether a port that the kernel chooses by chance is on one of the ways.
 func byChance(result *walk.Result) bool {
 	for s := range result.Steps() {
 		if f := s.Flow(); spanned(&s.Packet.Tuple) || f != nil && (spanned(&f.Original) || spanned(&f.Reply)) {

@@ -52,7 +52,7 @@ type WatchRequest struct {
 
 // Watcher sees what happens in a namespace.
 type Watcher interface {
-	// Pending tells whether something was seen that is not read yet: a busy machine does not get to it at once.
+	// Pending reports whether something was seen that is not read yet: a busy machine does not get to it at once.
 	Pending() bool
 	// Now is what has been seen since the watching began, with the connections that there are now.
 	Now(ctx context.Context) (Host, error)

@@ -63,7 +63,7 @@ type Difference struct {
 	rule      *RuleRef            // the rule that decided what is different; nil where none did
 }
 
-// Complete tells whether every step was compared and agrees.
+// Complete reports whether every step was compared and agrees.
 func (r Report) Complete() bool {
 	return r.NotSent == "" && r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered && !r.Undecided
 }

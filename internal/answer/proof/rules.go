@@ -93,7 +93,7 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 	}
 }
 
-// shown tells whether the trace is to hold a step's visit. It begins behind the hook ingress; a reset that br_netfilter's host sends has
+// shown reports whether the trace is to hold a step's visit. It begins behind the hook ingress; a reset that br_netfilter's host sends has
 // its interface from the beginning, and passes none of the hooks where tracing begins.
 func (m *matcher) shown(s indexedStep) bool {
 	v := s.Visit
@@ -137,7 +137,7 @@ func (m *matcher) agree(s indexedStep) bool {
 	return true
 }
 
-// ofCopy passes over what happens to the other copies of a flooded packet, which is in the trace, too, and tells whether the step is
+// ofCopy passes over what happens to the other copies of a flooded packet, which is in the trace, too, and reports whether the step is
 // theirs: the copies are of one connection, and nat chains are asked for the first of them, whichever that is and whatever its mark.
 func (m *matcher) ofCopy(s indexedStep) bool {
 	if i := slices.IndexFunc(m.events, func(e observedRule) bool { return meets(m.host, s, &e) }); i > 0 {
@@ -171,19 +171,19 @@ func (m *matcher) difference(s indexedStep) *Difference {
 	return d
 }
 
-// isOf tells whether a step and an event are of the same rule with the same verdict and packet, whatever its mark.
+// isOf reports whether a step and an event are of the same rule with the same verdict and packet, whatever its mark.
 func isOf(h *Host, s indexedStep, e *observedRule) bool {
 	agree, how := sameEvent(h, s, e)
 	return (agree || how != "") && packetAtChain(s, e) == ""
 }
 
-// meets tells whether an event is that of a step.
+// meets reports whether an event is that of a step.
 func meets(h *Host, s indexedStep, e *observedRule) bool {
 	agree, _ := sameEvent(h, s, e)
 	return agree && packetAtChain(s, e) == ""
 }
 
-// traced tells whether the kernel reports a visit. Ends of chains that were jumped to are left out on both sides.
+// traced reports whether the kernel reports a visit. Ends of chains that were jumped to are left out on both sides.
 func traced(v *netfilter.Visit) bool {
 	return v != nil && v.Chain.Table.Dialect != netfilter.IPTablesLegacy && !witness.IsTraceTable(v.Chain.Table.Name) &&
 		v.Verdict.Kind != netfilter.Break && (v.Rule != nil || v.Chain.Base != nil)
@@ -205,7 +205,7 @@ var verdicts = map[netfilter.VerdictKind][]string{
 	netfilter.Return: {"return"}, netfilter.Jump: {"jump"}, netfilter.Goto: {"goto"}, netfilter.Stolen: {"stolen", "queue", "drop"},
 }
 
-// sameEvent tells whether a step and an event agree, and where the rules are the same what else is different: " (…)".
+// sameEvent reports whether a step and an event agree, and where the rules are the same what else is different: " (…)".
 func sameEvent(h *Host, s indexedStep, e *observedRule) (agree bool, how string) {
 	v := s.Visit
 	if id := chainID(v.Chain); id.Family != e.Family || id.Table != e.Table || id.Chain != e.Chain {

@@ -31,14 +31,14 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 	c.fact(nil)
 }
 
-// arrives tells whether a packet is predicted where it was captured.
+// arrives reports whether a packet is predicted where it was captured.
 func arrives(steps []walk.Step, host string, p *witness.CapturedPacket) bool {
 	return slices.ContainsFunc(steps, func(s walk.Step) bool {
 		return s.Stage == walk.Received && s.Host == host && s.Packet.In == p.Link && sameTuple(&s.Packet.Tuple, &p.Packet.Tuple)
 	})
 }
 
-// ofProbe tells whether a packet is the probe's, an answer to it, or an error about one of these that the prediction does not tell of.
+// ofProbe reports whether a packet is the probe's, an answer to it, or an error about one of these that the prediction does not tell of.
 func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) bool {
 	if p.Packet.About == nil {
 		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, nobody) != foreign
@@ -55,8 +55,8 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) b
 	return !isRedirect(&p.Packet) && !tells(end, &p.Packet) && !c.endedCopies[quoted]
 }
 
-// tells whether an error is what the end of a packet's way makes: the walk does not follow errors about answers, and those about a next hop
-// that nobody answers for.
+// tells reports whether an error is what the end of a packet's way makes: the walk does not follow errors about answers, and those about a
+// next hop that nobody answers for.
 func tells(end *walk.End, p *packet.Packet) bool {
 	if end == nil {
 		return false

@@ -53,7 +53,7 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 	return id.toCarry[i].direction, true
 }
 
-// begins tells whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its
+// begins reports whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its
 // network and the beginning of the frame that it carries.
 func (c *expectedCarrier) begins(p *packet.Packet, transport []byte) bool {
 	const udp, vxlan, cut = 8, 8, 4
@@ -64,7 +64,7 @@ func (c *expectedCarrier) begins(p *packet.Packet, transport []byte) bool {
 	return binary.BigEndian.Uint32(transport[udp+4:])>>8 == c.Tunnel.VNI && [cut]byte(transport[udp+vxlan:]) == [cut]byte(station[:])
 }
 
-// quotesCarrier tells whether an ICMP error is about a packet of VXLAN that carried one of the probe's: by the length of what it quotes,
+// quotesCarrier reports whether an ICMP error is about a packet of VXLAN that carried one of the probe's: by the length of what it quotes,
 // since a trace shows no more of that than the beginning of an IP header.
 func (id *identity) quotesCarrier(transport []byte) bool {
 	const header, least = 8, 12
@@ -119,7 +119,7 @@ func (id *identity) expectCarriers(outcome *walk.Outcome) {
 	}
 }
 
-// tunnelled tells whether a packet goes through a tunnel in one of the outcomes.
+// tunnelled reports whether a packet goes through a tunnel in one of the outcomes.
 func tunnelled(result *walk.Result) bool {
 	for s := range result.Steps() {
 		if s.Packet.Tunnel != nil {

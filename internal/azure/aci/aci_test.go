@@ -317,7 +317,7 @@ func TestSessionNotRead(t *testing.T) {
 
 // TestSessionMessageTooLong: neither side takes a longer message than the other may send; the server not before it knows the password.
 func TestSessionMessageTooLong(t *testing.T) {
-	long := make([]byte, 2*maxMessage) // the buffers between hold some octets
+	long := make([]byte, 2*maxMessage) // the buffers between hold some bytes
 	synctest.Test(t, func(t *testing.T) {
 		conn := over(t, nil)
 		defer conn.Close()

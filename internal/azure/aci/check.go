@@ -54,7 +54,7 @@ func (g *ContainerGroup) Check() error {
 // maxPath is the most bytes that a path has here (limits.h, PATH_MAX, with room for what stands before it).
 const maxPath = 1024
 
-// fileName tells whether a name is one of a file in a volume, perhaps in directories; those that begin with .. are who writes the files'.
+// fileName reports whether a name is one of a file in a volume, perhaps in directories; those that begin with .. are who writes the files'.
 func fileName(name string) bool {
 	return filepath.IsLocal(name) && path.Clean(name) == name && name != "." && !strings.HasPrefix(name, "..") && plain(name)
 }
@@ -64,7 +64,7 @@ func mountPath(name string) bool {
 	return path.IsAbs(name) && clean != "/" && clean != "/proc" && !strings.HasPrefix(clean, "/proc/") && plain(name)
 }
 
-// plain tells whether a path has no control characters and is as long as paths may be.
+// plain reports whether a path has no control characters and is as long as paths may be.
 func plain(name string) bool {
 	for element := range strings.SplitSeq(name, "/") {
 		if len(element) > 255 { // limits.h, NAME_MAX

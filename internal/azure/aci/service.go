@@ -66,10 +66,10 @@ func Conflict(code, format string, a ...any) *Error {
 	return &Error{http.StatusConflict, code, fmt.Sprintf(format, a...)}
 }
 
-// IsNotFound tells whether an error says that the resource is not there.
+// IsNotFound reports whether an error says that the resource is not there.
 func IsNotFound(err error) bool { return is(err, http.StatusNotFound) }
 
-// IsConflict tells whether an error says that the resource is not as it would have to be.
+// IsConflict reports whether an error says that the resource is not as it would have to be.
 func IsConflict(err error) bool { return is(err, http.StatusConflict) }
 
 func is(err error, status int) bool {

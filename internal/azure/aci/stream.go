@@ -22,7 +22,7 @@ const (
 )
 
 const (
-	maxMessage   = 1 << 20         // the most octets of a message, its channel's among them
+	maxMessage   = 1 << 20         // the most bytes of a message, its channel's among them
 	sendPatience = 5 * time.Minute // how long the other side may not read: a terminal that was stopped is not cut off at once
 )
 

@@ -29,7 +29,7 @@ const (
 	budget     = time.Minute // for all requests together
 	oneRequest = 15 * time.Second
 	atOnce     = 4
-	maxAnswer  = 64 << 20 // octets
+	maxAnswer  = 64 << 20 // bytes
 	maxPages   = 100      // of a list
 	maxReads   = 2000     // requests
 	rounds     = 6        // of following what resources name
@@ -187,7 +187,7 @@ func (a *reader) next() []request {
 	return all
 }
 
-// plainID tells whether a text that somebody's answer has is an id, and makes a path of nothing else.
+// plainID reports whether a text of an answer is an id. Paths are made only of ids.
 func plainID(id string) bool {
 	_, err := arm.ParseResourceID(id)
 	return err == nil && !strings.ContainsAny(id, "?#%\\") && !strings.Contains(id, "/..")

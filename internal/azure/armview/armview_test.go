@@ -249,7 +249,7 @@ func outcome(o *walk.Outcome) string {
 	return text + "\n    " + strings.Join(slices.Compact(why), "; ") + "\n"
 }
 
-// TestNothingRead: nothing is taken to be absent because it was not read.
+// TestNothingRead: nothing is assumed absent because it was not read.
 func TestNothingRead(t *testing.T) {
 	src := extend(t, source(), armview.NewResources())
 	result, err := walk.Walk(src, request(t, "10.1.0.4 > 203.0.113.9:443"))

@@ -213,7 +213,7 @@ func outer(h *snapshot.Host, link string) string {
 }
 
 // wireFabric joins the fabric to the machines: nodes by what the Kubernetes objects say, others by their addresses. The link of one
-// that was not read yet is taken to be eth0, as on every machine in Azure. Held: mu.
+// that was not read yet is assumed to be eth0, as on every machine in Azure. Held: mu.
 func (e *AzureSource) wireFabric() {
 	known := map[string]bool{}
 	for _, n := range e.fabric.nics {

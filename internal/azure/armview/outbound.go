@@ -304,7 +304,7 @@ func (f *fabric) through(c *netfilter.Chain, by byProtocol, tests []netfilter.St
 	return len(by) > 0
 }
 
-// serves tells whether one of the pools has a configuration, not only its address: such pools have no outbound rules ("Backend pool
+// serves reports whether one of the pools has a configuration, not only its address: such pools have no outbound rules ("Backend pool
 // management", limitations, learn.microsoft.com).
 func (x *config) serves(pools ...string) bool {
 	return slices.ContainsFunc(pools, func(p string) bool { return slices.Contains(x.pools, p) && !slices.Contains(x.byIP, p) })

@@ -34,7 +34,7 @@ func (c *Cluster) podRanges() []netip.Prefix {
 	return parseAll(append(slices.Clone(c.NetworkProfile.PodCIDRs), c.NetworkProfile.PodCIDR)...)
 }
 
-// isNode tells whether an interface is a node's.
+// isNode reports whether an interface is a node's.
 func (n *nic) isNode() bool { return strings.HasPrefix(n.machine, "node/") }
 
 // doubt is why it is not known where Azure has the addresses of pods that are none of the interface's subnets; "" where it is known, and
@@ -68,7 +68,7 @@ func (f *fabric) strayPods(network string) []netip.Prefix {
 	return widest(slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is4() || f.routedToNode(network, p) }))
 }
 
-// routedToNode tells whether a user-defined route of the virtual network's leads to one of its nodes for all of a prefix: so pods of
+// routedToNode reports whether a user-defined route of the virtual network's leads to one of its nodes for all of a prefix: so pods of
 // kubenet, and of clusters that are not AKS's, are reached, and none of an overlay network.
 func (f *fabric) routedToNode(network string, pods netip.Prefix) bool {
 	isNode := func(a string) bool {

@@ -51,7 +51,7 @@ func (f *fabric) privateEndpoints(c *netfilter.Chain, v *VirtualNetwork, id stri
 			near[p.Remote.id()], spaces = true, append(spaces, f.remote(p)...)
 		}
 	}
-	machines := parseAll("0.0.0.0") // nobody's address, so that the test has one
+	machines := parseAll("0.0.0.0") // an unused address, so that the test has one
 	for _, n := range f.nics {
 		for _, x := range n.configs {
 			if n.PrivateEndpoint == nil {

@@ -195,7 +195,7 @@ type Peering struct {
 	RemoteVNetSpace           addressSpace `json:"remoteVirtualNetworkAddressSpace"`
 }
 
-// ofSubnets tells whether only some subnets are peered.
+// ofSubnets reports whether only some subnets are peered.
 func (p *Peering) ofSubnets() bool { return p.PeerCompleteVNets != nil && !*p.PeerCompleteVNets }
 
 // RouteTable is a route table.

@@ -12,7 +12,7 @@ import (
 )
 
 // Azure's own ranges: what it routes nowhere unless a virtual network has it (RFC 1918, RFC 6598; "Virtual network traffic routing",
-// default system routes, learn.microsoft.com), and what is nobody's on the internet (RFC 6890).
+// default system routes, learn.microsoft.com), and reserved ranges of the internet (RFC 6890).
 var (
 	private   = vnet.Private
 	notPublic = vnet.NotPublic
@@ -244,7 +244,7 @@ func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t
 	add(c, "no route", unknown("no route that was read holds the destination"))
 }
 
-// mayHidePeer tells whether a peered network of which nothing was read may have a longer route than this one: outside the virtual
+// mayHidePeer reports whether a peered network of which nothing was read may have a longer route than this one: outside the virtual
 // network's own space, which peers do not have, and shorter than the longest prefix of virtual networks, /29.
 func (w *way) mayHidePeer(v *VirtualNetwork) bool {
 	within := func(p netip.Prefix) bool { return p.Bits() <= w.prefix.Bits() && p.Overlaps(w.prefix) }
@@ -282,7 +282,7 @@ func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 		}
 		for _, prefix := range f.remote(p) {
 			w := way{prefix: prefix, kind: vnet.NextHopPeering, hop: p.Remote.id(), own: p}
-			if p.ofSubnets() { // which subnets of it the peering holds is not modelled: nobody knows how it goes on
+			if p.ofSubnets() { // which subnets of it the peering holds is not modelled: the rest of the way is unknown
 				w.kind, w.own = subnetPeering, nil
 			}
 			all = append(all, w)
@@ -312,7 +312,7 @@ func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 	return all
 }
 
-// gateway tells whether a virtual network may have a virtual network gateway, or use a peer's.
+// gateway reports whether a virtual network may have a virtual network gateway, or use a peer's.
 func (f *fabric) gateway(v *VirtualNetwork, id string) bool {
 	for _, s := range sorted(f.subnets) {
 		if vnetOf(s) == id && last(s) == "gatewaysubnet" {
@@ -477,7 +477,7 @@ func (f *fabric) hop(address, network string) *netfilter.Chain {
 	return c
 }
 
-// reaches tells whether a virtual network is the other, or peered with it.
+// reaches reports whether a virtual network is the other, or peered with it.
 func (f *fabric) reaches(from, other string) bool {
 	if from == other {
 		return true

@@ -35,7 +35,7 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 	}
 }
 
-// askHome asks about senders that the interface's own subnet and group are for: pods, and whom it forwards for.
+// askHome asks about senders that the interface's own subnet and group are for: pods, and hosts that it forwards for.
 func (f *fabric) askHome(c *netfilter.Chain, n *nic, sender netfilter.Statement) {
 	home, tests := n.configs[0].Subnet.id(), []netfilter.Statement{states(packet.New), in(n.link), sender}
 	f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
@@ -225,7 +225,7 @@ func (f *fabric) platformRules(c *netfilter.Chain, g *SecurityGroup, subnet stri
 	add(c, "what Azure's host serves", addresses(false, false, platform...), decide(netfilter.Return))
 }
 
-// mayHoldPlatform tells whether a destination that does not name Azure's host may hold it.
+// mayHoldPlatform reports whether a destination that does not name Azure's host may hold it.
 func mayHoldPlatform(destination string) bool {
 	if strings.EqualFold(destination, tagPlatformDNS) || strings.EqualFold(destination, tagPlatformIMDS) {
 		return false
@@ -379,7 +379,7 @@ func (f *fabric) groupMembers(groups []ref) []netip.Prefix {
 	return all
 }
 
-// unreadMembers tests for members of an application security group that were not read: nobody's address of those that were, and within
+// unreadMembers tests for members of an application security group that were not read: none of the known addresses, and within
 // the virtual network or its peers, where these are known.
 func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilter.Statement {
 	var known []netip.Prefix

@@ -78,7 +78,7 @@ func (b balancer) members(given []*v1.Node) []string {
 	return all
 }
 
-// excluded tells whether a node is kept out of load balancers, as the service controller decides it: by the label, by the cluster
+// excluded reports whether a node is kept out of load balancers, as the service controller decides it: by the label, by the cluster
 // autoscaler's taint, or because it is being deleted.
 func excluded(n *v1.Node) bool {
 	_, label := n.Labels[v1.LabelNodeExcludeBalancers]
@@ -91,7 +91,7 @@ func (b balancer) GetLoadBalancerName(_ context.Context, _ string, s *v1.Service
 	return cloudprovider.DefaultLoadBalancerName(s)
 }
 
-// GetLoadBalancer tells whether the Service has a front end, and its address.
+// GetLoadBalancer reports whether the Service has a front end, and its address.
 func (b balancer) GetLoadBalancer(_ context.Context, _ string, s *v1.Service) (*v1.LoadBalancerStatus, bool, error) {
 	n, _ := b.network.Snapshot()
 	lb, ok := n.LoadBalancer(LoadBalancerName)

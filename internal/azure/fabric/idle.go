@@ -22,7 +22,7 @@ const (
 type idleFlows map[netns.Flow]time.Time
 
 // endIdle sends both ends of a flow whose idle time is over a reset, where a rule of a load balancer wants that, until ctx ends. The kernel
-// only forgets the flow: nobody knows its sequence numbers any more but its ends. So each is asked by an empty segment, answers, and the
+// only forgets the flow: only its ends still know its sequence numbers. So each is asked by an empty segment, answers, and the
 // answer, of no flow that is known, gets the reset, by the rule of the table that resets what comes too late.
 func (f *Fabric) endIdle(ctx context.Context) {
 	var seen idleFlows

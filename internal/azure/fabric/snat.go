@@ -118,7 +118,7 @@ func towards(spares []vnet.Spare) []netns.FlowFilter {
 	return all
 }
 
-// needed tells whether it is worth looking at all flows.
+// needed reports whether it is worth looking at all flows.
 func (l *spareLooker) needed(now time.Time) (bool, error) {
 	dropped, err := l.f.fabric.DroppedFlows()
 	if err != nil {

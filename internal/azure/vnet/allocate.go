@@ -13,7 +13,7 @@ const maxIPConfigs = 256
 // Gateway is the subnet's gateway: its second address.
 func (s Subnet) Gateway() netip.Addr { return s.Prefix.Masked().Addr().Next() }
 
-// usable tells whether Azure gives out addr in the subnet: not the first four and not the last (the network, the gateway, two
+// usable reports whether Azure gives out addr in the subnet: not the first four and not the last (the network, the gateway, two
 // for Azure DNS, the broadcast address).
 func (s Subnet) usable(addr netip.Addr) bool {
 	p := s.Prefix.Masked()

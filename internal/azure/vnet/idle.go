@@ -135,10 +135,10 @@ func NewResets(n Network) Resets {
 	return r
 }
 
-// Any tells whether there are such flows.
+// Any reports whether there are such flows.
 func (r Resets) Any() bool { return len(r.to)+len(r.leaving) > 0 }
 
-// Wants tells whether a TCP flow to the destination, which leaves from the public address, is one of them.
+// Wants reports whether a TCP flow to the destination, which leaves from the public address, is one of them.
 func (r Resets) Wants(destination netip.AddrPort, public netip.Addr) bool {
 	return r.to[destination] || r.leaving[public]
 }

@@ -189,7 +189,7 @@ func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]boo
 	w.chain(name, "", because("ip daddr vmap @"+name, "by the destination's route"))
 }
 
-// Peered tells whether two virtual networks have a peering each with the other: one side alone carries nothing.
+// Peered reports whether two virtual networks have a peering each with the other: one side alone carries nothing.
 func (n Network) Peered(a, b string) bool { return peered(n, a, b) }
 
 func peered(n Network, a, b string) bool {
@@ -370,7 +370,7 @@ func (w *nftWriter) translate(rules []balancingRule, f *firewall) {
 	)
 }
 
-// filter says what may pass. What is for an address that nobody owns, and what leaves from an address without outbound, is
+// filter says what may pass. What is for an unknown address, and what leaves from an address without outbound, is
 // dropped without a word, as Azure does.
 func (w *nftWriter) filter(n Network, f *firewall) {
 	back, reset := "", ""

@@ -75,11 +75,11 @@ func ParsePortRange(s string) (PortRange, error) {
 	}
 	a, err := strconv.ParseUint(first, 10, 16)
 	if err != nil {
-		return r, fmt.Errorf("%q is no port or range of ports", s)
+		return r, fmt.Errorf("invalid port or port range %q", s)
 	}
 	b, err := strconv.ParseUint(last, 10, 16)
 	if err != nil || b < a {
-		return r, fmt.Errorf("%q is no port or range of ports", s)
+		return r, fmt.Errorf("invalid port or port range %q", s)
 	}
 	return PortRange{uint16(a), uint16(b)}, nil
 }
@@ -149,7 +149,7 @@ type SecurityDecision struct {
 	Doubt Doubt
 }
 
-// Allowed tells whether the rule lets the flow begin.
+// Allowed reports whether the rule lets the flow begin.
 func (d SecurityDecision) Allowed() bool { return d.Rule.Access == AccessAllow }
 
 // String is "NSG web rule AllowVnetInBound (65000) allows".
@@ -316,7 +316,7 @@ func anyAddress(list []string) bool {
 	return len(list) == 0 || slices.Contains(list, Any) || slices.Contains(list, anywhere.String())
 }
 
-// IsServiceTag tells whether a rule can name the tag.
+// IsServiceTag reports whether a rule can name the tag.
 func IsServiceTag(s string) bool {
 	return s == TagVirtualNetwork || s == TagInternet || s == TagAzureLoadBalancer
 }

@@ -53,7 +53,7 @@ func newFirewall(n Network) *firewall {
 	return f
 }
 
-// guards tells whether the group may deny a flow between two addresses that its tag VirtualNetwork holds.
+// guards reports whether the group may deny a flow between two addresses that its tag VirtualNetwork holds.
 func (g SecurityGroup) guards(t TagSpace) bool {
 	inside := t.spans([]string{TagVirtualNetwork}, wide)
 	meets := func(list []string) bool {

@@ -54,7 +54,7 @@ func TestPortUses(t *testing.T) {
 	flows := flowsTo("198.51.100.80:80", "203.0.113.10", 1024, 1063)
 	flows = append(flows, flowsTo("198.51.100.80:80", "203.0.113.11", 1024, 1033)...)
 	flows = append(flows, flowsTo("198.51.100.80:443", "203.0.113.10", 1060, 1069)...)
-	flows = append(flows, flowsTo("198.51.100.80:443", "203.0.113.99", 1060, 1999)...) // nobody's front end
+	flows = append(flows, flowsTo("198.51.100.80:443", "203.0.113.99", 1060, 1999)...) // an unknown front end
 	want := []vnet.PortUse{{
 		Machine: "node", Private: netip.MustParseAddr("10.13.76.4"), Ports: 2048, InUse: 40 + 10 + 6,
 		Fullest: vnet.DestinationUse{Protocol: 6, Destination: netip.MustParseAddrPort("198.51.100.80:80"), InUse: 50},
@@ -94,7 +94,7 @@ func TestSpares(t *testing.T) {
 		{"in turn, none", turns, append(first(1223), second(1223)...), "none"},
 		{"the kernel finds every one", small, first(1150), ""},
 		{"the kernel would take one that has ended", small, first(1151), "none"},
-		{"nobody's flows", basic, []vnet.TranslatedFlow{elsewhere}, ""},
+		{"another's flows", basic, []vnet.TranslatedFlow{elsewhere}, ""},
 	} {
 		got := ""
 		for _, s := range vnet.Spares(c.n, c.flows) {

@@ -20,7 +20,7 @@ func InVirtualNetwork(nextHopType string) bool {
 	return nextHopType == NextHopAppliance || nextHopType == NextHopVNetLocal
 }
 
-// NotPublic are the ranges that are nobody's on the internet, beside the private ones (RFC 6890).
+// NotPublic are the ranges that are reserved on the internet, besides the private ones (RFC 6890).
 var NotPublic = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/3"),
@@ -31,8 +31,8 @@ func (t TagSpace) VirtualNetwork() []netip.Prefix {
 	return slices.Concat(t.Networks, t.Routes, []netip.Prefix{host(ProbeSource)})
 }
 
-// A internetReading is what the tag Internet is taken to hold. Azure documents "the IP address space that's outside the virtual network and
-// reachable by the public internet" ("Virtual network service tags", learn.microsoft.com). It does not document whether public addresses
+// An internetReading is what the tag Internet is assumed to hold. Azure documents "the IP address space that's outside the virtual network
+// and reachable by the public internet" ("Virtual network service tags", learn.microsoft.com). It does not document whether public addresses
 // are outside where a user-defined route makes them part of the tag VirtualNetwork.
 type internetReading bool
 

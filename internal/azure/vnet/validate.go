@@ -57,11 +57,11 @@ func (v *validator) address(what string, a netip.Addr) {
 }
 
 func (v *validator) vnets(n Network) {
-	type placed struct {
+	type subnetPrefix struct {
 		what   string
 		prefix netip.Prefix
 	}
-	var subnets []placed
+	var subnets []subnetPrefix
 	for _, net := range n.VNets {
 		v.unique("virtual network", net.Name)
 		for _, s := range net.Subnets {
@@ -75,7 +75,7 @@ func (v *validator) vnets(n Network) {
 			for _, o := range subnets {
 				v.check(!o.prefix.Overlaps(s.Prefix), "%s: %s overlaps %s %s", what, s.Prefix, o.what, o.prefix)
 			}
-			subnets = append(subnets, placed{what, s.Prefix})
+			subnets = append(subnets, subnetPrefix{what, s.Prefix})
 		}
 	}
 }

@@ -23,7 +23,7 @@ func Pinned(version string) string {
 	return Image(version) + "@" + Digest
 }
 
-// longest is how many octets a tag may have.
+// longest is how many bytes a tag may have.
 const longest = 128
 
 func tag(version string) string {

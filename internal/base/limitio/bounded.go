@@ -8,7 +8,7 @@ import (
 )
 
 // A TooLongError says that there is more than is read.
-type TooLongError struct{ Limit int64 } // octets
+type TooLongError struct{ Limit int64 } // bytes
 
 func (e *TooLongError) Error() string {
 	if e.Limit >= 1<<20 {
@@ -17,7 +17,7 @@ func (e *TooLongError) Error() string {
 	return fmt.Sprintf("it has more than %d bytes, which is the most that is read", e.Limit)
 }
 
-// Read reads to the end; what is longer than limit octets is a *TooLongError.
+// Read reads to the end; what is longer than limit bytes is a *TooLongError.
 func Read(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {
@@ -26,7 +26,7 @@ func Read(r io.Reader, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// ReadFile reads a file of at most limit octets; its errors name the file.
+// ReadFile reads a file of at most limit bytes; its errors name the file.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -17,7 +17,7 @@ func TestReadFile(t *testing.T) {
 		data, err := ReadFile(path, 10)
 		var long *TooLongError
 		if ok && (err != nil || len(data) != size) || !ok && (!errors.As(err, &long) || data != nil || !strings.Contains(err.Error(), path)) {
-			t.Errorf("%d octets: %d, %v", size, len(data), err)
+			t.Errorf("%d bytes: %d, %v", size, len(data), err)
 		}
 	}
 	// What has no end ends here.

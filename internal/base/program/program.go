@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// MaxOutput is how much a program may print whose Command says nothing else, in octets. The most that we know of are a million connections.
+// MaxOutput is how much a program may print whose Command says nothing else, in bytes. The most that we know of are a million connections.
 const MaxOutput = 256 << 20
 
-// maxWords is how much is kept of what a program complains, in octets.
+// maxWords is how much is kept of what a program complains, in bytes.
 const maxWords = 64 << 10
 
 // ending is how long a program that was killed may take to be gone.
@@ -46,7 +46,7 @@ type Command struct {
 	// Dir is its working directory, "" for ours, or / in Root; As the user that it runs as, nil for ours.
 	Dir string
 	As  *syscall.Credential
-	// Limit is how long it may take; 0 for [Limit]. MaxOutput is how much it may print, in octets; 0 for [MaxOutput].
+	// Limit is how long it may take; 0 for [Limit]. MaxOutput is how much it may print, in bytes; 0 for [MaxOutput].
 	Limit     time.Duration
 	MaxOutput int
 	// In runs a function on a thread of its own, for instance in a network namespace, and waits for it; nil for any thread.
@@ -107,7 +107,7 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 	}
 	switch {
 	case out.over:
-		err = fmt.Errorf("it printed more than %d octets and was ended", out.limit)
+		err = fmt.Errorf("it printed more than %d bytes and was ended", out.limit)
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
@@ -117,7 +117,7 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 	return out.Bytes(), &Error{c.words(), err, strings.Join(strings.Fields(words.String()), " ")}
 }
 
-// NotStarted tells whether an error of Output says that the program could not be started: it is not there, may not be run, is for another
+// NotStarted reports whether an error of Output says that the program could not be started: it is not there, may not be run, is for another
 // machine, or lacks what it is linked with (126 and 127 are what shells and dynamic linkers end with then).
 func NotStarted(err error) bool {
 	var ended *exec.ExitError

@@ -35,7 +35,7 @@ func TestOutput(t *testing.T) {
 		{"takes too long", program.Command{Path: "sh", Args: []string{"-c", "echo some; sleep 1000"}, Limit: 100 * time.Millisecond}, "some\n",
 			"it did not end within 100ms and was killed"},
 		{"prints too much", program.Command{Path: "sh", Args: []string{"-c", "echo some; exec yes"}, MaxOutput: 7}, "some\ny\n",
-			"it printed more than 7 octets and was ended"},
+			"it printed more than 7 bytes and was ended"},
 		{"complains too much", program.Command{Path: "sh", Args: []string{"-c", "echo some; yes 2>&- | head -c 1000000 >&2"}}, "some\n", ""},
 		{"leaves something behind", program.Command{Path: "sh", Args: []string{"-c", "sleep 1000 & echo some"}}, "some\n",
 			"left something behind"},

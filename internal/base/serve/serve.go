@@ -21,8 +21,8 @@ const (
 	HeaderTime     = 10 * time.Second
 	RestTime       = 60 * time.Second // between two pieces of a request's body, as nginx's client_body_timeout
 	IdleTime       = 75 * time.Second // between two requests, as nginx's keepalive_timeout
-	MaxHeader      = 32 << 10         // octets of a request's head, which net/http gives 4 KiB more
-	MaxBody        = 8 << 20          // octets of a request's body
+	MaxHeader      = 32 << 10         // bytes of a request's head, which net/http gives 4 KiB more
+	MaxBody        = 8 << 20          // bytes of a request's body
 	MaxConnections = 4096             // at once
 	MaxOfPeer      = 1024             // of one address, that are idle
 )
@@ -84,7 +84,7 @@ func (s *Server) WithTLS(c *tls.Config) *Server {
 	return s
 }
 
-// WithHeader has the server take requests whose head has up to n octets.
+// WithHeader has the server take requests whose head has up to n bytes.
 func (s *Server) WithHeader(n int) *Server {
 	s.http.MaxHeaderBytes = n
 	return s

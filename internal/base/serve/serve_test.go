@@ -117,7 +117,7 @@ func TestSlowAnswer(t *testing.T) {
 	})
 }
 
-// endless is n octets of x.
+// endless is n bytes of x.
 func endless(n int64) io.Reader { return io.LimitReader(xReader{}, n) }
 
 type xReader struct{}

@@ -81,7 +81,7 @@ func adopt(process Process) (*handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adopt %s, pid %d: %w", process.Name, pid, err)
 	}
-	// The descriptor holds whatever has the number now; the start time tells whether that is the one that was recorded.
+	// The descriptor holds whatever has the number now; the start time reports whether that is the one that was recorded.
 	alive, err := runs(pid, started)
 	if err != nil || !alive {
 		unix.Close(fd)
@@ -95,7 +95,7 @@ func adopt(process Process) (*handle, error) {
 	return h, nil
 }
 
-// runs tells whether the process that has the number was started then and has not ended.
+// runs reports whether the process that has the number was started then and has not ended.
 func runs(pid int, started uint64) (bool, error) {
 	stat, err := procstat.Read("/proc/" + strconv.Itoa(pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {

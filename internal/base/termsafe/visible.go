@@ -14,7 +14,7 @@ import (
 )
 
 // Text is a text for the inside of a line: control characters, among them the ends of lines, and those that change the direction of
-// writing, are shown as JSON writes them, \u001b (by two beyond U+FFFF), and octets that are no UTF-8 as \x9b. A backslash stays as it is.
+// writing, are shown as JSON writes them, \u001b (by two beyond U+FFFF), and bytes that are no UTF-8 as \x9b. A backslash stays as it is.
 func Text(s string) string {
 	if !strings.ContainsFunc(s, hidden) && utf8.ValidString(s) {
 		return s
@@ -40,7 +40,7 @@ func Text(s string) string {
 // Line is Text of a message that may have several lines: blanks and ends of lines become one space.
 func Line(s string) string { return Text(strings.Join(strings.Fields(s), " ")) }
 
-// hidden tells whether a character is not to be seen, or moves what is: Cc, Cf without those that words are written with (U+200C and
+// hidden reports whether a character is not to be seen, or moves what is: Cc, Cf without those that words are written with (U+200C and
 // U+200D, and the soft hyphen), and the separators of lines and paragraphs.
 func hidden(r rune) bool {
 	switch r {

@@ -50,7 +50,7 @@ var ofRules = regexp.MustCompile(`^(?:\*[a-z]+$|-[AIPN] |:[\w.-]+ \S+ \[|Chain \
 // lines have none.
 const general = 0xe2
 
-// isPrefix tells whether all lines but empty ones begin so, with rules behind some, and numbers count up.
+// isPrefix reports whether all lines but empty ones begin so, with rules behind some, and numbers count up.
 func isPrefix(prefix *regexp.Regexp, lines []string) bool {
 	found, last := false, -1
 	for _, line := range lines {

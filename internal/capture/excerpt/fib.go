@@ -156,7 +156,7 @@ func (rd *reader) localRoutes() {
 	}
 }
 
-// linksOfRoutes makes the interfaces that routes name and the text does not list; they are taken to be up.
+// linksOfRoutes makes the interfaces that routes name and the text does not list; they are assumed up.
 func (rd *reader) linksOfRoutes() {
 	s := rd.Host.FIB
 	there := map[string]bool{"": true}

@@ -148,7 +148,7 @@ func splitLegacy(runs []*run) (legacy, others []*run) {
 	return legacy, others
 }
 
-// touched tells whether a rule may be other than iptables-save printed it: its target is cut off, or somebody wrote behind it.
+// touched reports whether a rule may be other than iptables-save printed it: its target is cut off, or somebody wrote behind it.
 func touched(tables []iptables.Table) bool {
 	for r := range rules([][]iptables.Table{tables}) {
 		if r.Unknown != "" || lacksTarget(r) {

@@ -15,7 +15,7 @@ type origin struct {
 	entered string
 }
 
-// apart tells whether what was seen at one place says nothing of another. Where one of them is not known, it is taken to be the same.
+// apart reports whether what was seen at one place says nothing of another. An unknown one is assumed the same.
 func (o origin) apart(home origin) bool {
 	return o.entered != home.entered || o.machine != "" && home.machine != "" && o.machine != home.machine
 }

@@ -203,7 +203,7 @@ func isSetField(first string) bool {
 	return slices.Contains([]string{"Type:", "Revision:", "Header:", "Size", "References:", "Number", "Members:", "Comment:"}, first)
 }
 
-// isMember tells whether a line can be a set's member: an address, a number or a name, then options.
+// isMember reports whether a line can be a set's member: an address, a number or a name, then options.
 func isMember(fields []string) bool {
 	if len(fields) > 1 && !slices.Contains([]string{"timeout", "nomatch", "packets", "bytes", "comment", "skbmark", "skbprio", "skbqueue",
 		"before", "after"}, fields[1]) {
@@ -222,7 +222,7 @@ func isAddressLine(first string) bool {
 		first == "veth" || first == "bridge" || first == "bridge_slave"
 }
 
-// cutRoute tells whether a word among routes begins another one, whatever is left of that.
+// cutRoute reports whether a word among routes begins another one, whatever is left of that.
 func cutRoute(first string) bool {
 	_, ok := routeDestination(first)
 	return ok

@@ -37,7 +37,7 @@ func (rd *reader) own(to netip.AddrPort, families ...[]iptables.Table) {
 	}
 }
 
-// namesDestination tells whether a rule is for an address, or for a network with it.
+// namesDestination reports whether a rule is for an address, or for a network with it.
 func namesDestination(t *iptables.Table, a netip.Addr) bool {
 	return slices.ContainsFunc(t.Chains, func(c iptables.Chain) bool {
 		return slices.ContainsFunc(c.Rules, func(r iptables.Rule) bool {
@@ -78,7 +78,7 @@ func isForOwn(r *iptables.Rule) bool {
 	})
 }
 
-// isForPort tells whether a rule for any destination names a port, and translates or jumps.
+// isForPort reports whether a rule for any destination names a port, and translates or jumps.
 func isForPort(r *iptables.Rule, port uint16) bool {
 	if r.Destination.Prefix.IsValid() || r.Target.Name == "ACCEPT" || r.Target.Name == "RETURN" {
 		return false

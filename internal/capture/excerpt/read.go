@@ -199,7 +199,7 @@ func latest(blocks []block) []block {
 	return out
 }
 
-// listsForeign tells whether nft lists tables that another iptables than the legacy one made.
+// listsForeign reports whether nft lists tables that another iptables than the legacy one made.
 func listsForeign(blocks []block) bool {
 	return slices.ContainsFunc(blocks, func(b block) bool {
 		if b.Kind != nftJSON {

@@ -48,7 +48,7 @@ type source struct {
 	family   int    // 4, 6 or 0
 	variant  string // of iptables: "legacy", "nft", or "" where nothing tells
 	table    string // "" where nothing tells
-	why      string // why the table is taken to be so; "" where the text says it
+	why      string // why the table is assumed; "" where the text says it
 }
 
 // output is what one command printed of one table, as far as the chains' headings tell: a run without a heading has none.
@@ -58,7 +58,7 @@ type output struct {
 	userSeen bool     // chains that are not built in come last
 }
 
-// takes tells whether a chain's heading can stand below those that are there: each chain stands once, the built-in ones first, and
+// takes reports whether a chain's heading can stand below those that are there: each chain stands once, the built-in ones first, and
 // PREROUTING before all.
 func (o *output) takes(chain string) bool {
 	return o != nil && !o.chains[chain] && (!iptables.IsBuiltIn(chain) || !o.userSeen) && (chain != "PREROUTING" || len(o.chains) == 0)
@@ -247,7 +247,7 @@ func isProgram(word string) bool {
 	return false
 }
 
-// isPrompt tells whether a command can stand behind these words.
+// isPrompt reports whether a command can stand behind these words.
 func isPrompt(words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -256,7 +256,7 @@ func isPrompt(words []string) bool {
 	return last == "sudo" || last == "--" || strings.ContainsAny(last[len(last)-1:], "$#>%:")
 }
 
-// options reads those of an iptables command. It tells whether the command lists rules, and the option by which it changes some, "" for
+// options reads those of an iptables command. It reports whether the command lists rules, and the option by which it changes some, "" for
 // none.
 func (c *context) options(words []string, save bool) (lists bool, changes string) {
 	for i, word := range words {

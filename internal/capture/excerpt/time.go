@@ -73,7 +73,7 @@ func (s *scanner) times() []int {
 	return times
 }
 
-// narrows tells whether a run's pipeline goes on where another one ended that did not show all of its rules.
+// narrows reports whether a run's pipeline goes on where another one ended that did not show all of its rules.
 func (r *run) narrows(rules map[string]bool, shown map[string]map[string]bool) bool {
 	for at := strings.LastIndex(r.pipeline, " |"); at >= 0; at = strings.LastIndex(r.pipeline[:at], " |") {
 		before := shown[r.pipeline[:at]]

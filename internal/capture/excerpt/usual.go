@@ -146,7 +146,7 @@ func (b *builder) addJump(e *iptables.Edit, p iptables.SharedRule, later []usual
 	b.noteChain(assumedJump, table, 0, p.Chain, "the jump from there to "+to+" is not in the text; assuming it exists")
 }
 
-// leads tells whether a program keeps a jump at the head of a chain.
+// leads reports whether a program keeps a jump at the head of a chain.
 func (u *usualRules) leads(table, from, to string) bool {
 	return slices.ContainsFunc(u.edits, func(e iptables.Edit) bool {
 		return e.Table == table && slices.ContainsFunc(e.Insert,
@@ -205,7 +205,7 @@ func (k *knownRules) signed(chain string, r *iptables.Rule) (table, why string) 
 	return "", ""
 }
 
-// canStand tells whether a table can have a chain.
+// canStand reports whether a table can have a chain.
 func canStand(chain, table string) bool {
 	return !iptables.IsBuiltIn(chain) || slices.Contains(iptables.BuiltIn(table), chain)
 }

@@ -60,7 +60,7 @@ type span struct {
 	low, high netip.Addr
 }
 
-// keeps tells whether the bit that follows a prefix decides who is in the range.
+// keeps reports whether the bit that follows a prefix decides who is in the range.
 func (s span) keeps(before netip.Prefix) bool {
 	return s.cover.Bits() <= before.Bits() && (before.Contains(s.low) || before.Contains(s.high))
 }
@@ -131,7 +131,7 @@ func (m *addressMap) compute(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(out)
 }
 
-// flip tells whether the bit that follows a prefix is flipped. On the way to a kept prefix it is not.
+// flip reports whether the bit that follows a prefix is flipped. On the way to a kept prefix it is not.
 func (m *addressMap) flip(before netip.Prefix) bool {
 	flipped, ok := m.flips[before]
 	if ok {

@@ -129,7 +129,7 @@ func (r *redactor) words(s string) string {
 var theirs = regexp.MustCompile(`(?i)(user |namespaces? )"[^"]*"|()"[^"]*[@:./][^"]*"|()\b\w+://\S+|(lookup )[\w.-]+|` +
 	`()\b\w[\w-]*(?:\.[\w-]+)*\.[a-z][\w-]+\b`)
 
-// problem is words of what could not be had from the cluster, without whom and what it names.
+// problem is words of what could not be had from the cluster, without the names in it.
 func (r *redactor) problem(s string) string {
 	if r.learning {
 		return s

@@ -3,7 +3,7 @@
 // and watches packets; elsewhere [Open] gives a [Node], whose methods ask. Neither side believes the other: names are checked, sizes and
 // times are bounded.
 //
-// A message is a frame: its length in octets, 32 bits in network order, and JSON. A question has a number, which its answers bear; of
+// A message is a frame: its length in bytes, 32 bits in network order, and JSON. A question has a number, which its answers bear; of
 // several answers the last one says so. Questions may overlap. What a conversation has opened on the node (sockets, traces, captures) goes
 // when it ends, also by breaking off, or because nobody reads the answers.
 package remote

@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/base/termsafe"
 )
 
-// Limits of what one side takes from the other, in octets.
+// Limits of what one side takes from the other, in bytes.
 const (
 	maxFrame = 16 << 20 // of one frame
 	maxHost  = 96 << 20 // of a host's state, compressed
@@ -96,7 +96,7 @@ func readFrame(r io.Reader, message any) error {
 	if length > maxFrame {
 		return strange(header[:], r)
 	}
-	// Memory is taken as octets come, not as they are announced.
+	// Memory is taken as bytes come, not as they are announced.
 	data, err := io.ReadAll(io.LimitReader(r, int64(length)))
 	if err != nil {
 		return err

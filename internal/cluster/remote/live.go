@@ -13,20 +13,20 @@ import (
 // patience bounds how long a sender waits for its answer, whoever asks.
 const patience = 30 * time.Second
 
-// opened closes what it is about, and then what that stood on.
-type opened[T io.Closer] struct {
+// closer closes what it is about, and then what that stood on.
+type closer[T io.Closer] struct {
 	it   T
 	back func()
 }
 
-func (o *opened[T]) Close() error {
+func (o *closer[T]) Close() error {
 	defer o.back()
 	return o.it.Close()
 }
 
 // openSender is a sender that is not closed while it sends: the number of its socket could be another one's by then.
 type openSender struct {
-	opened[proof.Sender]
+	closer[proof.Sender]
 	ended   context.Context
 	end     context.CancelFunc
 	sending sync.Mutex
@@ -36,7 +36,7 @@ func (o *openSender) Close() error {
 	o.end()
 	o.sending.Lock()
 	defer o.sending.Unlock()
-	return o.opened.Close()
+	return o.closer.Close()
 }
 
 func (s *server) prepare(ctx context.Context, p prepareRequest) (prepareReply, error) {
@@ -49,7 +49,7 @@ func (s *server) prepare(ctx context.Context, p prepareRequest) (prepareReply, e
 		back()
 		return prepareReply{}, err
 	}
-	o := &openSender{opened: opened[proof.Sender]{sender, back}}
+	o := &openSender{closer: closer[proof.Sender]{sender, back}}
 	o.ended, o.end = context.WithCancel(context.Background())
 	return prepareReply{Handle: s.keep(o), Tuple: sender.Tuple()}, nil
 }
@@ -103,7 +103,7 @@ func (s *server) watch(ctx context.Context, id uint64, w watchRequest) error {
 		back()
 		return err
 	}
-	handle := s.keep(&opened[proof.Watcher]{watcher, back})
+	handle := s.keep(&closer[proof.Watcher]{watcher, back})
 	err = s.out.write(answer{ID: id, More: true, Body: encoded(watchReply{handle})})
 	for err == nil && ctx.Err() == nil {
 		select {
@@ -120,7 +120,7 @@ func (s *server) watch(ctx context.Context, id uint64, w watchRequest) error {
 const unread = 250 * time.Millisecond
 
 func (s *server) now(ctx context.Context, a stateRequest) (state, error) {
-	watcher, err := held[*opened[proof.Watcher]](s, a.Handle)
+	watcher, err := held[*closer[proof.Watcher]](s, a.Handle)
 	if err != nil {
 		return state{}, err
 	}

@@ -245,7 +245,7 @@ func (n *Node) Hosts(ctx context.Context) (map[string]uint64, error) {
 	return hosts, nil
 }
 
-// Limits of what a node can have: a node of AKS has 250 pods at most; names of tools and what these say of their versions, in octets.
+// Limits of what a node can have: a node of AKS has 250 pods at most; names of tools and what these say of their versions, in bytes.
 const (
 	maxHosts   = 10_000
 	maxTools   = 50

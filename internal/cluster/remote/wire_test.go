@@ -126,7 +126,7 @@ func TestErrorsCross(t *testing.T) {
 	}
 	long := failure{Text: "\x1b[31m" + strings.Repeat("x", 1<<20)}
 	if text := long.Error(); strings.Contains(text, "\x1b") || len(text) > 2*maxText {
-		t.Errorf("%d octets of text", len(text))
+		t.Errorf("%d bytes of text", len(text))
 	}
 }
 
@@ -134,11 +134,11 @@ func TestErrorsCross(t *testing.T) {
 func TestTooLong(t *testing.T) {
 	var stream bytes.Buffer
 	if err := writeFrame(&stream, make([]byte, maxFrame)); !errors.Is(err, errTooLong) || stream.Len() > 0 {
-		t.Errorf("%d octets were written, error %v", stream.Len(), err)
+		t.Errorf("%d bytes were written, error %v", stream.Len(), err)
 	}
 }
 
-// frame is a message's octets.
+// frame is a message's bytes.
 func frame(text string) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(len(text)))) + text
 }

@@ -268,7 +268,7 @@ func (d *Dumper) tools(args []string) (tools []program.Command) {
 	return tools
 }
 
-// anything tells whether one of the files that the pattern names has content, or is a directory.
+// anything reports whether one of the files that the pattern names has content, or is a directory.
 func anything(pattern string) bool {
 	paths, _ := filepath.Glob(pattern) // the patterns are constants
 	for _, path := range paths {

@@ -18,7 +18,7 @@ import (
 // flowsFile is what conntrack -L -o extended prints, for kernels that have it (CONFIG_NF_CONNTRACK_PROCFS).
 const flowsFile = "/proc/thread-self/net/nf_conntrack"
 
-// maxFlows bounds the text of a namespace's connections, in octets: of a million it is 200 MB.
+// maxFlows bounds the text of a namespace's connections, in bytes: of a million it is 200 MB.
 const maxFlows = 256 << 20
 
 // flows lists connections by the row's program, or where nothing answers that, or there is none, by the kernel's file.

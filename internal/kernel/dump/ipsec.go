@@ -19,7 +19,7 @@ import (
 const (
 	xfrmGetPolicy    = 0x15 // XFRM_MSG_GETPOLICY
 	xfrmPolicySize   = 168
-	xfrmSourceAt     = 16 // behind the destination: xfrm_address_t, 16 octets of which IPv4 has the first 4
+	xfrmSourceAt     = 16 // behind the destination: xfrm_address_t, 16 bytes of which IPv4 has the first 4
 	xfrmFamilyAt     = 40
 	xfrmLengthsAt    = 42 // prefixlen_d, prefixlen_s
 	xfrmProtocolAt   = 44

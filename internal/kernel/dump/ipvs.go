@@ -18,7 +18,7 @@ import (
 // ipvsSource is where the kernel tells of the services in the namespace of the thread that reads: it is there with the module.
 const ipvsSource = "/proc/thread-self/net/ip_vs"
 
-// maxIPVSFile bounds what is read of IPVS' services, in octets: one has 60, and as much for each endpoint.
+// maxIPVSFile bounds what is read of IPVS' services, in bytes: one has 60, and as much for each endpoint.
 const maxIPVSFile = 256 << 20
 
 // ipvs lists the services of IPVS in a namespace: none without the module.

@@ -77,7 +77,7 @@ func (p places) read() *modules {
 	return m
 }
 
-// maxBuiltIn is far more than the list of what is built in has, in octets.
+// maxBuiltIn is far more than the list of what is built in has, in bytes.
 const maxBuiltIn = 8 << 20
 
 // builtIn reads the list that kernels are installed with, or where there is none the kernel's own of all its functions.

@@ -26,7 +26,7 @@ type socketFile struct {
 	inode uint32
 }
 
-// maxSocketFile bounds a file of sockets, in octets: of a million it has 150 MB.
+// maxSocketFile bounds a file of sockets, in bytes: of a million it has 150 MB.
 const maxSocketFile = 256 << 20
 
 // listenersByFile lists the sockets of one protocol and family that take packets, where the kernel's socket diagnosis is not there. The

@@ -9,7 +9,7 @@ import (
 	"packetwalk.dev/internal/base/limitio"
 )
 
-// ReadIn reads a file of at most limit octets as a process sees it whose root directory is root. Who writes there may have put anything in
+// ReadIn reads a file of at most limit bytes as a process sees it whose root directory is root. Who writes there may have put anything in
 // its place: links lead nowhere else, and only a plain file is opened at all, because to open a FIFO waits and to open a device may do
 // something.
 func ReadIn(root, path string, limit int64) (text []byte, err error) {

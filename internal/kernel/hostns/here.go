@@ -42,7 +42,7 @@ func Look(ctx context.Context, name string) (capture.Origin, map[string]string, 
 	return dump.Origin(ctx, paths, m.root), paths, nil
 }
 
-// contained tells whether the first process has another root directory than this one.
+// contained reports whether the first process has another root directory than this one.
 func contained() bool {
 	var own, first unix.Stat_t
 	return unix.Stat("/", &own) == nil && unix.Stat(hostRoot+"/", &first) == nil && (own.Dev != first.Dev || own.Ino != first.Ino)
@@ -266,5 +266,5 @@ func (m machine) podName(pid string, pods map[string]string) string {
 	return ""
 }
 
-// maxFile is far more than a host name has, in octets.
+// maxFile is far more than a host name has, in bytes.
 const maxFile = 64 << 10

@@ -100,7 +100,7 @@ func (n *Namespace) bringUp(name, alias string) error {
 	return nil
 }
 
-// joined tells whether the two ends are there and are one veth pair.
+// joined reports whether the two ends are there and are one veth pair.
 func joined(a, b LinkEnd) (bool, error) {
 	la, err := a.Namespace.link(a.Name)
 	if err != nil || la == nil {
@@ -164,7 +164,7 @@ func (n *Namespace) LinkNames() ([]string, error) {
 	return names, nil
 }
 
-// Bare tells whether a link is there, has no address but link-local ones, and is no port of a bridge: nobody has set it up yet.
+// Bare reports whether a link exists and is not set up yet. It has no addresses but link-local ones, and is not a bridge port.
 func (n *Namespace) Bare(name string) (bool, error) {
 	l, err := n.link(name)
 	if err != nil || l == nil || l.Attrs().MasterIndex != 0 {

@@ -169,7 +169,7 @@ func Remove(path string) error {
 	return nil
 }
 
-// mounted tells whether a namespace is mounted at path.
+// mounted reports whether a namespace is mounted at path.
 func mounted(path string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC

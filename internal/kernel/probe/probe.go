@@ -261,7 +261,7 @@ func (p *Probe) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// look tells whether what makes the socket ready is the answer.
+// look reports whether what makes the socket ready is the answer.
 func (p *Probe) look() (bool, error) {
 	if p.connected() {
 		return true, nil
@@ -290,7 +290,7 @@ func (p *Probe) look() (bool, error) {
 	return p.isAnswer(buf[:n]), nil
 }
 
-// connected tells whether the connection stands. An error that came for one of its later packets, such as the handshake's last, does not
+// connected reports whether the connection stands. An error that came for one of its later packets, such as the handshake's last, does not
 // change that (tcp_v4_err).
 func (p *Probe) connected() bool {
 	if p.tuple.Protocol != packet.TCP {
@@ -329,7 +329,7 @@ func (p *Probe) answer(err error) witness.Answer {
 	return witness.Unreachable
 }
 
-// takeError takes the ICMP error about what was sent that the socket got, if any, and tells whether it passed over such about packets of
+// takeError takes the ICMP error about what was sent that the socket got, if any, and reports whether it passed over such about packets of
 // others, which a raw socket gets, too (raw_icmp_error).
 func (p *Probe) takeError() (e *witness.ICMPError, others bool) {
 	for range maxErrors {
@@ -345,7 +345,7 @@ func (p *Probe) takeError() (e *witness.ICMPError, others bool) {
 // maxErrors bounds the errors that are passed over at a time.
 const maxErrors = 1000
 
-// sent tells whether what an error quotes is what was sent, so far as a socket does not know by itself: an echo's identifier.
+// sent reports whether what an error quotes is what was sent, so far as a socket does not know by itself: an echo's identifier.
 func (p *Probe) sent(quoted []byte) bool {
 	_, echo := echoRequest[p.tuple.Protocol]
 	return !echo || len(quoted) < 8 || binary.BigEndian.Uint16(quoted[4:]) == p.tuple.SourcePort.Number

@@ -123,7 +123,7 @@ func (c *Capture) Lost() (int, error) {
 	return int(stats.Drops), nil
 }
 
-// Pending tells whether there are packets that nobody has read yet.
+// Pending reports whether there are packets that nobody has read yet.
 func (c *Capture) Pending() bool {
 	raw, err := c.file.SyscallConn()
 	return err == nil && readable(raw)
@@ -204,7 +204,7 @@ func (c *Capture) link(index int) linkName {
 	return c.links[index]
 }
 
-// chooses tells whether the packet, or what it is an error about, is one of the filter's.
+// chooses reports whether the packet, or what it is an error about, is one of the filter's.
 func chooses(f *witness.PacketFilter, c *witness.CapturedPacket) bool {
 	if c.Packet.About != nil && within(*c.Packet.About, f.Tuple) {
 		return true
@@ -219,7 +219,7 @@ func chooses(f *witness.PacketFilter, c *witness.CapturedPacket) bool {
 	return ok && chosen(&inner, *f.Carried)
 }
 
-// chosen tells whether a packet has the tuple, and is of the kind that filters choose.
+// chosen reports whether a packet has the tuple, and is of the kind that filters choose.
 func chosen(p *packet.Packet, t packet.Tuple) bool {
 	if p.Protocol == packet.TCP && p.TCPFlags&(packet.SYN|packet.RST) == 0 {
 		return false

@@ -46,7 +46,7 @@ var errTraceLost = errors.New("the kernel dropped trace events: they came faster
 // that a traced packet meets into its log, whoever switched tracing on (ip_tables.c: trace_packet).
 var ErrTraceLogged = errors.New("its rules of iptables-legacy would write traced packets into the kernel's log: walk without --live")
 
-// logsTraces tells whether that is so. Other namespaces than the machine's own log only where its nf_log_all_netns says so, which they do
+// logsTraces reports whether that is so. Other namespaces than the machine's own log only where its nf_log_all_netns says so, which they do
 // not have (nf_log.c).
 func logsTraces(n *netns.Namespace) bool {
 	const allFile = "/proc/sys/net/netfilter/nf_log_all_netns"
@@ -123,13 +123,13 @@ func (t *Trace) Read(ctx context.Context) (witness.TraceEvent, error) {
 	}
 }
 
-// Pending tells whether the kernel has written events that nobody has read yet.
+// Pending reports whether the kernel has written events that nobody has read yet.
 func (t *Trace) Pending() bool {
 	raw, err := t.events.SyscallConn()
 	return err == nil && readable(raw)
 }
 
-// readable tells whether a read of a socket would not wait.
+// readable reports whether a read of a socket would not wait.
 func readable(raw syscall.RawConn) bool {
 	ready := false
 	err := raw.Control(func(fd uintptr) {

@@ -52,7 +52,7 @@ func CountChains(n *netns.Namespace) (int, error) {
 	return len(answers), nil
 }
 
-// HasChain tells whether the kernel has a chain. iptables-nft-save prints the built-in chains of a table also where there are none.
+// HasChain reports whether the kernel has a chain. iptables-nft-save prints the built-in chains of a table also where there are none.
 func HasChain(n *netns.Namespace, family, table, chain string) (bool, error) {
 	fail := func(err error) (bool, error) {
 		return false, fmt.Errorf("ask for chain %s %s %s in %s: %w", family, table, chain, n.Path(), err)
@@ -124,7 +124,7 @@ func ruleHandle(b []byte, chain string) (handle uint64, err error) {
 // namespace can use that; on nft's command line it may be an option, or another command.
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_./\\-]*$`)
 
-// IsIdentifier tells whether nft can be asked for a table or chain of that name.
+// IsIdentifier reports whether nft can be asked for a table or chain of that name.
 func IsIdentifier(name string) bool { return identifier.MatchString(name) }
 
 // RuleText is a rule as nft shows it, "" where there is none with the handle.

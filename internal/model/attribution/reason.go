@@ -1,5 +1,5 @@
 // Package attribution is how whoever writes rules signs them: a table of its chains and rules, beside the generator, that says what each is
-// there for. Readers ask a Book of such tables, and need to know nobody's chains themselves.
+// there for. Readers ask a Book of such tables, and need no knowledge of chains.
 package attribution
 
 import (
@@ -53,8 +53,8 @@ const (
 // somewhere. A pattern that is empty fits everything.
 type Line struct {
 	To, Comment, Text string
-	// For is the reason. {word} stands for the field of that name, and a rule without it does not fit. Of [A|B] it has the first of the texts
-	// whose fields are known, or nothing.
+	// For is the reason. {word} stands for the field of that name, and a rule without it does not fit. Of [A|B] it has the first of the
+	// texts whose fields are known, or nothing.
 	For string
 	// Not is the reason why a packet passes such a rule; "" where For says it.
 	Not string
@@ -107,7 +107,7 @@ type Reason struct {
 // Book asks writers, one after the other.
 type Book struct {
 	Writers []Writer
-	// Name says whose an address with a port is, for the field {owner} of what a rule says of {endpoint}; nil where nobody knows.
+	// Name says whose an address with a port is, for the field {owner} of what a rule says of {endpoint}; nil where it is unknown.
 	Name func(endpoint string) string
 
 	mu     sync.Mutex
@@ -127,7 +127,7 @@ type (
 	}
 )
 
-// Chain finds whose a chain is, by the first pattern that fits; nil where nobody knows it. With table "" the chain may be in any.
+// Chain finds whose a chain is, by the first pattern that fits; nil where none does. With table "" the chain may be in any.
 func (b *Book) Chain(family Family, table, name string) *Chain {
 	if all := b.entries(place{family, table, name}); len(all) > 0 {
 		return all[0].Chain

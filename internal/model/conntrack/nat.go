@@ -66,12 +66,12 @@ func (v *View) bind(f *packet.Flow, t *packet.Translation) {
 	f.Status |= done(t.Source)
 }
 
-// used tells whether the answers to a tuple would be another flow's packets (nf_nat_used_tuple).
+// used reports whether the answers to a tuple would be another flow's packets (nf_nat_used_tuple).
 func (v *View) used(t packet.Tuple, f *packet.Flow) bool {
 	return v.holder(t.Reply(), f, true) != nil
 }
 
-// clashes tells whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A
+// clashes reports whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A
 // datagram's is left for Confirm where neither flow is translated and the other is the one the other way round, which its answer made
 // meanwhile, or which is in another zone.
 func (v *View) clashes(t packet.Tuple, f *packet.Flow) bool {
@@ -362,7 +362,7 @@ func (v *View) settled(f *packet.Flow, destination bool, low, high uint16) (port
 }
 
 // Apply rewrites a packet as its flow's bindings say (nf_nat_packet): the destination at prerouting and output (source false), the source
-// at postrouting and input, and the other way round for answers. It tells whether the packet changed. ICMP errors are rewritten together
+// at postrouting and input, and the other way round for answers. It reports whether the packet changed. ICMP errors are rewritten together
 // with the packet that they quote.
 func (v *View) Apply(p *packet.Packet, source bool) bool {
 	f := p.Track.Flow

@@ -217,7 +217,8 @@ func TestNullBinding(t *testing.T) {
 	}
 }
 
-// TestThereAndBack: whatever translations, the answer comes to the sender as from whom it sent to, and the next packet goes the same way.
+// TestThereAndBack: whatever translations, the answer comes to the sender from the address that it sent to, and the next packet goes the
+// same way.
 func TestThereAndBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	protocols := []packet.Protocol{packet.TCP, packet.UDP, packet.ICMP, packet.SCTP, 89}

@@ -164,7 +164,7 @@ func (x *index) addRoutes(s *State) {
 	x.mergeMatters = x.tables[0][TableLocal].covers(x.tables[0][TableMain])
 }
 
-// covers tells whether a route of t has a shorter prefix that holds one of other's.
+// covers reports whether a route of t has a shorter prefix that holds one of other's.
 func (t *table) covers(other *table) bool {
 	if t == nil || other == nil {
 		return false

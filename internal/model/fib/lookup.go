@@ -76,7 +76,7 @@ func (a *Answer) NextHop(destination netip.Addr) netip.Addr {
 	return destination
 }
 
-// Forwards tells whether the answer lets a packet go anywhere, rather than refusing it.
+// Forwards reports whether the answer lets a packet go anywhere, rather than refusing it.
 func (a Answer) Forwards() bool { return !refuses(a.Type) && a.Type != "none" }
 
 // refuses tells of the types of routes and rules that answer with an error (fib_props, net/ipv4/fib_semantics.c).
@@ -155,7 +155,7 @@ func (l *search) vrf() bool {
 	return false
 }
 
-// up tells whether a link is up, as far as it is known.
+// up reports whether a link is up, as far as it is known.
 func (l *search) up(name string) bool {
 	link := l.x.links[name]
 	return link == nil || link.Up
@@ -229,7 +229,7 @@ func (l *search) considered(r *Rule, why string) {
 	}
 }
 
-// KernelSince tells whether the machine's kernel is of a release or a later one; known is false where its release is not known.
+// KernelSince reports whether the machine's kernel is of a release or a later one; known is false where its release is not known.
 func (s *State) KernelSince(major, minor int) (since, known bool) {
 	var a, b int
 	if n, err := fmt.Sscanf(s.Kernel, "%d.%d", &a, &b); n != 2 || err != nil {

@@ -181,7 +181,7 @@ func (l *search) deadDefault(t *table) {
 	}
 }
 
-// match tells whether a rule is for the packet: "" if it is, otherwise why not (fib_rule_match, fib4_rule_match, fib6_rule_match).
+// match reports whether a rule is for the packet: "" if it is, otherwise why not (fib_rule_match, fib4_rule_match, fib6_rule_match).
 func (l *search) match(r *Rule) string {
 	why := l.differs(r)
 	if r.Unknown && (why == "") != r.Not || r.L3MDev && l.x.hasVRF {
@@ -275,7 +275,7 @@ func (l *search) portIn(p packet.Port, want RulePorts, r *Rule) bool {
 	return in
 }
 
-// Dissects tells whether the kernel looks at protocol and ports of IPv4 packets that come in before it looks up routes, because a policy
+// Dissects reports whether the kernel looks at protocol and ports of IPv4 packets that come in before it looks up routes, because a policy
 // rule tests them (fib_rule_requires_fldissect, include/net/fib_rules.h); otherwise it takes them for 0.
 func (s *State) Dissects() bool {
 	return slices.ContainsFunc(s.Rules, func(r Rule) bool {

@@ -56,7 +56,7 @@ func (t truth) xor(not bool) truth {
 	return t
 }
 
-// compare tells whether a number out of [low, high] lies in [from, to].
+// compare reports whether a number out of [low, high] lies in [from, to].
 func compare[N uint8 | uint16 | uint32 | int](low, high, from, to N) truth {
 	switch {
 	case from <= low && high <= to:
@@ -108,7 +108,7 @@ func (c *Context) put(q Choice) int {
 }
 
 // routeLink is the interface of a route that was found. Of several next hops, who asks in IPv4 gets the one with the interface that it
-// names, or the first (fib_info_nh_uses_dev, fib_table_lookup); in IPv6 that which the kernel's hash gives (fib6_select_path).
+// names, or the first (fib_info_nh_uses_dev, fib_table_lookup); in IPv6 the one that the kernel's hash gives (fib6_select_path).
 func (c *Context) routeLink(a *RouteAnswer, named string, test fmt.Stringer) string {
 	if len(a.Ways) == 0 {
 		return a.Link
@@ -163,12 +163,12 @@ func (c *Context) link(name string) (Link, bool) {
 	return c.Host.Link(name)
 }
 
-// inUnknown tells that the packet came in by an interface, and nobody knows by which.
+// inUnknown reports that the packet came in by an unknown interface.
 func (c *Context) inUnknown() bool {
 	return c.Packet.In == "" && (c.Hook == Prerouting || c.Hook == Input || c.Hook == Forward || c.Hook == Ingress)
 }
 
-// outUnknown tells that the packet goes out by an interface, and nobody knows by which.
+// outUnknown reports that the packet goes out by an unknown interface.
 func (c *Context) outUnknown() bool {
 	return c.Packet.Out == "" && (c.Hook == Forward || c.Hook == Output || c.Hook == Postrouting || c.Hook == Egress)
 }

@@ -60,17 +60,17 @@ func (s *Assign) Eval(c *Context) Verdict {
 	return Verdict{}
 }
 
-// concerns tells whether the packet is of the protocols that the statement is about.
+// concerns reports whether the packet is of the protocols that the statement is about.
 func (s *Assign) concerns(p *packet.Packet) bool {
 	return ofEtherType(p, s.EtherType) && (s.Transport == 0 || s.Transport == p.Protocol)
 }
 
-// ofEtherType tells whether an IP packet is of a protocol; 0 stands for both.
+// ofEtherType reports whether an IP packet is of a protocol; 0 stands for both.
 func ofEtherType(p *packet.Packet, t packet.EtherType) bool {
 	return t == 0 || isIP(p) && (t == packet.EtherIPv6) == p.IsIPv6()
 }
 
-// in tells whether the packet has the field.
+// in reports whether the packet has the field.
 func (t Target) in(p *packet.Packet) bool {
 	switch t {
 	case TargetSource, TargetDestination, TargetTTL, TargetDSCP, TargetECN:

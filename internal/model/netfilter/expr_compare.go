@@ -167,7 +167,7 @@ func (m *Compare) String() string { return m.Left.String() + " " + relationWords
 
 func (m *Compare) needsTracking() bool { return tracks(m.Left) }
 
-// tracks tells whether an expression asks for something of conntrack.
+// tracks reports whether an expression asks for something of conntrack.
 func tracks(e Expr) bool {
 	switch e := e.(type) {
 	case *Field:

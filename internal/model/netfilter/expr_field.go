@@ -105,7 +105,7 @@ func isIPv4(p *packet.Packet) bool { return p.Frame.ARP == nil && p.Destination.
 func isIPv6(p *packet.Packet) bool { return p.Frame.ARP == nil && p.Destination.Is6() }
 func isIP(p *packet.Packet) bool   { return p.Frame.ARP == nil && p.Destination.IsValid() }
 
-// carries tells whether the packet has the header of a protocol: further fragments do not.
+// carries reports whether the packet has the header of a protocol: further fragments do not.
 func carries(protocol packet.Protocol) func(p *packet.Packet) bool {
 	return func(p *packet.Packet) bool { return isIP(p) && p.Protocol == protocol && p.Offset == 0 }
 }

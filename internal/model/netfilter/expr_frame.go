@@ -11,7 +11,7 @@ type SetFrame struct {
 	ARP    bool // the sender's address inside of ARP packets, too (--snat-arp)
 }
 
-// Eval sets the address. With the destination changes for whom the frame is, but for one that this machine sends.
+// Eval sets the address. With the destination the frame's cast changes, except for a frame that this machine sends.
 func (s *SetFrame) Eval(c *Context) Verdict {
 	p := c.Packet
 	if s.Source {

@@ -30,7 +30,7 @@ func (s *scriptedChooser) Choose(c Choice) int {
 	return s.random.IntN(len(c.Options))
 }
 
-// world answers what rules ask of the machine: for some things that nobody knows.
+// world answers what rules ask of the machine: for some things unknown.
 type world struct{}
 
 func (world) IPSet(name string) (*Set, bool) { return nil, false }

@@ -49,7 +49,7 @@ func (m *MatchPort) Eval(c *Context) Verdict {
 	return c.hold(holds, m)
 }
 
-// within tells whether a port lies in one of several ranges.
+// within reports whether a port lies in one of several ranges.
 func within(p packet.Port, ranges []PortRange) truth {
 	low, high := p.Span()
 	if low == high {

@@ -99,7 +99,7 @@ func (m *MatchTOS) String() string {
 	return fmt.Sprintf("TOS %s%#02x/%#02x", negated(m.Not, "", "not "), m.Value, m.Mask)
 }
 
-// MatchCast tests for whom the frame is (xt_pkttype.c).
+// MatchCast tests the cast of the frame: unicast, broadcast, multicast or another host's (xt_pkttype.c).
 type MatchCast struct {
 	Not  bool
 	Cast packet.Cast

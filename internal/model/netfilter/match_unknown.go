@@ -15,7 +15,7 @@ type UnknownTest struct {
 }
 
 // Eval asks, anew for a packet that is another one to conntrack, has other addresses, or comes or goes another way: what the test looks at
-// nobody knows.
+// it is unknown.
 func (u *UnknownTest) Eval(c *Context) Verdict {
 	if u.Existence {
 		return c.askTest(Unknown, u, 0, 0)
@@ -60,7 +60,7 @@ func (u *UnknownEffect) Effect() EffectKind { return Decides }
 
 func (u *UnknownEffect) String() string { return "not understood: " + u.Text }
 
-// Understood tells whether nothing in the rule is an UnknownTest or an UnknownEffect.
+// Understood reports whether nothing in the rule is an UnknownTest or an UnknownEffect.
 func (r *Rule) Understood() bool {
 	for _, s := range r.Statements {
 		switch s.(type) {

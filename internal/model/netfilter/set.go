@@ -18,7 +18,7 @@ func (v Value) Compare(w Value) int {
 // Span is a field's content where it need not be certain: anything from Low to High. A certain one has them equal.
 type Span struct{ Low, High Value }
 
-// Certain tells whether there is just one value.
+// Certain reports whether there is just one value.
 func (s Span) Certain() bool { return s.Low == s.High }
 
 // Set is a set or map of nft, or a set of ipset(8).

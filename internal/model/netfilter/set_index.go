@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Found tells whether a set holds a key.
+// Found reports whether a set holds a key.
 type Found uint8
 
 // The answers. Uncertain keys can lie on both sides of an element's border.
@@ -270,7 +270,7 @@ func (s *Set) search(key []Span) (int32, Found) {
 	return 0, NotFound
 }
 
-// overlap tells whether a key lies in an element's: maybe where it partly does.
+// overlap reports whether a key lies in an element's: maybe where it partly does.
 func overlap(element, key []Span) truth {
 	if len(element) != len(key) {
 		return no
@@ -285,7 +285,7 @@ func overlap(element, key []Span) truth {
 	return holds
 }
 
-// within tells whether a span lies in another: maybe where it partly does.
+// within reports whether a span lies in another: maybe where it partly does.
 func (s Span) within(t Span) truth {
 	switch {
 	case t.Low.Compare(s.Low) <= 0 && s.High.Compare(t.High) <= 0:

@@ -9,7 +9,7 @@ import (
 // maxSetDepth bounds lists of lists; ipset allows none at all.
 const maxSetDepth = 4
 
-// matches tells whether an ipset holds fields of the packet, as "-m set --match-set" asks. sources tells for each part of the set's kind
+// matches reports whether an ipset holds fields of the packet, as "-m set --match-set" asks. sources tells for each part of the set's kind
 // whether it is the packet's source ("src") or its destination ("dst"). With returnNoMatch the set's exceptions match instead of its other
 // elements (ip_set_test in net/netfilter/ipset/ip_set_core.c).
 func (s *Set) matches(c *Context, sources []bool, returnNoMatch bool) truth {

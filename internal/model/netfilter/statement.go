@@ -64,7 +64,7 @@ func (k VerdictKind) String() string {
 type Verdict struct {
 	Kind   VerdictKind
 	Chain  *Chain // Jump and Goto
-	Detail string // Reject: what with ("tcp-reset", "icmp-port-unreachable"); Stolen: by whom; Undecided: why
+	Detail string // Reject: what with ("tcp-reset", "icmp-port-unreachable"); Stolen: by what; Undecided: why
 }
 
 // Context is one packet at one hook of one machine, and what evaluation needs from around it.
@@ -140,7 +140,7 @@ type Choice struct {
 	About   any
 	What    string // the same in words: `statistic mode random probability 0.5`
 	Options []Option
-	// Interface is the test where nobody knows the packet's interface, else nil: what such tests say depends on each other.
+	// Interface is the test where the packet's interface is unknown, else nil: what such tests say depends on each other.
 	Interface *MatchInterface
 }
 

@@ -52,10 +52,10 @@ func (u *UnknownEffect) needsTracking() bool { return true }
 // Zones need it; not to track needs nothing (net/netfilter/xt_CT.c: xt_ct_tg_check).
 func (s *SetTracking) needsTracking() bool { return !s.NoTrack }
 
-// Tracks tells whether packets of a family (IPv4 or IPv6) are tracked. Index must have been called.
+// Tracks reports whether packets of a family (IPv4 or IPv6) are tracked. Index must have been called.
 func (rs *Ruleset) Tracks(f Family) bool { return rs.tracks[f] }
 
-// Translates tells whether address translation is switched on for a family: whether there is a nat chain. Index must have been called.
+// Translates reports whether address translation is switched on for a family: whether there is a nat chain. Index must have been called.
 func (rs *Ruleset) Translates(f Family) bool { return rs.translates[f] }
 
 func (rs *Ruleset) noteTracking(t *Table, c *Chain, families []Family) {
@@ -66,7 +66,7 @@ func (rs *Ruleset) noteTracking(t *Table, c *Chain, families []Family) {
 	}
 }
 
-// tracks tells whether a statement of the chain makes the kernel track a family's connections, or may.
+// tracks reports whether a statement of the chain makes the kernel track a family's connections, or may.
 func (c *Chain) tracks(f Family) bool {
 	if c.Partial {
 		return true

@@ -15,7 +15,7 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// IsZero tells whether there is no address.
+// IsZero reports whether there is no address.
 func (m MAC) IsZero() bool { return m == MAC{} }
 
 // IsMulticast tells of group addresses, broadcast among them (IEEE 802, I/G bit).
@@ -54,7 +54,7 @@ type Packet struct {
 	Tuple
 	TCPFlags TCPFlags
 	TTL      uint8 // hop limit in IPv6
-	SomeTTL  bool  // it came from where nobody knows: TTL is an example
+	SomeTTL  bool  // its origin is unknown: TTL is an example
 	TOS      uint8 // DSCP<<2 | ECN; traffic class in IPv6
 	Length   int   // of the IP packet with its header, in bytes; 0 where not known
 	Offset   int   // fragment offset in bytes; 0 for whole packets and first fragments
@@ -92,7 +92,7 @@ type Frame struct {
 	ARP                 *ARP // for EtherARP; the packet's fields above layer 2 are then empty
 }
 
-// Known tells whether anything is known of its addresses.
+// Known reports whether anything is known of its addresses.
 func (f *Frame) Known() bool { return !f.Source.IsZero() || !f.Destination.IsZero() }
 
 // Back is the header of a frame that answers this one.
@@ -100,7 +100,7 @@ func (f *Frame) Back() Frame {
 	return Frame{Source: f.Destination, Destination: f.Source, Type: f.Type}
 }
 
-// CastFor says for whom it is, as a station of an address sees it (eth_type_trans).
+// CastFor returns its cast as a station of an address sees it (eth_type_trans).
 func (f *Frame) CastFor(station MAC) Cast {
 	switch to := f.Destination; {
 	case to == station || to.IsZero():
@@ -123,20 +123,20 @@ type Local struct {
 	UID, GID            uint32 // owner of the sending socket, where HasOwner
 	HasOwner            bool
 	AssumedOwner        bool // HasOwner, and the owner is assumed
-	SomeOwner           bool // a program of this machine sent it, and whose that is, nobody knows
+	SomeOwner           bool // a program of this machine with an unknown owner sent it
 	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. Nobody owns it
 	Untracked           bool // a rule asked not to track it (NOTRACK)
 	// AboutUntracked: an error or a reset about an untracked packet. It is still to be tracked, but iptables' NOTRACK and CT take it for
 	// one that has been already (skb->_nfct is not zero), unlike nft's notrack.
 	AboutUntracked bool
-	// Zone is what a rule asked for before conntrack looks at the packet; with ZoneMark it is the mark that the packet has then. Template says
-	// that a rule did ask: the first one counts (skb->_nfct is a template).
+	// Zone is what a rule asked for before conntrack looks at the packet; with ZoneMark it is the mark that the packet has then. Template
+	// says that a rule did ask: the first one counts (skb->_nfct is a template).
 	Zone               Zone
 	ZoneMark, Template bool
 	Priority           uint32 // skb->priority (CLASSIFY)
 }
 
-// Cast says for whom a frame is (pkttype; include/uapi/linux/if_packet.h).
+// Cast is the kind of a frame's destination (pkttype; include/uapi/linux/if_packet.h).
 type Cast uint8
 
 // The kinds of frames.

@@ -60,7 +60,7 @@ func ParseProtocol(s string) (Protocol, error) {
 	return Protocol(n), nil
 }
 
-// HasPorts tells whether packets of the protocol have a source and a destination port.
+// HasPorts reports whether packets of the protocol have a source and a destination port.
 func (p Protocol) HasPorts() bool {
 	return p == TCP || p == UDP || p == SCTP || p == DCCP || p == UDPLite
 }
@@ -82,7 +82,7 @@ func OneOf(low, high, example uint16) Port {
 	return Port{Number: example, Low: low, High: high}
 }
 
-// Known tells whether the number is certain.
+// Known reports whether the number is certain.
 func (p Port) Known() bool { return p.Low == p.High }
 
 // Span gives the smallest and the largest number that the port can have.

@@ -111,7 +111,7 @@ func (t transit) with(p packet.Packet) transit {
 	return t
 }
 
-// reflectsMark tells whether an answer has the mark that the packet arrived with: what the kernel makes (fwmark_reflect: IP4_REPLY_MARK,
+// reflectsMark reports whether an answer has the mark that the packet arrived with: what the kernel makes (fwmark_reflect: IP4_REPLY_MARK,
 // IP6_REPLY_MARK), and what a listening socket does (tcp_fwmark_accept: inet_request_mark).
 func (m *machine) reflectsMark(answer *packet.Packet) bool {
 	switch {

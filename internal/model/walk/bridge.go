@@ -49,7 +49,7 @@ func (b bridge) learn(mac packet.MAC, port *fib.Link) {
 }
 
 // port finds the port behind which a station is, and the entry that tells it: the bridge's own name for the machine's own addresses, ""
-// where nobody knows.
+// where it is unknown.
 func (b bridge) port(mac packet.MAC) (string, *fib.FDBEntry) {
 	e := b.m.FIB.FDBEntry(b.Name, mac, 0)
 	if b.MAC == mac || e != nil && e.Local {
@@ -71,7 +71,7 @@ func (b bridge) port(mac packet.MAC) (string, *fib.FDBEntry) {
 
 func (b bridge) ports() []*fib.Link { return b.m.FIB.Ports(b.Name) }
 
-// passes tells whether the bridge's ports and its table of stations take a frame for a station from one port out of another: "" stands for
+// passes reports whether the bridge's ports and its table of stations take a frame for a station from one port out of another: "" stands for
 // the machine itself (should_deliver, br_flood).
 func (b bridge) passes(to packet.MAC, in, out string) bool {
 	if out == "" {
@@ -121,7 +121,7 @@ func (b bridge) isolated(port string) bool {
 	return l != nil && l.Port != nil && l.Port.Isolated
 }
 
-// flooded are the ports out of which a frame goes that came in by one, or with "" is the machine's own, for a station that nobody knows.
+// flooded are the ports out of which a frame goes that came in by one, or with "" is the machine's own, for an unknown station.
 func (b bridge) flooded(in string) []string {
 	var names []string
 	for _, p := range b.ports() {
@@ -132,12 +132,12 @@ func (b bridge) flooded(in string) []string {
 	return names
 }
 
-// newest is the port that a bridge's list begins with: the one that joined last (br_add_if), which is taken to be the last one made.
+// newest is the port that a bridge's list begins with: the one that joined last (br_add_if), assumed to be the last one made.
 func (b bridge) newest(ports []string) string {
 	return slices.MaxFunc(ports, func(p, q string) int { return cmp.Compare(b.m.FIB.Link(p).Index, b.m.FIB.Link(q).Index) })
 }
 
-// callsIP tells whether the bridge's IP packets go through the IP hooks (bridge-nf-call-iptables, -ip6tables; net.bridge.… per namespace,
+// callsIP reports whether the bridge's IP packets go through the IP hooks (bridge-nf-call-iptables, -ip6tables; net.bridge.… per namespace,
 // or the bridge's own switch).
 func (b bridge) callsIP(ipv6 bool) bool {
 	key := "net.bridge.bridge-nf-call-iptables"
@@ -152,7 +152,7 @@ func (b bridge) callsIP(ipv6 bool) bool {
 	return b.m.sysctl(false, key) || own
 }
 
-// reaches tells whether a station is behind a link: at its other end, or behind a bridge there. depth bounds rings of bridges.
+// reaches reports whether a station is behind a link: at its other end, or behind a bridge there. depth bounds rings of bridges.
 func (m *machine) reaches(link string, mac packet.MAC, depth int) bool {
 	far, l := m.across(link)
 	if l == nil || depth == 0 {
@@ -171,7 +171,7 @@ func (m *machine) reaches(link string, mac packet.MAC, depth int) bool {
 	return slices.ContainsFunc(b.ports(), func(p *fib.Link) bool { return p.Name != l.Name && far.reaches(p.Name, mac, depth-1) })
 }
 
-// leadsAway tells whether frames that leave by a link can leave the snapshot: at its other end, or behind a bridge there.
+// leadsAway reports whether frames that leave by a link can leave the snapshot: at its other end, or behind a bridge there.
 func (m *machine) leadsAway(l *fib.Link, depth int) bool {
 	if _, ok := m.peer(l.Name); !ok || depth == 0 {
 		return m.leadsOut(l)

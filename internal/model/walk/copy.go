@@ -25,7 +25,7 @@ func (t transit) copyUp(b bridge) (transit, bool) {
 	return t, true
 }
 
-// forgetsCopies tells whether the copies that a promiscuous bridge gives to the host have lost their connection
+// forgetsCopies reports whether the copies that a promiscuous bridge gives to the host have lost their connection
 // (net/bridge/br_netfilter_hooks.c, br_nf_local_in, since Linux 6.9: "br_netfilter: skip conntrack input hook for promisc packets").
 func (t *transit) forgetsCopies() bool {
 	since, known := t.m.FIB.KernelSince(6, 9)

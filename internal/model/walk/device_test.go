@@ -55,6 +55,6 @@ func TestDeviceHooks(t *testing.T) {
 	router.device(netfilter.Egress, nil, isTCP, drop)
 	// at right, at left, at both, at none
 	if got := len(n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")}).Outcomes); got != 4 {
-		t.Errorf("%d outcomes where nobody knows where the chain hangs", got)
+		t.Errorf("%d outcomes where the chain's hook is unknown", got)
 	}
 }

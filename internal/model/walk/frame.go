@@ -106,7 +106,7 @@ func (t transit) flood(b bridge, in string) passage {
 		to = t.wayOut(b, ports)
 	}
 	if to == "" && len(ports) == 1 && !mac.IsZero() {
-		to = ports[0] // there it will turn out that it is for nobody
+		to = ports[0] // there it is dropped
 	}
 	if to == "" {
 		return t.finish(Dropped, fmt.Sprintf("no station with the address %s is known behind any port of %s", mac, b.Name))

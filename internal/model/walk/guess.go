@@ -7,7 +7,7 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// linkEnd is one of the two interfaces by which a flow passes a machine, where nobody knows which they are: the one that the request came
+// linkEnd is one of the two interfaces by which a flow passes a machine, where they are unknown: the one that the request came
 // in by, or the one that it left by. The answer goes the other way round.
 type linkEnd struct {
 	host *machine
@@ -38,7 +38,7 @@ func (f *linkFacts) learn(name string, is bool) {
 	}
 }
 
-// implied tells whether a test of the interface follows from what is known: from earlier answers, and from where the packet's address is.
+// implied reports whether a test of the interface follows from what is known: from earlier answers, and from where the packet's address is.
 func (t *transit) implied(m *netfilter.MatchInterface) (known, holds bool) {
 	address := t.p.Source
 	if m.Out {
@@ -67,7 +67,7 @@ func (t *transit) implied(m *netfilter.MatchInterface) (known, holds bool) {
 	return false, false
 }
 
-// covers tells whether each interface with the second name has the first.
+// covers reports whether each interface with the second name has the first.
 func covers(pattern, name string) bool {
 	prefix, open := strings.CutSuffix(pattern, "+")
 	if !open {

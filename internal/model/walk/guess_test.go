@@ -36,7 +36,7 @@ func ofText(t *testing.T, text, from, to string, oneWay bool) string {
 	return strings.Join(got, "; ")
 }
 
-// TestUnknownInterfaces: what is taken to be so of an interface that nobody knows goes together, there and back.
+// TestUnknownInterfaces: assumptions about an unknown interface agree, there and back.
 func TestUnknownInterfaces(t *testing.T) {
 	for rules, want := range map[string]string{
 		"-A FORWARD -i lo -j DROP":                             "left 10.0.0.2:80, back left",

@@ -182,7 +182,7 @@ func (h attachedChain) String() string {
 	return fmt.Sprintf("chain %s %s hangs at %s", h.chain.Table.Name, h.chain.Name, h.link)
 }
 
-// attachedTo tells whether a chain hangs at an interface.
+// attachedTo reports whether a chain hangs at an interface.
 func (t *transit) attachedTo(c *netfilter.Chain, link string) bool {
 	if c.Base.Devices != nil {
 		return slices.Contains(c.Base.Devices, link)

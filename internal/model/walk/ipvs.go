@@ -30,7 +30,7 @@ func (t *transit) virtualService(_ netfilter.Family, h netfilter.Hook) *End {
 	return nil
 }
 
-// heldBy tells whether a service may take the packet. Its mark is as rules left it, where those are known.
+// heldBy reports whether a service may take the packet. Its mark is as rules left it, where those are known.
 func (t *transit) heldBy(s *snapshot.VirtualService) bool {
 	p := &t.p
 	if s.Mark != 0 {

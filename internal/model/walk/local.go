@@ -37,7 +37,7 @@ func (t transit) deliver() passage {
 		return t.finish(Dropped, "TCP has no connections with an anycast address, and answers nothing (tcp_v6_conn_request, tcp_v6_send_reset)")
 	case asked == nil && p.Protocol == packet.TCP && !t.begins():
 		t.resets(end)
-		end.Why = "it begins no connection, and belongs to none"
+		end.Why = "it does not start a connection, and belongs to none"
 	case asked == nil && p.Protocol.HasPorts():
 		t.listener(end)
 	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
@@ -50,8 +50,8 @@ func (t transit) deliver() passage {
 	return t.over(end)
 }
 
-// toAnycast tells of a TCP segment for an anycast address that gets no answer: there is one only from a socket that listens, to what begins
-// no connection.
+// toAnycast reports whether a TCP segment goes to an anycast address and gets no answer. Only a listening socket answers, and only segments
+// that do not start a connection.
 func (t *transit) toAnycast() bool {
 	if t.p.Protocol != packet.TCP || t.route == nil || t.route.Type != "anycast" {
 		return false
@@ -92,7 +92,7 @@ func (t *transit) socket() (s snapshot.Listener, ok bool) {
 }
 
 // resets refuses what belongs to no connection. Where a socket listens, the reset is that socket's, since Linux 6.13 (tcp_v4_send_reset,
-// tcp_v6_send_reset: skb_set_owner_edemux), else nobody's.
+// tcp_v6_send_reset: skb_set_owner_edemux), else no socket's.
 func (t *transit) resets(end *End) {
 	end.Refused = true
 	s, ok := t.socket()
@@ -102,7 +102,8 @@ func (t *transit) resets(end *End) {
 	}
 }
 
-// takeStray tells whether anybody takes an answer that came to another host than the one that asked: of TCP it begins no connection.
+// takeStray reports whether anybody takes an answer that came to another host than the one that asked: of TCP it does not start a
+// connection.
 func (t *transit) takeStray(end *End) {
 	switch {
 	case t.p.Protocol == packet.TCP:
@@ -115,7 +116,7 @@ func (t *transit) takeStray(end *End) {
 	}
 }
 
-// takes tells whether a socket that is bound to one address takes packets for another. A socket on [::] takes IPv4's too.
+// takes reports whether a socket that is bound to one address takes packets for another. A socket on [::] takes IPv4's too.
 func takes(bound, a netip.Addr) bool {
 	return bound.Unmap() == a || bound.IsUnspecified() && (bound.Is6() || a.Is4())
 }
@@ -196,7 +197,7 @@ func (t transit) send() passage {
 	return t.to(transit.output)
 }
 
-// assumeOwner tells, where something looks at whose program sends the packet, that nobody knows that.
+// assumeOwner records that the sending user is unknown, where a rule or route tests it.
 func (t *transit) assumeOwner() {
 	t.m.assume("the sending user is unknown, and a rule tests it; assuming root")
 }

@@ -25,7 +25,7 @@ type machine struct {
 	neighbours map[neighbour]packet.MAC
 	stations   map[station]string // the bridge port behind which a station was seen
 	remotes    map[remoteStation]*fib.FDBEntry
-	decided    map[fmt.Stringer]bool // what nobody knows, and was decided
+	decided    map[fmt.Stringer]bool // what is unknown, and was decided
 }
 
 type neighbour struct {
@@ -145,7 +145,7 @@ func (m *machine) confMax(link, key string) int {
 	return max(m.confNumber("all", key), m.confNumber(link, key))
 }
 
-// forwards tells whether packets that came in by link may go out again (IN_DEV_FORWARD; net.ipv6.conf.all.forwarding).
+// forwards reports whether packets that came in by link may go out again (IN_DEV_FORWARD; net.ipv6.conf.all.forwarding).
 func (m *machine) forwards(link string, ipv6 bool) bool {
 	if own, ok := m.Sysctls[forwardingSetting(link, ipv6)]; ok && !m.knows(snapshot.Sysctls) {
 		return own != "0"

@@ -63,8 +63,8 @@ func (t *transit) translate(f netfilter.Family, h netfilter.Hook) *End {
 		done = packet.SNATDone
 	}
 	if flow.Identifier && !t.p.Track.Reply && !t.loopback && h == netfilter.Prerouting {
-		// A packet that came in had its identifier changed there, if another connection had it. One that is sent here is taken to have had it
-		// changed by masquerading, though it may have been at output.
+		// A packet that came in had its identifier changed there, if another connection had it. One that is sent here is assumed to have
+		// had it changed by masquerading, though it may have been at output.
 		flow.Status, flow.Identifier = flow.Status&^packet.SNAT|packet.DNAT, false
 	}
 	before := t.p

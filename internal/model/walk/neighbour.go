@@ -19,7 +19,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	nobody := t.end(Dropped, fmt.Sprintf("no host on %s answers for %s", l.Name, a))
 	nobody.Reject = "icmp-host-unreachable"
 	if _, port := t.m.bridgeOf(l); port {
-		return ResolveStep{}, nobody // the answer comes in by the bridge, and is taken to be the bridge's
+		return ResolveStep{}, nobody // the answer comes in by the bridge, and is assumed the bridge's
 	}
 	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
 	if !q.sender.IsValid() && a.Is6() && t.m.knows(snapshot.Addresses) {
@@ -96,7 +96,7 @@ type query struct {
 	mac             packet.MAC // of the one who asks
 	left            bool       // the question went out of what is known: somebody there may answer
 	unconfirmed     bool       // and that it did not when it was asked before tells nothing: see broadcasts
-	hidden          string     // why somebody may answer whom nobody knows, within what is known; "" for nobody
+	hidden          string     // why an unknown station may answer; "" where none may
 	stopped         *End       // what a rule made of a question or of its answer
 }
 
@@ -148,7 +148,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 	return r, ok && q.passesAt(far, r.frame, r.who, end, netfilter.Egress) && q.passesAt(m, r.frame, r.who, l, netfilter.Ingress)
 }
 
-// hide notes the first reason why somebody may answer whom nobody knows.
+// hide notes the first reason why an unknown station may answer.
 func (q *query) hide(reasons ...string) { q.hidden = cmp.Or(append([]string{q.hidden}, reasons...)...) }
 
 // ports sends the question out of the ports of a bridge, all of them: the first answer counts.
@@ -172,7 +172,7 @@ func (q *query) ports(b bridge, except string, depth int) (first response, answe
 	return first, answered
 }
 
-// broadcasts tells whether the bridge's rules make a broadcast of an ARP answer that comes in by a port, as Azure CNI's do. Such an answer
+// broadcasts reports whether the bridge's rules make a broadcast of an ARP answer that comes in by a port, as Azure CNI's do. Such an answer
 // tells the address, but not that it still holds (arp_process): an entry in use is asked about, answered, and fails all the same.
 func (q *query) broadcasts(b bridge, p *fib.Link) bool {
 	if !q.address.Is4() || !b.m.leadsOut(p) {
@@ -235,7 +235,7 @@ func (m *machine) learnAsker(link string, q *query) {
 	}
 }
 
-// overhear notes who asked where that is somebody whom the machine has asked for itself: an ARP request for another brings its entry up to
+// overhear notes who asked where the machine has asked for that host itself: an ARP request for another brings its entry up to
 // date, also one that FAILED, but makes none (arp_process; arp_accept).
 func (m *machine) overhear(link string, q *query) {
 	if q.address.Is4() && m.FIB.HasAddress(q.address) == nil && m.FIB.Neighbour(link, q.sender) != nil {
@@ -243,7 +243,7 @@ func (m *machine) overhear(link string, q *query) {
 	}
 }
 
-// answersFor tells whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
+// answersFor reports whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
 // out of another link. The question itself must be one that routing would take (arp_process, arp_fwd_proxy). In IPv6 an anycast address of
 // the link, as the subnet's routers have, is answered for, too (ndisc_recv_ns: ipv6_chk_acast_addr).
 func (m *machine) answersFor(l *fib.Link, q *query) bool {
@@ -286,8 +286,8 @@ func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
 	return false
 }
 
-// group is whom the question is for: everybody, or in IPv6 the solicited-node group of the address (RFC 2464 section 7, RFC 4291 section
-// 2.7.1).
+// group is the destination of the question: everybody, or in IPv6 the solicited-node group of the address (RFC 2464 section 7, RFC 4291
+// section 2.7.1).
 func (q *query) group() packet.MAC {
 	if q.address.Is4() {
 		return packet.Broadcast
@@ -368,7 +368,7 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 	return packet.MAC{}, false
 }
 
-// arpPasses tells whether a hook's chains let an ARP frame pass.
+// arpPasses reports whether a hook's chains let an ARP frame pass.
 func (q *query) arpPasses(t *transit, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) bool {
 	v, _ := t.arpRules(f, h, chains)
 	q.stopUndecided(t.m, v)

@@ -9,8 +9,8 @@ import (
 
 // What is not walked on the far side of a link may answer a question, or be the station that a frame is for.
 
-// notWalked tells why nobody knows who is behind a link of m that is up and whose far end is not known; "" where that leads nowhere, or out
-// of the snapshot.
+// notWalked returns why the host behind a link is unknown, for a link of m that is up and whose far end is not known; "" where that leads
+// nowhere, or out of the snapshot.
 func (m *machine) notWalked(l *fib.Link) string {
 	switch {
 	case !l.Up || l.Kind == "dummy" || l.Kind == "" || l.Kind == "veth":
@@ -52,7 +52,7 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 	return ""
 }
 
-// hides tells why a station that nobody knows may be behind a link; "" where none can be. depth bounds rings of bridges.
+// hides returns why an unknown station may be behind a link; "" where none can be. depth bounds rings of bridges.
 func (m *machine) hides(l *fib.Link, depth int) string {
 	peer, ok := m.peer(l.Name)
 	if !ok {

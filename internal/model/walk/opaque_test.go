@@ -18,7 +18,7 @@ func undecided(t *testing.T, what string, r *Result, words string) {
 	}
 }
 
-// TestNobodyKnownAnswers: that nobody answers is not said of a link behind which somebody may whom nobody knows.
+// TestNobodyKnownAnswers: a walk does not say that no host answers where an unknown one may.
 func TestNobodyKnownAnswers(t *testing.T) {
 	for _, kind := range []string{"bond", "vlan", "macvlan", "ipvlan", "netkit", "openvswitch", "team", "gretap", "tun"} {
 		n := newNetwork(t)

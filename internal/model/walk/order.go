@@ -28,7 +28,7 @@ type tie struct {
 // assumedOrder is a tie that was met, with what is assumed there.
 type assumedOrder struct {
 	tie
-	chains [2]ChainRef // the first is taken to be
+	chains [2]ChainRef // the first is assumed to be called first
 }
 
 func (o *assumedOrder) String() string {
@@ -87,7 +87,7 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 	}
 }
 
-// acted tells whether the rules of a base chain did anything to the packet but let it pass.
+// acted reports whether the rules of a base chain did anything to the packet but let it pass.
 func acted(visits []netfilter.Visit) bool {
 	return slices.ContainsFunc(visits, func(v netfilter.Visit) bool {
 		return len(v.Changes) > 0 || !slices.Contains(passes[:], v.Verdict.Kind)

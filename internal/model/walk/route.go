@@ -185,7 +185,7 @@ func (t *transit) reroute() *End {
 	return nil
 }
 
-// isOwn tells whether the packet is for the machine, as far as its addresses are known. One that nobody knows is what it sent from, or
+// isOwn reports whether the packet is for the machine, as far as its addresses are known. An unknown one is what it sent from, or
 // redirected to.
 func (t *transit) isOwn() bool {
 	a := t.p.Destination

@@ -235,7 +235,7 @@ func (t *transit) choose(kind netfilter.ChoiceKind, about fmt.Stringer, options 
 	return t.Choose(netfilter.Choice{Kind: kind, About: about, What: about.String(), Options: options})
 }
 
-// decide chooses between yes and no where nobody knows, once for a machine and a question.
+// decide chooses between yes and no where the answer is unknown, once for a machine and a question.
 func (t *transit) decide(about fmt.Stringer, yes, no string) bool {
 	answer, asked := t.m.decided[about]
 	if !asked {

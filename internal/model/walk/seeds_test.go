@@ -86,7 +86,7 @@ func pools(members ...string) string {
 }
 
 // TestSeedCalico asks Part 5's question: who masquerades what a pod sends to the virtual node? Not the ip-masq-agent. Calico's chain, which
-// decides first, is not in the text: until it is, nobody knows.
+// decides first, is not in the text: until it is, the result is unknown.
 func TestSeedCalico(t *testing.T) {
 	const from, to = "10.13.76.17:40000", "10.13.100.6:8080"
 	r := walkForwarded(t, seed(t, "calico-masq-agent", ""), from, to)

@@ -49,7 +49,7 @@ func discovery(kind uint8, from, to netip.Addr) packet.Packet {
 	}
 }
 
-// sends tells whether the rules of m let its question or answer out by a link. Routing may change its mind about an answer.
+// sends reports whether the rules of m let its question or answer out by a link. Routing may change its mind about an answer.
 func (q *query) sends(m *machine, p packet.Packet, link string) bool {
 	if p.Frame.ARP != nil {
 		return true
@@ -61,7 +61,7 @@ func (q *query) sends(m *machine, p packet.Packet, link string) bool {
 		q.passed(t, t.hook(netfilter.IPv6, netfilter.Postrouting))
 }
 
-// takes tells whether the rules of m let a question or an answer in by a link.
+// takes reports whether the rules of m let a question or an answer in by a link.
 func (q *query) takes(m *machine, p packet.Packet, link string) bool {
 	if p.Frame.ARP != nil {
 		return true

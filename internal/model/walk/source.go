@@ -112,7 +112,7 @@ func (m *machine) localLink(a *fib.Answer, address netip.Addr) string {
 
 func (m *machine) ownAddress(a netip.Addr) bool { return m.FIB.HasAddress(a) != nil }
 
-// customLocal tells whether the kernel looks closer than for own addresses because somebody changed policy rules
+// customLocal reports whether the kernel looks closer than for own addresses because somebody changed policy rules
 // (fib4_has_custom_rules).
 func (m *machine) customLocal() bool {
 	for i := range m.FIB.Rules {

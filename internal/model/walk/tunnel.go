@@ -127,7 +127,7 @@ const (
 	congested = 3 // CE
 )
 
-// sourcePort is one that a hash of the packet's flow chooses, with a key that nobody knows (udp_flow_src_port, include/net/udp.h).
+// sourcePort is one that a hash of the packet's flow chooses, with an unknown key (udp_flow_src_port, include/net/udp.h).
 func sourcePort(v *fib.VXLAN, local [2]uint16) packet.Port {
 	low, high := v.SourcePorts[0], v.SourcePorts[1]
 	if low >= high {

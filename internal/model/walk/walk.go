@@ -104,7 +104,7 @@ type Decision struct {
 	Step   int // how many steps there were before, those of both ways counted: what was chosen shows in later ones
 }
 
-// Asks tells whether another choice asked the same: of the same rule on the same host, or of none, about the same values.
+// Asks reports whether another choice asked the same: of the same rule on the same host, or of none, about the same values.
 func (c *Decision) Asks(o *Decision) bool {
 	return c.Host == o.Host && c.Rule == o.Rule && c.Kind == o.Kind && reflect.DeepEqual(c.About, o.About)
 }

@@ -31,7 +31,7 @@ func TestCheckFinds(t *testing.T) {
 		{modeBridge, node, []string{"bridge", "link", "set", "dev", hostIfName(modeBridge, "azureid-p1eth0"), "hairpin", "off"},
 			"hairpin is off on azv"},
 		{modeBridge, node, []string{"bridge", "link", "set", "dev", "eth0", "hairpin", "off"}, "hairpin is off on eth0"},
-		{modeBridge, node, []string{"ip", "link", "set", "eth0", "nomaster"}, "eth0 is no port of azure0"},
+		{modeBridge, node, []string{"ip", "link", "set", "eth0", "nomaster"}, "eth0 is not a port of azure0"},
 		{modeBridge, node, []string{"ip", "addr", "add", "10.13.76.200/24", "dev", "eth0"}, "addresses are on eth0"},
 		{modeBridge, node, []string{"ebtables-nft", "-t", "nat", "-F", "POSTROUTING"},
 			"ebtables rule is missing: -t nat -A POSTROUTING -s Unicast"},

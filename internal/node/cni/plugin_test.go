@@ -63,7 +63,7 @@ func TestBridge(t *testing.T) {
 	ports := w.run("bridge", "-n", w.name("node"), "-d", "link")
 	for _, port := range []string{"eth0", host1, hostIfName(modeBridge, "azureid-p2eth0")} {
 		if !regexp.MustCompile(`(?s): ` + port + `[@:][^\n]* master azure0 [^\n]*\n[^\n]* hairpin on `).MatchString(ports) {
-			t.Errorf("%s is no port with hairpin: %s", port, ports)
+			t.Errorf("%s is not a port with hairpin: %s", port, ports)
 		}
 	}
 	mac := podMAC(host1).String()

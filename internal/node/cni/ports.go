@@ -188,7 +188,7 @@ func (b *ports) checkPort(br netlink.Link, name string) error {
 		return joined([]error{fmt.Errorf("interface %s is missing", name), err})
 	}
 	if port.Attrs().MasterIndex != br.Attrs().Index {
-		return fmt.Errorf("interface %s is no port of %s", name, b.Bridge)
+		return fmt.Errorf("interface %s is not a port of %s", name, b.Bridge)
 	}
 	if port.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("interface %s is down", name)

@@ -122,8 +122,8 @@ func (s *session) alive(a *attachment) bool {
 	return err != nil || l != nil
 }
 
-// takeBack removes the attachments that which chooses, but for those that another command is at work on; the lock of own is held. known
-// says that somebody may know their addresses.
+// takeBack removes the attachments for which a function returns true, except those that another command works on. The lock of own is held.
+// known says that their addresses may be in use elsewhere.
 func (s *session) takeBack(own *attachment, known bool, which func(*attachment) bool) error {
 	if err := s.look(); err != nil {
 		return err

@@ -216,7 +216,7 @@ func Remove(d Dirs, owner string) (notes []string, err error) {
 	return notes, errors.Join(err, n.removeRecord())
 }
 
-// Check tells whether what was installed is there; with an owner, what that one has installed.
+// Check reports whether what was installed is there; with an owner, what that one has installed.
 func Check(d Dirs, owner string) error {
 	n, err := open(d)
 	if err != nil {

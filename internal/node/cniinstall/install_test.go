@@ -48,7 +48,7 @@ func nodeAt(dir string) testNode {
 	return testNode{Dirs{Bin: filepath.Join(dir, "bin"), Conf: filepath.Join(dir, "conf")}, filepath.Join(dir, "source")}
 }
 
-// newNode has two versions of our plugin to install, a second plugin for each, and somebody's files.
+// newNode has two versions of our plugin to install, a second plugin for each, and another's files.
 func newNode(t *testing.T) (testNode, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -179,7 +179,7 @@ func TestOthers(t *testing.T) {
 	}
 
 	n, _ = newNode(t)
-	write(t, n.dirs.Bin, Plugin, "somebody's")
+	write(t, n.dirs.Bin, Plugin, "another's")
 	if err := n.install(0); err == nil || !strings.Contains(err.Error(), "was not installed by this: remove it first") {
 		t.Errorf("over a plugin of others: %v", err)
 	}
@@ -351,7 +351,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// whole tells whether it is one of the versions of a plugin.
+// whole reports whether it is one of the versions of a plugin.
 func (n testNode) whole(t *testing.T, name string, text []byte) bool {
 	t.Helper()
 	for i := range 2 {

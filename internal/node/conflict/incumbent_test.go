@@ -87,7 +87,7 @@ func bindMany(how string) error {
 	return nil
 }
 
-// inWorld runs the test again in a network namespace of its own, and tells whether this is there.
+// inWorld runs the test again in a network namespace of its own, and reports whether this is there.
 func inWorld(t *testing.T) bool {
 	kerneltest.NeedRoot(t)
 	if os.Getenv(role) == roleWorld {

@@ -45,7 +45,7 @@ func processes(proc, name string, is func(dir string) (bool, error)) (found []st
 	return found, nil
 }
 
-// unseen tells whether a process has ended while it was looked at (proc(5)), or may not be looked at.
+// unseen reports whether a process has ended while it was looked at (proc(5)), or may not be looked at.
 func unseen(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
@@ -97,7 +97,7 @@ func isRoots(dir string) (bool, error) {
 	return len(uids) > 1 && uids[1] == "0" && !strings.HasPrefix(status["State"], "Z"), nil
 }
 
-// sameNetwork tells whether two processes, by their directories in /proc, are in the same network namespace. Each namespace has its own
+// sameNetwork reports whether two processes, by their directories in /proc, are in the same network namespace. Each namespace has its own
 // files in /proc/PID/net (fs/proc/proc_net.c), so the number of one of them tells, where to read /proc/PID/ns/net takes the right to trace
 // the process.
 func sameNetwork(a, b string) (bool, error) {

@@ -254,7 +254,7 @@ func (w *Watcher) SetPodCondition(ctx context.Context, namespace, name string, c
 		Body(patch).Do(ctx).Error()
 }
 
-// same tells whether two versions of an object differ in nothing that is read. A node's status changes every few seconds.
+// same reports whether two versions of an object differ in nothing that is read. A node's status changes every few seconds.
 func same(before, after any) bool {
 	if a, ok := before.(*packedObject); ok {
 		b, ok := after.(*packedObject)

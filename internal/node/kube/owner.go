@@ -67,8 +67,8 @@ func NewOwner(config *rest.Config, trouble Trouble, namespace, name string) (*Ow
 // errNotSeen is that the API server does not say, and nothing was seen.
 var errNotSeen = errors.New("its deletion was not seen either")
 
-// Deleted tells whether the DaemonSet has been deleted, or is about to be. Where the API server does not say it is known from what was seen
-// before; if not, it is an error.
+// Deleted reports whether the DaemonSet has been deleted, or is about to be. Where the API server does not say it is known from what was
+// seen before; if not, it is an error.
 func (o *Owner) Deleted(ctx context.Context) (bool, error) {
 	d := &appsv1.DaemonSet{}
 	err := o.client.Get().Namespace(o.namespace).Resource("daemonsets").Name(o.name).Do(ctx).Into(d)

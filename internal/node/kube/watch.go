@@ -138,7 +138,7 @@ func (w *Watches) Run(ctx context.Context) {
 // Changed receives when the first lists are complete and after changes; several make one.
 func (w *Watches) Changed() <-chan struct{} { return w.changed }
 
-// complete tells whether the first lists are.
+// complete reports whether the first lists are.
 func (w *Watches) complete() bool {
 	return !slices.ContainsFunc(w.synced, func(synced cache.InformerSynced) bool { return !synced() })
 }

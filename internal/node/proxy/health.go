@@ -95,7 +95,7 @@ func (h *Health) status() healthStatus {
 	return st
 }
 
-// Healthy tells whether changes reach the kernel in time.
+// Healthy reports whether changes reach the kernel in time.
 func (h *Health) Healthy() bool { return h.status().Healthy }
 
 // Unready is why the rules of a family are not what the API says, empty where they are: also before they were written the first time, where

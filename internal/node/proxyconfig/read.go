@@ -45,7 +45,7 @@ func Read(text []byte) (c *Configuration, strange []string, err error) {
 	return c, strange, nil
 }
 
-// hasMore tells whether there is anything after the first document.
+// hasMore reports whether there is anything after the first document.
 func hasMore(text []byte) bool {
 	documents := yamlv2.NewDecoder(bytes.NewReader(text))
 	var one, more any
@@ -118,7 +118,7 @@ func asText(v reflect.Value) string {
 	return fmt.Sprint(v)
 }
 
-// empty tells whether a value asks for nothing: files written by programs have all fields.
+// empty reports whether a value asks for nothing: files written by programs have all fields.
 func empty(v reflect.Value) bool {
 	if v.Kind() == reflect.Slice {
 		return v.Len() == 0

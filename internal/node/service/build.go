@@ -290,18 +290,18 @@ func compareCopies(a, b *Endpoint) int {
 
 // sorted sorts endpoints by their texts, and leaves of several copies the best.
 func sorted(all []Endpoint) []Endpoint {
-	type texted struct {
+	type sortItem struct {
 		text []byte
 		*Endpoint
 	}
-	list := make([]texted, len(all))
+	list := make([]sortItem, len(all))
 	texts := make([]byte, 0, len(all)*len("255.255.255.255:65535"))
 	for i := range all {
 		start := len(texts)
 		texts = all[i].Addr.AppendTo(texts)
-		list[i] = texted{texts[start:], &all[i]}
+		list[i] = sortItem{texts[start:], &all[i]}
 	}
-	slices.SortFunc(list, func(a, b texted) int {
+	slices.SortFunc(list, func(a, b sortItem) int {
 		if c := bytes.Compare(a.text, b.text); c != 0 {
 			return c
 		}

@@ -24,7 +24,7 @@ func (f Family) String() string {
 	return "IPv4"
 }
 
-// Of tells whether an address is of the family.
+// Of reports whether an address is of the family.
 func (f Family) Of(a netip.Addr) bool {
 	return a.IsValid() && a.Is4() == (f == IPv4)
 }
@@ -91,7 +91,7 @@ type Port struct {
 	ForCluster, ForLocal []Endpoint
 }
 
-// External tells whether the port answers anywhere but at its cluster IP.
+// External reports whether the port answers anywhere but at its cluster IP.
 func (p *Port) External() bool {
 	return p.NodePort != 0 || len(p.LoadBalancerIPs) > 0 || len(p.ExternalIPs) > 0
 }
@@ -121,7 +121,7 @@ func ComparePorts(a, b *Port) int {
 	)
 }
 
-// SameRules tells whether two service ports of one name need the same rules.
+// SameRules reports whether two service ports of one name need the same rules.
 func SameRules(a, b *Port) bool {
 	addr := func(a, b Endpoint) bool { return a.Addr == b.Addr }
 	return a.ClusterIP == b.ClusterIP && a.Port == b.Port && a.NodePort == b.NodePort && a.AffinitySeconds == b.AffinitySeconds &&

@@ -108,7 +108,7 @@ func answerNetexec(ctx context.Context, r *request) response {
 
 const (
 	shellLimit  = time.Minute // how long a command of /shell may run
-	shellOutput = 1 << 20     // how many octets it may print; at one more it gets SIGPIPE
+	shellOutput = 1 << 20     // how many bytes it may print; at one more it gets SIGPIPE
 )
 
 // shell answers what a command prints, and how it failed. Those that it leaves behind do not keep the answer.

@@ -303,7 +303,7 @@ func TestNetexec(t *testing.T) {
 	for command, want := range map[string]string{"exec cat /dev/zero": `"error"`, "sleep 300 & echo hi": `"output": "hi\n"`} {
 		body := string(shell(t.Context(), command).body)
 		if len(body) > 10*shellOutput || !strings.Contains(body, want) {
-			t.Errorf("%s: %d octets, %.200q", command, len(body), body)
+			t.Errorf("%s: %d bytes, %.200q", command, len(body), body)
 		}
 	}
 	if status, _ := get(t, url+"/redirect?location=/echo&code=307"); status != 307 {

@@ -39,12 +39,12 @@ type response struct {
 	status int // 0 is 200
 	header map[string]string
 	body   []byte
-	file   *os.File // in place of body: so many of its octets, from the first on; who sends the response closes it
+	file   *os.File // in place of body: so many of its bytes, from the first on; who sends the response closes it
 	size   int64
 	close  bool
 }
 
-// length is how many octets the body has.
+// length is how many bytes the body has.
 func (r *response) length() int64 {
 	if r.file != nil {
 		return r.size

@@ -62,7 +62,7 @@ func TestBigFile(t *testing.T) {
 	n, err := io.Copy(io.Discard, resp.Body)
 	runtime.ReadMemStats(&after)
 	if err != nil || n != size {
-		t.Errorf("%d octets, %v", n, err)
+		t.Errorf("%d bytes, %v", n, err)
 	}
 	if used := after.TotalAlloc - before.TotalAlloc; used > size/8 {
 		t.Errorf("a file of %d MiB took %d MiB of memory", size>>20, used>>20)
@@ -75,7 +75,7 @@ func TestBigFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("%d octets of a file that became shorter, %v", n, err)
+		t.Errorf("%d bytes of a file that became shorter, %v", n, err)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestBodyIsBounded(t *testing.T) {
 	url := serving(t, func(r *request) response { return text(200, strconv.Itoa(len(r.body))) })
 	for size, want := range map[int]int{maxBody: 200, maxBody + 1: 413} {
 		if status, body := do(t, "POST", url, io.NopCloser(strings.NewReader(strings.Repeat("x", size)))); status != want {
-			t.Errorf("%d octets: %d %q", size, status, body)
+			t.Errorf("%d bytes: %d %q", size, status, body)
 		}
 	}
 }

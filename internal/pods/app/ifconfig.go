@@ -102,7 +102,7 @@ func answerPort(r *request) response {
 	return jsonResponse(map[string]any{"ip": target.Addr().String(), "port": port, "reachable": err == nil})
 }
 
-// hello is a service of no particular kind: one line that says who answers whom.
+// hello is a service of no particular kind: one line with the server and the client.
 func hello(ctx context.Context, p *Process) int {
 	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, func(r *request) response {
 		hostname, _ := os.Hostname()

@@ -20,7 +20,7 @@ type Hierarchy struct {
 	Controllers string
 }
 
-// V2 tells whether it is cgroup v2's.
+// V2 reports whether it is cgroup v2's.
 func (h Hierarchy) V2() bool { return h.Controllers == "" }
 
 // Dir is the name of its directory in /sys/fs/cgroup where there is more than one.

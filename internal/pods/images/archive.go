@@ -32,7 +32,7 @@ func NewArchiveWriter(w io.Writer) *ArchiveWriter {
 		index: v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}}
 }
 
-// Has tells whether a blob is written.
+// Has reports whether a blob is written.
 func (a *ArchiveWriter) Has(d v1.Descriptor) bool { return a.written[d.Digest] }
 
 // Blob writes a layer, a configuration, a manifest or an index, once. Content that is not what its descriptor says is an error.

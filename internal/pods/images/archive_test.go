@@ -81,8 +81,8 @@ func TestHostileArchives(t *testing.T) {
 		data []byte
 		err  string
 	}{
-		"empty":             {nil, "no archive of images"},
-		"text":              {bytes.Repeat([]byte("text "), 1000), "no archive of images"},
+		"empty":             {nil, "not an image archive"},
+		"text":              {bytes.Repeat([]byte("text "), 1000), "not an image archive"},
 		"other archive":     {tarOf(t, regular("README", "")), "neither index.json nor manifest.json"},
 		"xz":                {[]byte("\xfd7zXZ\x00 and more"), "unxz"},
 		"cut off":           {whole[:len(whole)/2], "ends in the middle"},

@@ -37,7 +37,7 @@ type Image struct {
 	Name   string
 	Digest string    // of its manifest, "sha256:…"
 	Stored time.Time // when it came
-	Size   int64     // octets of its layers, as they came: compressed as a rule
+	Size   int64     // bytes of its layers, as they came: compressed as a rule
 	Config Config
 	Layers int
 	// Damage says why the image cannot be run, "" where it can: files of the store are missing or have other content. A damaged image has a
@@ -59,8 +59,8 @@ var ErrNotFound = errors.New("not loaded")
 type limits struct {
 	image     int64 // bytes of an image that is fetched or made
 	layers    int   // of an image; more than a mount may have on old kernels
-	json      int64 // octets of a manifest, an index or a configuration
-	archive   int64 // octets of an archive, uncompressed
+	json      int64 // bytes of a manifest, an index or a configuration
+	archive   int64 // bytes of an archive, uncompressed
 	entries   int   // of an archive
 	manifests int   // that are read of an archive
 	images    int   // of an archive, by name
@@ -81,7 +81,7 @@ type Store struct {
 	known cachedIndex
 }
 
-// Came is how many octets have come since the store was opened, of all images that are loaded or fetched.
+// Came is how many bytes have come since the store was opened, of all images that are loaded or fetched.
 func (s *Store) Came() int64 { return s.came.Load() }
 
 // A tally counts what is written to it.

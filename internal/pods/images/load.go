@@ -85,7 +85,7 @@ type files interface {
 // A blob is a file of the stage; its name is its digest's digits.
 type blob struct {
 	digest v1.Hash
-	size   int64 // octets
+	size   int64 // bytes
 }
 
 // loadedImage is an image whose blobs are in the stage.
@@ -232,7 +232,7 @@ type archive struct {
 	links map[string]string // names of others
 }
 
-var errNoArchive = errors.New("it is no archive of images; give one that docker save or skopeo made")
+var errNoArchive = errors.New("not an image archive; give one that docker save or skopeo made")
 
 // readArchive takes all files of an archive to the stage. It reads it once, from the begin to the end, so that it may be a pipe.
 func (l *loader) readArchive(ctx context.Context, name string) (*archive, error) {
@@ -347,7 +347,7 @@ func (d *directory) get(ctx context.Context, name string) (blob, error) {
 type guardedReader struct {
 	ctx   context.Context
 	r     io.Reader
-	limit int64 // octets
+	limit int64 // bytes
 	read  int64
 }
 

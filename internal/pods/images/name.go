@@ -26,7 +26,7 @@ func normalize(ref string) (string, error) {
 	return long, nil
 }
 
-// cleanPath tells whether each element is a name: what else parses is taken for a path by others.
+// cleanPath reports whether each element is a name: what else parses is taken for a path by others.
 func cleanPath(s string) bool { return path.Clean("/"+s) == "/"+s && !strings.HasPrefix(s, ".") }
 
 // Own begins the names of images that [Store.Assemble] makes: nobody else's take their places.
@@ -70,7 +70,7 @@ func (i *index) find(ref string) ([]int, error) {
 	return nil, fmt.Errorf("several images have a digest that begins with %s: write more of it", ref)
 }
 
-// matcher tells whether an entry of the index is what a reference means. A digest may be that of the index for several platforms that
+// matcher reports whether an entry of the index is what a reference means. A digest may be that of the index for several platforms that
 // the image came from: this is what people write into manifests.
 func matcher(ref string) (func(entry) bool, error) {
 	if hex, ok := strings.CutPrefix(ref, digestPrefix); ok && len(hex) >= fewestDigits && strings.Trim(hex, "0123456789abcdef") == "" {

@@ -74,7 +74,7 @@ func TestManifest(t *testing.T) {
 		t.Fatal(err, err2)
 	}
 	if want, err := io.ReadAll(compressed); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the layer's blob has %d octets, %v; want %d", len(got), err, len(want))
+		t.Errorf("the layer's blob has %d bytes, %v; want %d", len(got), err, len(want))
 	}
 	for _, digest := range []string{"sha256:" + strings.Repeat("0", 64), "sha256:../../index.json", "x", ""} {
 		if _, err := s.Blob(digest); !errors.Is(err, ErrNotFound) {

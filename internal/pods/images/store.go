@@ -125,7 +125,7 @@ func (s *Store) readIndex() (*index, error) {
 	return i, nil
 }
 
-// change changes the index under the lock, and removes what no image has then. f tells whether it changed anything.
+// change changes the index under the lock, and removes what no image has then. f reports whether it changed anything.
 func (s *Store) change(ctx context.Context, f func(*index) (bool, error)) error {
 	err := s.locked(ctx, func() error {
 		i, err := s.readIndex()

@@ -75,7 +75,7 @@ func (c *Client) with(ctx context.Context, ref string, f func(context.Context, *
 	return c.explain(ctx, from, f(ctx, from))
 }
 
-// IsPath tells whether what a user wrote cannot be meant as an image's name: it is none, or looks like an archive's.
+// IsPath reports whether what a user wrote cannot be meant as an image's name: it is none, or looks like an archive's.
 func IsPath(s string) bool {
 	_, err := name.ParseReference(s)
 	last := path.Base(s)
@@ -108,7 +108,7 @@ func (c *Client) explain(ctx context.Context, from *source, err error) error {
 
 // said is a registry's refusal on one line. Its words are untrusted, and few of them are enough.
 func said(host string, refused *transport.Error) error {
-	const most = 200 // octets
+	const most = 200 // bytes
 	var words []string
 	for _, d := range refused.Errors {
 		words = append(words, strings.TrimSpace(string(d.Code)+" "+d.Message))

@@ -40,7 +40,7 @@ func ParseRegistry(s string) (Registry, error) {
 
 func netipLiteral(s string) bool { _, err := netip.ParseAddr(s); return err == nil }
 
-// plain tells whether a registry, as an image's name has it, may be asked without TLS.
+// plain reports whether a registry, as an image's name has it, may be asked without TLS.
 func plain(allowed []Registry, host string) bool {
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), "80")
@@ -62,13 +62,13 @@ var special = func() (list []netip.Prefix) {
 	return list
 }()
 
-// public tells whether an address is one of the internet.
+// public reports whether an address is one of the internet.
 func public(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	return !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// never tells whether an address is refused for every registry: link-local ones, where clouds tell virtual machines their secrets.
+// never reports whether an address is refused for every registry: link-local ones, where clouds tell virtual machines their secrets.
 func never(a netip.Addr) bool {
 	a = a.Unmap()
 	return a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()

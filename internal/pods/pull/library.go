@@ -111,7 +111,7 @@ func parse(s string) (name.Reference, bool) {
 	return ref, err == nil && !strings.HasPrefix(s, "sha256:")
 }
 
-// has tells whether a store has an image, be it a damaged one, which says so itself.
+// has reports whether a store has an image, be it a damaged one, which says so itself.
 func has(store *images.Store, ref string) bool {
 	_, err := store.Manifest(ref)
 	return !errors.Is(err, images.ErrNotFound)
@@ -192,7 +192,7 @@ func (l *Library) Forget() {
 	clear(l.failed)
 }
 
-// scope tells what else fails as this did, and for how long it is taken to.
+// scope tells what else fails as this did, and for how long.
 func scope(ref name.Reference, err error) (key string, d time.Duration) {
 	var status *statusError
 	var network net.Error

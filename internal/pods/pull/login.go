@@ -26,7 +26,7 @@ import (
 type logins struct{}
 
 const (
-	maxLogins  = 1 << 20 // octets of a file
+	maxLogins  = 1 << 20 // bytes of a file
 	helperTime = 20 * time.Second
 )
 

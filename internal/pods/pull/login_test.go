@@ -143,7 +143,7 @@ func TestInvoker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := readAs(t.Context(), as, config); err != nil || !strings.Contains(string(text), "ghcr.io") {
-		t.Errorf("nobody's own file: %q, %v", text, err)
+		t.Errorf("another user's file: %q, %v", text, err)
 	}
 	got, err := ask(t.Context(), as, "test", "ghcr.io")
 	if err != nil || got.Username != nobody+" "+home || got.Password != "ghcr.io" {

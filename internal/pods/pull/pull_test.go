@@ -25,7 +25,7 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// A hub is a registry in this process. front sees requests first, and tells whether it answered.
+// A hub is a registry in this process. front sees requests first, and reports whether it answered.
 type hub struct {
 	*httptest.Server
 	host  string

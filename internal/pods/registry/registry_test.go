@@ -169,7 +169,7 @@ func TestPull(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusPartialContent || len(body) != 10 {
-		t.Errorf("a part of a layer: %s, %d octets, %v", resp.Status, len(body), err)
+		t.Errorf("a part of a layer: %s, %d bytes, %v", resp.Status, len(body), err)
 	}
 }
 

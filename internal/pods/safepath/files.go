@@ -155,7 +155,7 @@ func MakeMountPoint(dir, at, other string) error {
 	return root.MkdirAll(name, 0o755)
 }
 
-// upToDate tells whether the data directory holds just these files.
+// upToDate reports whether the data directory holds just these files.
 func upToDate(root *os.Root, data string, files []File) bool {
 	entries, err := fs.ReadDir(root.FS(), dataLink)
 	if err != nil || data != filepath.Base(data) {

@@ -56,7 +56,7 @@ func namesIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestRoot: of several processes one unpacks an archive. What was left half done does not matter; what is no archive leaves nothing.
+// TestRoot: of several processes one unpacks an archive. What was left half done does not matter; what is not an archive leaves nothing.
 func TestRoot(t *testing.T) {
 	roots, get := newRoots(t)
 	bad := newArchive(t, "bad")
@@ -64,7 +64,7 @@ func TestRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := get(bad); err == nil || !strings.Contains(err.Error(), "tar") {
-		t.Errorf("of what is no archive: %v", err)
+		t.Errorf("of what is not an archive: %v", err)
 	}
 	if names := namesIn(t, roots); !slices.Equal(names, []string{"lock"}) {
 		t.Errorf("left: %v", names)

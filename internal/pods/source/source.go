@@ -16,7 +16,7 @@ import (
 type Request struct {
 	Ref   string
 	Never bool // it must not be pulled
-	// Pulling is called when it is about to be; nil for nobody.
+	// Pulling is called when it is about to be; may be nil.
 	Pulling func()
 }
 
@@ -40,7 +40,7 @@ type Found struct {
 	Pulled bool   // it came now
 }
 
-// Find finds an image. A digest never means a built-in application: it names an image's very octets. [images.ErrNotFound] is in the error's
+// Find finds an image. A digest never means a built-in application: it names an image's very bytes. [images.ErrNotFound] is in the error's
 // chain where there is none.
 func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
 	a, err := app.Resolve(r.Ref)

@@ -145,7 +145,7 @@ func parseOptions(text string) []option {
 	return all
 }
 
-// takes tells whether the option has arguments.
+// takes reports whether the option has arguments.
 func (o *option) takes() bool {
 	return !slices.Contains([]string{"--log", "--log-ip", "--log-ip6", "--log-arp", "--nflog", "--ulog", "--snat-arp", "--arp-gratuitous"},
 		o.name)

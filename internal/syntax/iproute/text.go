@@ -61,7 +61,7 @@ type LineError struct {
 // routeTypes are the words that can stand before a route's destination (ip-route(8)).
 var routeTypes = wordSet("unicast local broadcast multicast anycast blackhole unreachable prohibit throw nat")
 
-// IsRouteType tells whether a word can stand before a route's destination.
+// IsRouteType reports whether a word can stand before a route's destination.
 func IsRouteType(word string) bool { return routeTypes[word] }
 
 func routeText(words []string, ipv6 bool) (fib.Route, error) {

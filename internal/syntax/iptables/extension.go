@@ -165,13 +165,13 @@ func (o options) find(name string) (full string, words int, ok bool) {
 	return full, words, ok
 }
 
-// Decides tells whether what a packet meets after a rule with this target never has it: it is a verdict, or ends in one.
+// Decides reports whether what a packet meets after a rule with this target never has it: it is a verdict, or ends in one.
 func Decides(target string) bool {
 	_, verdict := decisions[target]
 	return verdict || slices.Contains([]string{"REJECT", "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP", "TPROXY", "NFQUEUE"}, target)
 }
 
-// IsUserChain tells whether a target is a chain: it is no verdict and no extension.
+// IsUserChain reports whether a target is a chain: it is no verdict and no extension.
 func IsUserChain(target string) bool {
 	_, extension := targetExtensions[target]
 	_, verdict := decisions[target]

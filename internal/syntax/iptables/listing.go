@@ -267,7 +267,7 @@ func UnreadableListed(line string) Rule {
 	return Rule{Unknown: "-m listed " + text + " -j " + text}
 }
 
-// LooksListed tells whether a line that cannot be read can be one of a listing: it has an opt column where there is one.
+// LooksListed reports whether a line that cannot be read can be one of a listing: it has an opt column where there is one.
 func LooksListed(line string) bool {
 	fields := fieldsOf(line)
 	return len(fields) > 1 && slices.ContainsFunc(fields[1:min(len(fields), 6)], func(f field) bool { return isOpt(f.text) })

@@ -53,7 +53,7 @@ var builtIn = map[string][]string{
 // BuiltIn lists the chains that a table has from the start; nil for a table that there is none of.
 func BuiltIn(table string) []string { return slices.Clone(builtIn[table]) }
 
-// IsBuiltIn tells whether tables have a chain of that name from the start.
+// IsBuiltIn reports whether tables have a chain of that name from the start.
 func IsBuiltIn(chain string) bool {
 	_, ok := hooks[chain]
 	return ok

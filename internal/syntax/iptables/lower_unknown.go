@@ -86,7 +86,7 @@ func isComment(part []word) bool {
 	return len(part) > 2 && isFlag(part, "-m") && part[1].text == "comment" && part[2].text == "--comment"
 }
 
-// hasProto tells whether --proto behind -m MODULE can be the module's own option. Elsewhere it is short for --protocol.
+// hasProto reports whether --proto behind -m MODULE can be the module's own option. Elsewhere it is short for --protocol.
 func hasProto(module string) bool {
 	e, known := matchExtensions[module]
 	return !known || e.options["proto"] > 0

@@ -107,7 +107,7 @@ func (p *parser) begin(name string) error {
 	return nil
 }
 
-// IsName tells whether a name of a table, chain, module, option or interface can be printed bare.
+// IsName reports whether a name of a table, chain, module, option or interface can be printed bare.
 func IsName(s string) bool {
 	return isBare(s) && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "#")
 }
@@ -299,7 +299,7 @@ func (s *specParser) parseWords(r Rule, words []word) (Rule, bool) {
 	return s.rule, true
 }
 
-// flush gives the options that have been read to whom they belong.
+// flush gives the options that have been read to their match or target.
 func (s *specParser) flush() {
 	if len(s.options) == 0 {
 		return

@@ -112,7 +112,7 @@ func appendArg(b []byte, option, arg string) []byte {
 	return append(b, arg...)
 }
 
-// isHarmless tells whether xtables_save_string leaves a value without quotes (libxtables/xtables.c).
+// isHarmless reports whether xtables_save_string leaves a value without quotes (libxtables/xtables.c).
 func isHarmless(s string) bool {
 	for i := range len(s) {
 		c := s[i]

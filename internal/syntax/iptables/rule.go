@@ -164,7 +164,7 @@ func RoundedProbability(n, places int) string {
 	return strconv.FormatFloat(float64(kept)/(1<<31), 'f', 11, 64)
 }
 
-// Family tells whether the rule is for 4, IPv4, or 6, IPv6: by addresses, by ICMP's kind and by what a rule is translated to; 0 where
+// Family reports whether the rule is for 4, IPv4, or 6, IPv6: by addresses, by ICMP's kind and by what a rule is translated to; 0 where
 // nothing tells.
 func (r *Rule) Family() int {
 	if f := familyOf(r.Source, r.Destination); f != 0 {

@@ -50,7 +50,7 @@ func (a Attrs) Append(dst []byte) []byte {
 	return dst
 }
 
-// begin begins an attribute, end ends that which began at an offset.
+// begin begins an attribute, end ends the one that began at an offset.
 func begin(dst []byte, kind uint16) []byte {
 	return binary.NativeEndian.AppendUint16(append(dst, 0, 0), kind)
 }

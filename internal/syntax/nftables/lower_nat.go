@@ -41,7 +41,7 @@ func (l *lowerer) nat(name string, n *Node) netfilter.Statement {
 	return constantNAT(s)
 }
 
-// natAddress lowers the address of a translation, and tells whether it gives the port too.
+// natAddress lowers the address of a translation, and reports whether it gives the port too.
 func (l *lowerer) natAddress(n, a *Node) (netfilter.Expr, bool) {
 	datatype := "ipv4_addr"
 	if n.text("family") == "ip6" || l.table.family == "ip6" || a.Kind == String && strings.Contains(a.Text, ":") {
@@ -66,7 +66,7 @@ func (l *lowerer) natAddress(n, a *Node) (netfilter.Expr, bool) {
 	return m, len(types) == 2
 }
 
-// givesPorts tells whether the elements of a map give an address and a port.
+// givesPorts reports whether the elements of a map give an address and a port.
 func givesPorts(elements *Node) bool {
 	for _, pair := range elements.list() {
 		if pair.Kind == Array && len(pair.elements()) == 2 {

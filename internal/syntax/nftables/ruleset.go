@@ -49,7 +49,7 @@ func Parse(data []byte) (*Ruleset, error) {
 	return rs, nil
 }
 
-// isRule tells whether an object is a rule, as far as its beginning says.
+// isRule reports whether an object is a rule, as far as its beginning says.
 func isRule(object string) bool {
 	rest, ok := strings.CutPrefix(strings.TrimLeft(object, " \t\r\n"), "{")
 	rest, is := strings.CutPrefix(strings.TrimLeft(rest, " \t\r\n"), `"rule"`)

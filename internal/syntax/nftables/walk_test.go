@@ -112,7 +112,7 @@ func TestKubeProxy(t *testing.T) {
 	}
 	p = tcp("10.13.76.9:1000", "10.0.0.77:80")
 	if v, _, _ := walkThrough(t, "kube-proxy", netfilter.IPv4, netfilter.Forward, &p); v.Kind != netfilter.Drop {
-		t.Errorf("a cluster IP that is nobody's: %s", v.Kind)
+		t.Errorf("an unallocated cluster IP: %s", v.Kind)
 	}
 }
 

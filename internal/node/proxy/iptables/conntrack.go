@@ -44,7 +44,7 @@ func NewUDPFlows(ports []service.Port) *UDPFlows {
 // Empty tells that there is no UDP service with endpoints, so no flow to look at.
 func (f *UDPFlows) Empty() bool { return len(f.byAddr) == 0 }
 
-// Stale tells whether a UDP flow goes to a service but is not answered by one of its serving endpoints: destination is that of the flow's
+// Stale reports whether a UDP flow goes to a service but is not answered by one of its serving endpoints: destination is that of the flow's
 // original direction, replier the source of its reply direction.
 func (f *UDPFlows) Stale(destination, replier netip.AddrPort) bool {
 	if serving, ok := f.byAddr[destination]; ok && !serving[replier] {

@@ -30,7 +30,7 @@ func dispatchEXT(b *builder, r *portRules) {
 	b.endpoints(r, used[:]...)
 }
 
-// firewalled tells whether source ranges restrict the load balancer's addresses.
+// firewalled reports whether source ranges restrict the load balancer's addresses.
 func (r *portRules) firewalled() bool {
 	return r.reachable && len(r.LoadBalancerIPs) > 0 && len(r.SourceRanges) > 0
 }

@@ -33,11 +33,11 @@ const (
 // ChainServices is where the rules of every age begin, in table nat.
 const ChainServices = chainServices
 
-// isServiceChain tells whether a chain was made for a service port or an endpoint, by this proxy or by kube-proxy of any age: if the
+// isServiceChain reports whether a chain was made for a service port or an endpoint, by this proxy or by kube-proxy of any age: if the
 // desired state does not have it, it is stale.
 func isServiceChain(name string) bool { return rank(name) >= 0 }
 
-// isTopChain tells whether a chain is the service proxy's alone and jumped to from a built-in chain, in any age. KUBE-FIREWALL and
+// isTopChain reports whether a chain is the service proxy's alone and jumped to from a built-in chain, in any age. KUBE-FIREWALL and
 // KUBE-MARK-DROP are the kubelet's too and never removed.
 func isTopChain(name string) bool {
 	switch name {

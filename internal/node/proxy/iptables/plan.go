@@ -403,7 +403,7 @@ func strayJumps(jumps []Jump, table string, now chainDump) []Jump {
 
 func jumpLine(j *Jump) string { return string(iptables.AppendRule(nil, j.Chain, &j.Rule)) + "\n" }
 
-// hasLine tells whether rules have one, with the end of its line.
+// hasLine reports whether rules have one, with the end of its line.
 func hasLine(rules, line string) bool {
 	return strings.HasPrefix(rules, line) || strings.Contains(rules, "\n"+line)
 }

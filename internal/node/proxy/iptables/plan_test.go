@@ -292,7 +292,7 @@ func TestOneChangeAmongMany(t *testing.T) {
 	}
 }
 
-// TestEndsBetweenSteps: who is told to stop begins no further step, and the next sync goes on where it was.
+// TestEndsBetweenSteps: a sync that is told to stop does not start another step, and the next sync goes on where it was.
 func TestEndsBetweenSteps(t *testing.T) {
 	kernel := newMemory(300)
 	s := testSyncer(t, RulesCurrent, kernel)

@@ -109,7 +109,7 @@ func (s *Syncer) Configure(c proxy.Config) { s.config = c }
 // ForceFull makes the next Sync a full one.
 func (s *Syncer) ForceFull() { s.written = false }
 
-// Canary tells whether the chain that only marks our presence is still in the mangle table. When it is gone, something has flushed the
+// Canary reports whether the chain that only marks our presence is still in the mangle table. When it is gone, something has flushed the
 // rules, and a full sync is due. It is the cheapest look there is.
 func (s *Syncer) Canary(ctx context.Context) (bool, error) {
 	dump, err := s.applier.Save(ctx, iptables.Mangle)

@@ -40,7 +40,7 @@ func (r *Rules) current(generation uint32) uint32 {
 	return generation
 }
 
-// commit makes a transaction of a syncer, for whom the rules are of a generation, and moves that on; to 0 if others have written, too.
+// commit makes a transaction of a syncer, for which the rules are of a generation, and moves that on; to 0 if others have written, too.
 func (r *Rules) commit(ctx context.Context, messages []netlink.Message, generation *uint32) error {
 	before := r.current(*generation)
 	if err := r.Commit(ctx, messages, before); err != nil || before == 0 {

@@ -110,7 +110,7 @@ func (f *fan) clients(policy service.Policy) string {
 	return fmt.Sprintf("affinity/%s/%d/%s", policyName[policy], f.seconds, f.sticky)
 }
 
-// isFanSet tells whether a set's name is that of a fan that service ports are led to by a set of the chain's name, which has their keys,
+// isFanSet reports whether a set's name is that of a fan that service ports are led to by a set of the chain's name, which has their keys,
 // and not by a verdict map: those by addresses without session affinity, which are the many. Whenever a verdict map gets an element that
 // leads to a chain, the kernel looks at all elements of all of the table's verdict maps (nft_table_validate), which takes it milliseconds
 // for some thousands. It does not for sets.
@@ -137,7 +137,7 @@ func (f *fan) hasSet() bool { return f.at == byAddress && f.sticky == "" && isFa
 // element, the kernel looks at all rules that look into it (nft_add_set_elem), some 15 ms a chain for 300,000.
 const fewEndpoints = 8
 
-// isLasting tells whether a fan's chain is there whether a service port wants it or not. Whenever a chain gets its first rule that looks
+// isLasting reports whether a fan's chain is there whether a service port wants it or not. Whenever a chain gets its first rule that looks
 // into a map, the kernel looks at all of the map's elements (nf_tables_bind_set), 50 ms for 300,000: with these a change rarely makes a
 // chain.
 func (f *fan) isLasting() bool {

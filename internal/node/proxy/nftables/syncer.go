@@ -149,7 +149,7 @@ func (s *Syncer) wanted(ports *service.Ports, held Elements) *State {
 	return state
 }
 
-// isTooDeep tells whether the kernel refused it because chains would lead to each other in a circle, or through too many. Ours alone never
+// isTooDeep reports whether the kernel refused it because chains would lead to each other in a circle, or through too many. Ours alone never
 // do; where there are others in the table, they go with it.
 func isTooDeep(err error) bool { return isOneOf(err, syscall.EMLINK, syscall.ELOOP) }
 
@@ -157,8 +157,8 @@ func isOneOf(err error, errnos ...syscall.Errno) bool {
 	return slices.ContainsFunc(errnos, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// hasOtherShape tells whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be: those
-// of another version, or of who took the table's name. Only a new table helps.
+// hasOtherShape reports whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be:
+// those of another version, or of who took the table's name. Only a new table helps.
 func (h *heldTable) hasOtherShape(frame *Step) bool {
 	other := func(held map[string]string, name, want string) bool {
 		is, there := held[name]
@@ -197,7 +197,7 @@ func (c *Changes) leftOver(h heldTable) {
 	c.GoneSets, c.GoneChains = slices.Sorted(maps.Keys(sets)), slices.Sorted(maps.Keys(chains))
 }
 
-// Canary tells whether the table is still there. It is the cheapest look there is.
+// Canary reports whether the table is still there. It is the cheapest look there is.
 func (s *Syncer) Canary(ctx context.Context) (bool, error) {
 	_, err := s.rules.Ask(ctx, s.table.Get())
 	if errors.Is(err, syscall.ENOENT) {
@@ -308,7 +308,7 @@ func RemoveKubeProxys(ctx context.Context, k Kernel, f service.Family) error {
 // chainIPTablesServices is the chain by which kube-proxy's rules begin in iptables' table nat.
 const chainIPTablesServices = "KUBE-SERVICES"
 
-// HasIPTables tells whether the kernel holds the chain by which kube-proxy's rules with iptables-nft begin, ours included.
+// HasIPTables reports whether the kernel holds the chain by which kube-proxy's rules with iptables-nft begin, ours included.
 func HasIPTables(ctx context.Context, k Kernel, f service.Family) (bool, error) {
 	table := newWriter(proxy.Config{Family: f}).table()
 	table.Name = iptables.NAT

@@ -43,7 +43,7 @@ func (s *Syncer) apply(ctx context.Context, c *Changes, strict bool, first ...ne
 	return s.listen(ctx, written)
 }
 
-// isTooLarge tells whether the kernel may take less in one transaction.
+// isTooLarge reports whether the kernel may take less in one transaction.
 func isTooLarge(err error) bool {
 	return errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }

@@ -51,7 +51,7 @@ func (h health) watch(ctx context.Context, process *supervise.Supervisor, socket
 	}
 }
 
-// answers tells whether a server of HTTP/2, as gRPC is, greets who connects: each side sends a SETTINGS frame first (RFC 9113, section
+// answers reports whether a server of HTTP/2, as gRPC is, greets who connects: each side sends a SETTINGS frame first (RFC 9113, section
 // 3.4), whose header is of nine bytes, the fourth its type (section 4.1).
 func answers(ctx context.Context, socket string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
