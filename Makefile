@@ -66,7 +66,8 @@ bench-proxy: deps controlplane build ## compare kube-proxy and packetwalk-node, 
 	go build -o bin/bench ./tools/bench
 	scripts/as-root bin/bench -services $(SERVICES) -page docs/performance.md proxy
 
-lint: ## run golangci-lint
+lint: ## run golangci-lint and tools/words
+	@git ls-files | go run ./tools/words
 	go run $(GOLANGCI_LINT) run --allow-serial-runners ./...
 
 # The systems on which kubectl-packetwalk and "packetwalk walk --snapshot" run, and the packages that have files for only some of them.

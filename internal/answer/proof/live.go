@@ -65,20 +65,20 @@ func Live(ctx context.Context, subject Subject, request walk.Request, announce f
 func Once(
 	ctx context.Context, source snapshot.Source, places Places, request walk.Request, everywhere bool,
 ) (*walk.Result, Report, error) {
-	return once(ctx, fixed{source, places}, request, everywhere, nil)
+	return once(ctx, staticSubject{source, places}, request, everywhere, nil)
 }
 
-// fixed is a subject whose states are read once.
-type fixed struct {
+// staticSubject is a subject whose states are read once.
+type staticSubject struct {
 	source snapshot.Source
 	places Places
 }
 
-func (f fixed) Source() snapshot.Source                             { return f.source }
-func (f fixed) Place(host string) (Place, error)                    { return f.places(host) }
-func (f fixed) Refresh(context.Context, []string) ([]string, error) { return nil, nil }
+func (f staticSubject) Source() snapshot.Source                             { return f.source }
+func (f staticSubject) Place(host string) (Place, error)                    { return f.places(host) }
+func (f staticSubject) Refresh(context.Context, []string) ([]string, error) { return nil, nil }
 
-func (f fixed) Walk(_ context.Context, request walk.Request) (*walk.Result, error) {
+func (f staticSubject) Walk(_ context.Context, request walk.Request) (*walk.Result, error) {
 	return walk.Walk(f.source, request)
 }
 

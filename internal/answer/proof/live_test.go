@@ -408,17 +408,17 @@ nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
 	}
 }
 
-// changing is a subject whose router begins to reject a port after the states were read, and before the packet is sent.
-type changing struct {
+// changingSubject is a subject whose router begins to reject a port after the states were read, and before the packet is sent.
+type changingSubject struct {
 	w       *world
 	source  snapshot.Source
 	reads   int
 	changes int // that are left
 }
 
-func (c *changing) Source() snapshot.Source { return c.source }
+func (c *changingSubject) Source() snapshot.Source { return c.source }
 
-func (c *changing) Walk(_ context.Context, r walk.Request) (*walk.Result, error) {
+func (c *changingSubject) Walk(_ context.Context, r walk.Request) (*walk.Result, error) {
 	result, err := walk.Walk(c.source, r)
 	if c.changes > 0 {
 		c.changes--
@@ -427,9 +427,9 @@ func (c *changing) Walk(_ context.Context, r walk.Request) (*walk.Result, error)
 	return result, err
 }
 
-func (c *changing) Place(host string) (proof.Place, error) { return c.w.place(host) }
+func (c *changingSubject) Place(host string) (proof.Place, error) { return c.w.place(host) }
 
-func (c *changing) Refresh(_ context.Context, hosts []string) ([]string, error) {
+func (c *changingSubject) Refresh(_ context.Context, hosts []string) ([]string, error) {
 	c.reads++
 	fresh := c.w.source()
 	for _, name := range hosts {
@@ -455,7 +455,7 @@ func TestLiveAgain(t *testing.T) {
 	for name, c := range map[string]struct{ changes, sent int }{"quiet": {0, 1}, "one change": {1, 2}, "always changing": {5, 3}} {
 		t.Run(name, func(t *testing.T) {
 			w := routed(t)
-			subject := &changing{w: w, source: w.source(), changes: c.changes}
+			subject := &changingSubject{w: w, source: w.source(), changes: c.changes}
 			var announced []*walk.Result
 			result, report, err := proof.Live(t.Context(), subject, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:8080")},
 				func(r *walk.Result) { announced = append(announced, r) })

@@ -14,9 +14,9 @@ import (
 const group = "aks-agentpool-31351229-nsg"
 
 // rules are the group's, one a line: priority name access source → destination ports.
-func (n *network) rules() string {
+func (w *network) rules() string {
 	var b strings.Builder
-	for _, r := range n.n.SecurityGroups[0].Rules {
+	for _, r := range w.n.SecurityGroups[0].Rules {
 		fmt.Fprintf(&b, "%d %s %s %s %s %s → %s %v\n", r.Priority, strings.TrimPrefix(r.Name, name), r.Direction, r.Access, r.Protocol,
 			strings.Join(r.Sources, ","), strings.Join(r.Destinations, ","), r.DestinationPorts)
 	}

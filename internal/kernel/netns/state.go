@@ -2,7 +2,7 @@ package netns
 
 import "packetwalk.dev/internal/model/desired"
 
-// What Apply brings a namespace to.
+// State and its parts are what Apply brings a namespace to.
 type (
 	State     = desired.State
 	Sysctl    = desired.Sysctl

@@ -275,10 +275,10 @@ func (r *evaluation) missed(v Visit) Verdict {
 
 // Failing returns the tests in front of the rule's first effect that do not hold for the packet. The second result is false where one asks
 // for what is not known.
-func (rule *Rule) Failing(c *Context) (tests []Statement, known bool) {
+func (r *Rule) Failing(c *Context) (tests []Statement, known bool) {
 	probe := *c
 	probe.probing = true
-	for _, s := range rule.Statements {
+	for _, s := range r.Statements {
 		if _, effect := s.(Effect); effect {
 			break
 		}

@@ -45,10 +45,10 @@ func Funcs(out io.Writer) skel.CNIFuncs {
 // podArgs are the CNI_ARGS that Kubernetes' runtimes give.
 type podArgs struct {
 	types.CommonArgs
-	K8S_POD_NAMESPACE          types.UnmarshallableString //nolint:revive // the key is the field's name
-	K8S_POD_NAME               types.UnmarshallableString //nolint:revive
-	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString //nolint:revive
-	K8S_POD_UID                types.UnmarshallableString //nolint:revive
+	K8S_POD_NAMESPACE          types.UnmarshallableString //nolint:staticcheck // the key is the field's name
+	K8S_POD_NAME               types.UnmarshallableString //nolint:staticcheck
+	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString //nolint:staticcheck
+	K8S_POD_UID                types.UnmarshallableString //nolint:staticcheck
 }
 
 // attachment is the attachment that the arguments are about, without an address.

@@ -57,7 +57,7 @@ func parseCount(s string) (uint64, bool) {
 	return n * factor, true
 }
 
-// columns are those that a listing has beside the usual ones; known is false where no header line told.
+// Columns are those that a listing has beside the usual ones; known is false where no header line told.
 type Columns struct {
 	known, number, verbose bool
 }

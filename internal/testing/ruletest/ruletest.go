@@ -14,21 +14,30 @@ import (
 // Other is a chooser that takes another answer each time.
 type Other int
 
+// Choose returns the next answer.
 func (o *Other) Choose(c netfilter.Choice) int { *o++; return int(*o) % max(len(c.Options), 1) }
 
 // First is a chooser that notes what it was asked and takes the first answer.
 type First struct{ Asked []string }
 
+// Choose notes the question and returns 0.
 func (c *First) Choose(q netfilter.Choice) int { c.Asked = append(c.Asked, q.What); return 0 }
 
 // Links is a host with links, by their names, and nothing else.
 type Links map[string]netfilter.Link
 
-func (Links) IPSet(string) (*netfilter.Set, bool)                          { return nil, false }
+// IPSet finds no set.
+func (Links) IPSet(string) (*netfilter.Set, bool) { return nil, false }
+
+// AddressType knows no address.
 func (Links) AddressType(netip.Addr, string) (netfilter.AddressType, bool) { return 0, false }
+
+// Route knows no route.
 func (Links) Route(netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
 	return netfilter.RouteAnswer{}, false
 }
+
+// Link returns the link with a name.
 func (h Links) Link(name string) (netfilter.Link, bool) { l, ok := h[name]; return l, ok }
 
 // Evaluate runs a few packets through every base chain: nothing may panic, and only runaway jumps may end in an error.
