@@ -26,14 +26,16 @@ func (l *hosts) Namespaces() []*netns.Namespace {
 	return all
 }
 
-func (n *nodes) Namespaces() []*netns.Namespace {
+// Namespaces returns those of the nodes.
+func (l *nodes) Namespaces() []*netns.Namespace {
 	var all []*netns.Namespace
-	for _, one := range n.list() {
+	for _, one := range l.list() {
 		all = append(all, one.ns)
 	}
 	return all
 }
 
+// Namespaces returns those of the container groups.
 func (l *groups) Namespaces() []*netns.Namespace {
 	if l.Groups == nil {
 		return nil

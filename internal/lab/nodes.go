@@ -56,15 +56,15 @@ type nodes struct {
 	all []*node
 }
 
-func (n *nodes) list() []*node {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Clone(n.all)
+func (l *nodes) list() []*node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
 }
 
 // dialer chooses where the API server's connection to a node, pod or service is opened: at the node itself, else at any node.
-func (n *nodes) dialer(target netip.AddrPort) apiserver.DialFunc {
-	all := n.list()
+func (l *nodes) dialer(target netip.AddrPort) apiserver.DialFunc {
+	all := l.list()
 	for _, one := range all {
 		if one.Address == target.Addr() {
 			return one.ns.Dial
@@ -171,21 +171,22 @@ func (l *nodes) rewriteConflist(n *node, c *cluster.Cluster) error {
 }
 
 // Start starts the nodes' kubelets and returns when every node is registered and Ready.
-func (n *nodes) Start(ctx context.Context) error {
+func (l *nodes) Start(ctx context.Context) error {
 	var g errgroup.Group
-	all := n.list()
+	all := l.list()
 	for _, one := range all {
-		g.Go(func() error { return n.startKubelet(ctx, one) })
+		g.Go(func() error { return l.startKubelet(ctx, one) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	n.Done("%d of %d nodes %s", len(all), len(all), n.upWord())
+	l.Done("%d of %d nodes %s", len(all), len(all), l.upWord())
 	return nil
 }
 
-func (n *nodes) Stop() {
-	for _, one := range n.list() {
+// Stop leaves the nodes' processes running.
+func (l *nodes) Stop() {
+	for _, one := range l.list() {
 		one.end()
 		if one.machine != nil {
 			one.machine.Detach()
@@ -193,17 +194,18 @@ func (n *nodes) Stop() {
 	}
 }
 
-func (n *nodes) Report(s *status.Status) {
-	for _, one := range n.list() {
-		n.mu.Lock()
+// Report adds the nodes and what their agents cannot do.
+func (l *nodes) Report(s *status.Status) {
+	for _, one := range l.list() {
+		l.mu.Lock()
 		status := one.status()
-		n.mu.Unlock()
+		l.mu.Unlock()
 		if status.Machine != nil {
-			status.Pods, status.Error = n.realStatus(one)
+			status.Pods, status.Error = l.realStatus(one)
 		}
 		s.Nodes = append(s.Nodes, status)
 	}
-	s.Problems = append(s.Problems, agentFaults(askAgents[faultReport](n, "/faults"))...)
+	s.Problems = append(s.Problems, agentFaults(askAgents[faultReport](l, "/faults"))...)
 }
 
 // faultReport is what is read of what packetwalk-node cannot do.

@@ -6,18 +6,25 @@ import (
 	"packetwalk.dev/internal/lab/status"
 )
 
-// The types that users of a lab see.
 type (
-	Dir            = layout.Dir
-	Binaries       = layout.Binaries
-	Step           = lifecycle.Step
-	Status         = status.Status
-	Component      = status.Component
-	Node           = status.Node
-	Host           = status.Host
+	// Dir is the directory of one lab.
+	Dir = layout.Dir
+	// Step is one report of a lab that comes up.
+	Step = lifecycle.Step
+	// Status is what runs of a lab.
+	Status = status.Status
+	// Component is one process of a lab and its state.
+	Component = status.Component
+	// Node is the state of one node.
+	Node = status.Node
+	// Host is the state of one machine outside the cluster.
+	Host = status.Host
+	// ContainerGroup is the state of one container group.
 	ContainerGroup = status.ContainerGroup
-	Frontend       = status.Frontend
-	Outbound       = status.Outbound
+	// Frontend is one address and port of the load balancer.
+	Frontend = status.Frontend
+	// Outbound is how far the outbound ports of a node are used.
+	Outbound = status.Outbound
 )
 
 const (

@@ -2,13 +2,18 @@ package netns
 
 import "packetwalk.dev/internal/model/desired"
 
-// State and its parts are what Apply brings a namespace to.
 type (
-	State     = desired.State
-	Sysctl    = desired.Sysctl
-	Address   = desired.Address
-	Route     = desired.Route
-	Rule      = desired.Rule
+	// State is what Apply brings a namespace to.
+	State = desired.State
+	// Sysctl is one value of State.
+	Sysctl = desired.Sysctl
+	// Address is one address of a link in State.
+	Address = desired.Address
+	// Route is one route of State.
+	Route = desired.Route
+	// Rule is one policy routing rule of State.
+	Rule = desired.Rule
+	// Neighbour is one permanent neighbour entry of State.
 	Neighbour = desired.Neighbour
 )
 

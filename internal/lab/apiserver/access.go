@@ -37,6 +37,7 @@ type Access struct {
 // that become ready within a second make one change. Upstream's own throttle, which the lab lifts, does so in clusters.
 const manyNodes = 50
 
+// Start makes the certificates and the API server's namespace.
 func (a *Access) Start(ctx context.Context) error {
 	c := a.Cluster()
 	a.Config = controlplane.Config{
@@ -88,6 +89,7 @@ func (a *Access) listen(context.Context) (net.Listener, error) {
 	return l, nil
 }
 
+// Report adds the API server's state.
 func (a *Access) Report(s *status.Status) { s.APIServer = *a.server.Load() }
 
 func (a *Access) clientAs(user controlplane.User) (*kubernetes.Clientset, error) {
@@ -98,4 +100,5 @@ func (a *Access) clientAs(user controlplane.User) (*kubernetes.Clientset, error)
 	return clientFor(kubeconfig, a.Namespace.Dial)
 }
 
+// Namespaces returns that of the API server.
 func (a *Access) Namespaces() []*netns.Namespace { return []*netns.Namespace{a.Namespace} }

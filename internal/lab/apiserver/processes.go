@@ -30,12 +30,14 @@ func (p *Processes) launch(ctx context.Context, all, some []controlplane.Compone
 	})
 }
 
+// Report adds the state of each process.
 func (p *Processes) Report(s *status.Status) {
 	for _, one := range p.all {
 		s.Components = append(s.Components, one.State())
 	}
 }
 
+// Stop leaves the processes running.
 func (p *Processes) Stop() {
 	for _, one := range p.all {
 		one.Detach()
@@ -55,6 +57,7 @@ type Server struct {
 // REST is for what is sent as text.
 func (a *Server) REST() rest.Interface { return a.Client.CoreV1().RESTClient() }
 
+// Start starts etcd and the API server, and returns when it serves.
 func (a *Server) Start(ctx context.Context) error {
 	all := a.Access.Config.Components()
 	if err := a.launch(ctx, all, all[:serving]); err != nil {
@@ -84,6 +87,7 @@ func (a *Server) WaitDefaultAccount(ctx context.Context) error {
 // ControlPlane is the rest of the control plane. It is up when all of it is ready.
 type ControlPlane struct{ Processes }
 
+// Start starts the controllers and the scheduler, and returns when all are ready.
 func (p *ControlPlane) Start(ctx context.Context) error {
 	all := p.Access.Config.Components()
 	if err := p.launch(ctx, all, all[serving:]); err != nil {

@@ -15,6 +15,7 @@ type Dir string
 // Name is the lab's name.
 func (d Dir) Name() string { return filepath.Base(string(d)) }
 
+// Path is a path below the directory.
 func (d Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
@@ -40,8 +41,10 @@ func (d Dir) NetNS(host string) string { return d.Path("netns", host) }
 // PodNetNSDir holds the bind mounts of the pods' network namespaces.
 func (d Dir) PodNetNSDir() string { return d.Path("netns", "pods") }
 
-// GroupNetNSDir and GroupHostNetNSDir hold the bind mounts of container groups' network namespaces, and of the machines that they run on.
-func (d Dir) GroupNetNSDir() string     { return d.Path("netns", "groups") }
+// GroupNetNSDir holds the bind mounts of container groups' network namespaces.
+func (d Dir) GroupNetNSDir() string { return d.Path("netns", "groups") }
+
+// GroupHostNetNSDir holds those of the machines that container groups run on.
 func (d Dir) GroupHostNetNSDir() string { return d.Path("netns", "group-hosts") }
 
 // Groups is the directory of container groups.
@@ -77,6 +80,7 @@ const StateRoot = "/var/lib/packetwalk"
 // State is the directory of what the lab's nodes have on disk.
 func (d Dir) State() string { return filepath.Join(StateRoot, d.Name()) }
 
+// NodeState is the directory of what a node has on disk.
 func (d Dir) NodeState(node string) string { return filepath.Join(d.State(), "nodes", node) }
 
 // Cgroup is the control group of a real node, or of all of the lab's without a name, below the root of each hierarchy.

@@ -27,6 +27,7 @@ type Deadline struct {
 	timeout time.Duration // that the user gave
 }
 
+// NewDeadline is timeout from now.
 func NewDeadline(timeout time.Duration) Deadline { return Deadline{time.Now().Add(timeout), timeout} }
 
 // Bound is a context that ends at the deadline.

@@ -66,6 +66,7 @@ func (a *Network) Check(to *cluster.Cluster) error {
 	return errors.Join(plan.Revise(&n, a.Planned, to), n.Validate())
 }
 
+// Change applies a cluster.yaml's change to the network.
 func (a *Network) Change(_ context.Context, c lifecycle.Change) error {
 	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.Planned, c.To) }); err != nil {
 		return err
@@ -90,12 +91,14 @@ func (a *Network) MakeHost(name string) (*netns.Namespace, error) {
 	return ns, a.AttachHost(name, ns)
 }
 
+// Stop closes the fabric.
 func (a *Network) Stop() {
 	if err := a.Close(); err != nil {
 		a.Log.Warn("close the fabric", "err", err)
 	}
 }
 
+// Report adds front ends, outbound addresses, and faults of the fabric.
 func (a *Network) Report(s *status.Status) {
 	n, health := a.Snapshot()
 	s.Frontends, s.Outbound = Frontends(n, health), a.outbound()
@@ -223,6 +226,7 @@ func APIRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
 // ephemeralPort stands for the source port of a kubelet's connection, which the kernel chooses.
 const ephemeralPort = 32768
 
+// Namespaces returns those of the fabric and of the internet.
 func (a *Network) Namespaces() []*netns.Namespace {
 	return []*netns.Namespace{a.Namespace(), a.Internet()}
 }

@@ -17,6 +17,7 @@ import (
 // Result says how a feature did when it was tried.
 type Result string
 
+// The results of a check.
 const (
 	Works     Result = "works"
 	Missing   Result = "missing"
