@@ -257,4 +257,4 @@ test-release: deps ## build a release twice, compare the files, and check that p
 	diff -r bin/release $(AGAIN)/bin/release
 	@rm -rf $(AGAIN)
 	cd bin/release && sha256sum --quiet -c SHA256SUMS && digest=$$(grep -om1 'sha256:[0-9a-f]*' node.yaml) && \
-		for file in *_linux_*.tar.gz *.tgz; do tar -xzOf $$file | grep -qaF "$$digest" || { echo "$$file lacks $$digest"; exit 1; }; done
+		for file in *.tar.gz *.tgz; do tar -xzOf $$file | grep -qaF "$$digest" || { echo "$$file lacks $$digest"; exit 1; }; done

@@ -36,6 +36,28 @@ const (
 // versions are those of Semantic Versioning without build metadata, which an image's tag cannot have.
 var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z][0-9A-Za-z.-]*)?$`)
 
+// platform is a system that kubectl-packetwalk is published for. Templates use its fields and methods.
+type platform struct {
+	OS, Arch string // as GOOS and GOARCH, and as in krew's manifest
+}
+
+var platforms = []platform{
+	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"},
+}
+
+// Program is the name of the plugin in its archive.
+func (p platform) Program() string { return "kubectl-packetwalk" + p.extension() }
+
+// Archive is the name of the plugin's archive.
+func (p platform) Archive() string { return "kubectl-packetwalk_" + p.OS + "_" + p.Arch + ".tar.gz" }
+
+func (p platform) extension() string {
+	if p.OS == "windows" {
+		return ".exe"
+	}
+	return ""
+}
+
 type releaser struct {
 	version, ldflags, base string
 	lab                    string // a folder whose files are published, too: the archives and the image of labs; "" for none
@@ -148,36 +170,45 @@ func (r *releaser) copyLab(context.Context, string) error {
 	return nil
 }
 
-// writePrograms builds the programs again, with the image's digest, and packs them.
+// writePrograms builds the programs again, with the image's digest, and packs them: the plugin for all platforms, and the programs of nodes
+// for Linux.
 func (r *releaser) writePrograms(ctx context.Context, digest string) error {
-	const portmap = "github.com/containernetworking/plugins/plugins/meta/portmap"
-	for _, arch := range []string{"amd64", "arm64"} {
-		dir, err := os.MkdirTemp("", "packetwalk-release-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		env := append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
-			"GOFLAGS=-trimpath", "GOFIPS140=off") // as tools/image builds
-		ldflags := r.ldflags + " -X packetwalk.dev/internal/base/imageref.Digest=" + digest
-		fmt.Fprintf(os.Stderr, "building the programs for %s, which name the image by its digest\n", arch)
-		if err := run(ctx, env, "go", "build", "-buildvcs=false", "-ldflags", ldflags, "-o", dir+"/",
-			"./cmd/packetwalk", "./cmd/packetwalk-node", "./cmd/packetwalk-cni", portmap); err != nil {
-			return err
-		}
-		license := archiveFile{"LICENSE", "LICENSE", 0o644}
-		plugin := []archiveFile{license, {"kubectl-packetwalk", filepath.Join(dir, "packetwalk"), 0o755}}
-		all := []archiveFile{license}
-		for _, name := range []string{"packetwalk", "packetwalk-cni", "packetwalk-node", "portmap"} {
-			all = append(all, archiveFile{name, filepath.Join(dir, name), 0o755})
-		}
-		for name, files := range map[string][]archiveFile{"kubectl-packetwalk": plugin, "packetwalk": all} {
-			if err := writeArchive(filepath.Join(r.out, name+"_linux_"+arch+".tar.gz"), files, r.created); err != nil {
-				return err
-			}
+	for _, p := range platforms {
+		if err := r.writePlatform(ctx, p, digest); err != nil {
+			return fmt.Errorf("%s/%s: %w", p.OS, p.Arch, err)
 		}
 	}
 	return nil
+}
+
+func (r *releaser) writePlatform(ctx context.Context, p platform, digest string) error {
+	const portmap = "github.com/containernetworking/plugins/plugins/meta/portmap"
+	dir, err := os.MkdirTemp("", "packetwalk-release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	packages := []string{"./cmd/packetwalk"}
+	if p.OS == "linux" {
+		packages = append(packages, "./cmd/packetwalk-node", "./cmd/packetwalk-cni", portmap)
+	}
+	env := append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
+		"GOFLAGS=-trimpath", "GOFIPS140=off") // as tools/image builds
+	ldflags := r.ldflags + " -X packetwalk.dev/internal/base/imageref.Digest=" + digest
+	fmt.Fprintf(os.Stderr, "building the programs for %s/%s, which name the image by its digest\n", p.OS, p.Arch)
+	if err := run(ctx, env, append([]string{"go", "build", "-buildvcs=false", "-ldflags", ldflags, "-o", dir + "/"}, packages...)...); err != nil {
+		return err
+	}
+	license := archiveFile{"LICENSE", "LICENSE", 0o644}
+	plugin := []archiveFile{license, {p.Program(), filepath.Join(dir, "packetwalk"+p.extension()), 0o755}}
+	if err := writeArchive(filepath.Join(r.out, p.Archive()), plugin, r.created); err != nil || p.OS != "linux" {
+		return err
+	}
+	all := []archiveFile{license}
+	for _, name := range []string{"packetwalk", "packetwalk-cni", "packetwalk-node", "portmap"} {
+		all = append(all, archiveFile{name, filepath.Join(dir, name), 0o755})
+	}
+	return writeArchive(filepath.Join(r.out, "packetwalk_linux_"+p.Arch+".tar.gz"), all, r.created)
 }
 
 // writeChart runs the program that packs the chart, which is in another module: Helm needs other versions of Kubernetes' libraries.
@@ -225,19 +256,32 @@ func stamp(manifest []byte, image string) ([]byte, error) {
 
 // writeKrew fills in krew's manifest.
 func (r *releaser) writeKrew(context.Context, string) error {
-	t, err := template.New("packetwalk.yaml").Option("missingkey=error").ParseFiles("deploy/krew/packetwalk.yaml")
-	if err != nil {
-		return err
-	}
 	sums, err := sums(r.out)
 	if err != nil {
 		return err
 	}
-	var text bytes.Buffer
-	if err := t.Execute(&text, map[string]any{"Version": r.version, "Base": r.base, "SHA256": sums}); err != nil {
+	text, err := krewManifest("deploy/krew/packetwalk.yaml", r.version, r.base, sums)
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(r.out, "krew-packetwalk.yaml"), text.Bytes(), 0o644)
+	return os.WriteFile(filepath.Join(r.out, "krew-packetwalk.yaml"), text, 0o644)
+}
+
+// krewManifest fills in the manifest in a file. sums are the SHA-256 of the archives by their names, in hexadecimal.
+func krewManifest(file, version, base string, sums map[string]string) ([]byte, error) {
+	sum := func(archive string) (string, error) {
+		if s := sums[archive]; s != "" {
+			return s, nil
+		}
+		return "", fmt.Errorf("no archive %s", archive)
+	}
+	t, err := template.New(filepath.Base(file)).Option("missingkey=error").Funcs(template.FuncMap{"sha256": sum}).ParseFiles(file)
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	err = t.Execute(&text, map[string]any{"Version": version, "Base": base, "Platforms": platforms})
+	return text.Bytes(), err
 }
 
 // writeSums writes the checksums of all files, as sha256sum does.

@@ -9,19 +9,26 @@ import (
 	"strings"
 )
 
-// writeNotes writes the version's section of CHANGELOG.md, without its heading.
+// writeNotes writes the version's section of CHANGELOG.md, without its heading. Only pre-releases, such as v1.2.0-rc.1, may have none.
 func (r *releaser) writeNotes(context.Context, string) error {
 	changelog, err := os.ReadFile("CHANGELOG.md")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(r.out, "NOTES.md"), []byte(notes(string(changelog), r.version)), 0o644)
+	text := notes(string(changelog), r.version)
+	if text == "" {
+		if !strings.Contains(r.version, "-") {
+			return fmt.Errorf("CHANGELOG.md has no section for %s; add one", r.version)
+		}
+		text = fmt.Sprintf("%s is a pre-release. CHANGELOG.md has no section for it.\n", r.version)
+	}
+	return os.WriteFile(filepath.Join(r.out, "NOTES.md"), []byte(text), 0o644)
 }
 
 // versionHeading is that of a version's section in CHANGELOG.md.
 var versionHeading = regexp.MustCompile(`(?m)^## \[(.+?)\].*$`)
 
-// notes returns the section of a version, or a sentence if the changelog has none, as for a release candidate.
+// notes returns the section of a version, or "" if the changelog has none.
 func notes(changelog, version string) string {
 	sections := versionHeading.FindAllStringSubmatchIndex(changelog, -1)
 	for i, s := range sections {
@@ -34,5 +41,5 @@ func notes(changelog, version string) string {
 		}
 		return strings.TrimSpace(changelog[s[1]:end]) + "\n"
 	}
-	return fmt.Sprintf("CHANGELOG.md has no section for %s.\n", version)
+	return ""
 }

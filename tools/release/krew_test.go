@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
 	"testing"
-	"text/template"
 
 	"sigs.k8s.io/yaml"
 
@@ -44,20 +42,16 @@ type krewPlugin struct {
 
 // TestKrew: the manifest, filled in, is one that krew takes (internal/index/validation: validate.go), and its binary is the plugin.
 func TestKrew(t *testing.T) {
-	manifest, err := template.New("packetwalk.yaml").Option("missingkey=error").ParseFiles("../../deploy/krew/packetwalk.yaml")
+	sums := map[string]string{}
+	for i, p := range platforms {
+		sums[p.Archive()] = strings.Repeat(string("abcdef"[i]), 64)
+	}
+	text, err := krewManifest("../../deploy/krew/packetwalk.yaml", "v0.1.0", "https://example.com/v0.1.0", sums)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sums := map[string]string{}
-	for i, arch := range []string{"amd64", "arm64"} {
-		sums["kubectl-packetwalk_linux_"+arch+".tar.gz"] = strings.Repeat(string("ab"[i]), 64)
-	}
-	var text bytes.Buffer
-	if err := manifest.Execute(&text, map[string]any{"Version": "v0.1.0", "Base": "https://example.com/v0.1.0", "SHA256": sums}); err != nil {
-		t.Fatal(err)
-	}
 	var plugin krewPlugin
-	if err := yaml.UnmarshalStrict(text.Bytes(), &plugin); err != nil {
+	if err := yaml.UnmarshalStrict(text, &plugin); err != nil {
 		t.Fatal(err)
 	}
 	name := plugin.Metadata.Name
@@ -67,9 +61,9 @@ func TestKrew(t *testing.T) {
 	if short := plugin.Spec.ShortDescription; plugin.Spec.Version != "v0.1.0" || short == "" || len(short) > 50 {
 		t.Errorf("version %q, short description %q", plugin.Spec.Version, short)
 	}
-	var platforms []string
+	var got []platform
 	for _, p := range plugin.Spec.Platforms {
-		platforms = append(platforms, p.Selector.MatchLabels["os"]+"/"+p.Selector.MatchLabels["arch"])
+		got = append(got, platform{p.Selector.MatchLabels["os"], p.Selector.MatchLabels["arch"]})
 		uri, err := url.Parse(p.URI)
 		if err != nil || uri.Scheme != "https" || p.SHA256 == "" || sums[path.Base(uri.Path)] != p.SHA256 {
 			t.Errorf("archive %s, %s: %v", p.URI, p.SHA256, err)
@@ -78,11 +72,15 @@ func TestKrew(t *testing.T) {
 		for _, f := range p.Files {
 			files = append(files, f.From)
 		}
-		if !cli.IsPlugin(p.Bin) || !slices.Contains(files, p.Bin) {
+		if !cli.IsPlugin(p.Bin) || p.Bin != "kubectl-packetwalk" && p.Selector.MatchLabels["os"] != "windows" || !slices.Contains(files, p.Bin) {
 			t.Errorf("binary %q of files %q", p.Bin, files)
 		}
 	}
-	if got := strings.Join(platforms, " "); got != "linux/amd64 linux/arm64" {
-		t.Errorf("platforms %s", got)
+	if !slices.Equal(got, platforms) {
+		t.Errorf("platforms %v", got)
+	}
+	delete(sums, platforms[0].Archive())
+	if _, err := krewManifest("../../deploy/krew/packetwalk.yaml", "v0.1.0", "https://example.com/v0.1.0", sums); err == nil {
+		t.Error("a manifest without the checksum of an archive")
 	}
 }
