@@ -157,7 +157,7 @@ func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path st
 func takeCapture(
 	ctx context.Context, s Streams, origin capture.Origin, path string, redacted bool, save func(*redact.Originals) error, hosts []string,
 ) error {
-	say, out, commit := s.Err, &counted{to: s.Out}, func() error { return nil }
+	say, out, commit := s.Err, &countingWriter{to: s.Out}, func() error { return nil }
 	spool := os.TempDir()
 	if path != "-" {
 		f, err := atomicfile.Create(path, 0o600)
@@ -198,7 +198,7 @@ func takeRedacted(
 		return nil, err
 	}
 	defer plain.Close()
-	size := counted{to: plain}
+	size := countingWriter{to: plain}
 	if taken, err := capture.Take(ctx, o, &size, h, hosts...); err != nil || taken.Nothing {
 		return taken, err
 	}
@@ -217,13 +217,13 @@ func takeRedacted(
 	return taken, err
 }
 
-// counted counts what goes to a writer.
-type counted struct {
+// countingWriter counts what goes to a writer.
+type countingWriter struct {
 	to io.Writer
 	n  int64 // bytes
 }
 
-func (c *counted) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.to.Write(p)
 	c.n += int64(n)
 	return n, err

@@ -104,7 +104,7 @@ func TestNoCaptureIsLeft(t *testing.T) {
 	held := capturetest.Open(t, worldA)
 	for _, redacted := range []bool{false, true} {
 		for what, stop := range map[string]func(context.CancelFunc) error{
-			"an error":   func(context.CancelFunc) error { return errors.New("it is away") },
+			"an error":   func(context.CancelFunc) error { return errors.New("no such file") },
 			"called off": func(cancel context.CancelFunc) error { cancel(); return nil },
 		} {
 			dir := t.TempDir()

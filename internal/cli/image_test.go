@@ -21,10 +21,10 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// archive is one of docker save's, of an image for this machine with a layer of so many octets.
-func archive(t *testing.T, octets int64) []byte {
+// archive returns an archive as docker save writes it, of an image for this machine with a layer of size bytes.
+func archive(t *testing.T, size int64) []byte {
 	t.Helper()
-	img, err := random.Image(octets, 1)
+	img, err := random.Image(size, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

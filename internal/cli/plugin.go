@@ -66,10 +66,10 @@ func pluginCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   pluginName,
 		Short: "where the packets of a cluster go, and which rule decides",
-		Long: `Says of a cluster which source address a packet's destination sees and which rule decided that, as 'packetwalk walk' does of a lab.
+		Long: `Walks a packet through a cluster. Prints which source address the destination sees, and which rule decides it.
 
-It reads the nodes that the packet comes to, and nothing else of the cluster is changed: on each it starts one short-lived privileged pod, in
-a namespace of its own, and takes all of it away at the end. docs/your-cluster.md tells what it does, and what it cannot see.`,
+It reads the nodes that the packet reaches. On each it starts one short-lived privileged pod in a namespace of its own, and removes all of it
+at the end. It changes nothing else. docs/plugin.md says what it creates, what it reads and what it cannot see.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from svc/web --to svc/kube-system/kube-dns:53 --proto udp --live
   kubectl packetwalk capture --all-nodes -o cluster.pwcap.tar.gz`,
@@ -204,8 +204,8 @@ func rbacCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rbac",
 		Short: "print the least rights, as an administrator can give them",
-		Long: `Prints the namespace and the roles that an administrator makes, and binds to whom the plugin is for. Who may make privileged pods in a
-namespace owns the nodes: give it to nobody who must not.`,
+		Long: `Prints the namespace and the roles that an administrator makes, and binds to the plugin's users. Who may create privileged pods in a
+namespace controls the nodes: give it only to users who may.`,
 		Args: noArguments("it asks for none"),
 		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, cluster.Rights(configMaps...)) },
 	}

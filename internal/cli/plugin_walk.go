@@ -102,7 +102,7 @@ func announcement(c *cluster.View, result *walk.Result) string {
 	case p.Protocol == packet.UDP && p.DestinationPort.Number == 53:
 		what = "sends one DNS query"
 	case p.Protocol == packet.UDP:
-		what = "sends one datagram of 32 random octets"
+		what = "sends one datagram of 32 random bytes"
 	}
 	return fmt.Sprintf("%s from %s to %s, and traces it on %s: rules and packet sockets of its own are there for some seconds",
 		what, result.Request.Host, p.DestinationEnd(), strings.Join(slices.Compact(nodes), ", "))

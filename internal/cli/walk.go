@@ -121,7 +121,7 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 	return from, to, proto, errors.Join(errs[:]...)
 }
 
-// notPositive tells whether a word is a number below one.
+// notPositive reports whether a word is a number below one.
 func notPositive(word string) bool {
 	n, err := strconv.Atoi(word)
 	return err == nil && n < 1

@@ -79,7 +79,7 @@ func mayChoose(outcomes []walk.Outcome, word string, objects *snapshot.Objects) 
 	return outcomes
 }
 
-// hostFits tells whether a word is a host's name, with or without its kind.
+// hostFits reports whether a word is a host's name, with or without its kind.
 func hostFits(host, word string) bool { return host == word || strings.HasSuffix(host, "/"+word) }
 
 // chosenOptions are the explaining options of what --choose left.

@@ -74,15 +74,15 @@ func bodyOf(ctx context.Context, d layout.Dir, method, path string, patience tim
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-		return nil, fmt.Errorf("ask lab %s: %w", d.Name(), declined{resp.Status, strings.TrimSpace(string(text))})
+		return nil, fmt.Errorf("ask lab %s: %w", d.Name(), statusError{resp.Status, strings.TrimSpace(string(text))})
 	}
 	return resp.Body, nil
 }
 
-// declined is an answer of the lab process other than 200.
-type declined struct{ status, text string }
+// statusError is an answer of the lab process other than 200.
+type statusError struct{ status, text string }
 
-func (r declined) Error() string { return r.status + ": " + r.text }
+func (r statusError) Error() string { return r.status + ": " + r.text }
 
 // putCluster has the lab change to a cluster.yaml before the deadline. Without wait it returns when the change has begun, which it does
 // if it is possible.
@@ -137,7 +137,7 @@ func ContainerLogs(ctx context.Context, d layout.Dir, group, container string, f
 		path, patience = path+"?follow", 0
 	}
 	log, err := bodyOf(ctx, d, http.MethodGet, path, patience)
-	var no declined
+	var no statusError
 	if errors.As(err, &no) {
 		return errors.New(no.text) // in Azure's words
 	}

@@ -54,13 +54,13 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.Current()) })
 	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.public(r.Context())) })
 	whenReady("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
-		out := flushing{w, http.NewResponseController(w)}
+		out := flushWriter{w, http.NewResponseController(w)}
 		if err := l.groups.logs(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 		}
 	})
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
-		say := lifecycle.NewReporter(flushing{w, http.NewResponseController(w)}, time.Now())
+		say := lifecycle.NewReporter(flushWriter{w, http.NewResponseController(w)}, time.Now())
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(apiserver.Patience))
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, layout.MaxClusterFile))
 		timeout, invalid := time.ParseDuration(r.URL.Query().Get("timeout"))
@@ -76,13 +76,13 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	return mux
 }
 
-// flushing sends each piece at once.
-type flushing struct {
+// flushWriter sends each piece at once.
+type flushWriter struct {
 	io.Writer
 	c *http.ResponseController
 }
 
-func (f flushing) Write(b []byte) (int, error) {
+func (f flushWriter) Write(b []byte) (int, error) {
 	n, err := f.Writer.Write(b)
 	return n, errors.Join(err, f.c.Flush())
 }

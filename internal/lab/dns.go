@@ -61,7 +61,7 @@ func (l *resolvers) Start(context.Context) error {
 	if err := os.MkdirAll(l.Dir.Path("dns"), 0o700); err != nil {
 		return err
 	}
-	if err := os.Chown(l.Dir.Path("dns"), confine.Nobody, confine.Nobody); err != nil { // whom the name servers run as
+	if err := os.Chown(l.Dir.Path("dns"), confine.Nobody, confine.Nobody); err != nil { // the user of the name servers
 		return err
 	}
 	l.all = []*host{

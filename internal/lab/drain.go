@@ -95,7 +95,7 @@ func ofDaemonSet(p corev1.Pod) bool {
 	return c != nil && c.Kind == "DaemonSet"
 }
 
-// endsInTime tells whether a pod is worth waiting for: one that is not being deleted yet, or has been for less than endPatience.
+// endsInTime reports whether to wait for a pod: it is not being deleted yet, or has been for less than endPatience.
 func endsInTime(p corev1.Pod) bool {
 	if p.DeletionTimestamp == nil {
 		return true

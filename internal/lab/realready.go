@@ -60,8 +60,8 @@ func whyNotReady(n *corev1.Node) string {
 // noNetwork is in kubelet's words for a node that only lacks a CNI plugin (the reason in the container runtime's status).
 const noNetwork = "reason:NetworkPluginNotReady"
 
-// isUp tells whether a node is as far as its start brings it. The API keeps what a kubelet said that is dead: of a node that is older than
-// this start only what was said later counts. The API's times are of whole seconds.
+// isUp reports whether a node has started. The API keeps the conditions of a kubelet that has ended, so only those since the start count.
+// The API's times are whole seconds.
 func isUp(n *corev1.Node, since time.Time, plugin cluster.Plugin) bool {
 	c := readyCondition(n)
 	if c == nil || n.CreationTimestamp.Unix() < since.Unix() && c.LastHeartbeatTime.Unix() <= since.Unix() {
@@ -70,7 +70,7 @@ func isUp(n *corev1.Node, since time.Time, plugin cluster.Plugin) bool {
 	return c.Status == corev1.ConditionTrue || plugin == cluster.PluginNone && waitsForNetwork(c)
 }
 
-// waitsForNetwork tells whether all that a node lacks is a CNI plugin: kubelet joins what it complains about by commas.
+// waitsForNetwork reports whether a node lacks only a CNI plugin. Kubelet joins its complaints by commas.
 func waitsForNetwork(c *corev1.NodeCondition) bool {
 	return strings.HasPrefix(c.Message, "container runtime network not ready: ") && strings.Contains(c.Message, noNetwork)
 }

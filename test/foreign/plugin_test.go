@@ -47,7 +47,7 @@ var (
 	agrees = regexp.MustCompile(`(?m)^kernel: ([1-9]\d*) of (\d+) steps agree` +
 		`(; the receiving program sent nothing back: the way back was not compared)?(; the connection does not last: .*)?$`)
 	parts  = regexp.MustCompile(`(?m)^they part on `)
-	leaves = regexp.MustCompile(`(?m)^ +end +leaves what is known here`)
+	leaves = regexp.MustCompile(`(?m)^ +end +leaves the captured network`)
 )
 
 func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, p agree.Pair) error {

@@ -392,7 +392,7 @@ func (t *renderer) conclude() {
 		}
 		l.bad = end.Refused
 	case walk.Left:
-		l.text = "leaves what is known here" + paren(end.Why)
+		l.text = strings.TrimSpace("leaves the captured network " + end.Why)
 		if end.Forwarder != "" {
 			l.text = "leaves through " + end.Forwarder
 		}

@@ -141,8 +141,8 @@ COMMIT
 `
 	all := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80")
 	for _, want := range []string{
-		`^1, 3 of 4: .*MASQUERADE\n- provided that nat POSTROUTING 1 matches \(goes out of eth0\)\n- what is beyond .*\n2, 4 of 4: `,
-		`\n2, 4 of 4: .*\n- provided that nat POSTROUTING 1 does not match \(goes out of eth0\)\n- what is beyond [^\n]*$`,
+		`^1, 3 of 4: .*MASQUERADE\n- provided that nat POSTROUTING 1 matches \(goes out of eth0\)\n- the network beyond .*\n2, 4 of 4: `,
+		`\n2, 4 of 4: .*\n- provided that nat POSTROUTING 1 does not match \(goes out of eth0\)\n- the network beyond [^\n]*$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(all) {
 			t.Errorf("got %s\nwant %s", all, want)
@@ -150,7 +150,7 @@ COMMIT
 	}
 	one := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80", 1, 1)
 	const want = "\n- provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3)\n- provided that nat POSTROUTING 1 does not match (goes out of eth0)" +
-		"\n- what is beyond node n is not known"
+		"\n- the network beyond node n is unknown"
 	if !strings.HasSuffix(one, want) {
 		t.Errorf("got %q, want the end %q", one, want)
 	}

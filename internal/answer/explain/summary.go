@@ -140,7 +140,7 @@ func endPlace(e *walk.End) string { return cmp.Or(e.Forwarder, hostName(e.Host))
 func (s *explanation) aftermath(a *summary) {
 	end, back := &s.outcome.End, s.outcome.BackEnd
 	if end.Kind == walk.Left && end.Forwarder == "" {
-		a.add(afterRequest, "what is beyond %s is not known", hostName(end.Host))
+		a.add(afterRequest, "the network beyond %s is unknown", hostName(end.Host))
 	}
 	if end.Refused {
 		a.add(afterRequest, "nothing listens on %s", end.Packet.DestinationEnd())
@@ -163,7 +163,7 @@ func (s *explanation) delivered() summary {
 		viewer = "what listens on " + end.Packet.DestinationEnd() + " of " + hostName(end.Host)
 	}
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
-		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is not known here)"
+		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is unknown)"
 	}
 	if len(s.sources) == 0 {
 		start := s.start()
@@ -172,7 +172,7 @@ func (s *explanation) delivered() summary {
 		case start.Source.IsValid() && start.Source != end.Packet.Source:
 			whose = source // changed by something that is not a translation
 		case !known(end.Packet.Source):
-			whose = "the sender's own address (which one is not known here)"
+			whose = "the sender's own address (which one is unknown)"
 		}
 		return summary{viewer + " sees " + whose + " because no rule translates it", s.exempting()}
 	}

@@ -133,6 +133,6 @@ func TestEgress(t *testing.T) {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nX: %s", target, strings.Repeat("x", 2*serve.MaxHeader))
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a head of %d octets: %v", 2*serve.MaxHeader, err)
+		t.Errorf("a head of %d bytes: %v", 2*serve.MaxHeader, err)
 	}
 }

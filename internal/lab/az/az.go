@@ -45,23 +45,25 @@ func Run(args []string, l Lab, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	fmt.Fprintln(stderr, "az:", err)
-	var c coded
+	var c exitError
 	if errors.As(err, &c) {
 		return c.code
 	}
 	return exitFailure
 }
 
-// coded is an error with its exit code.
-type coded struct {
+// exitError is an error with its exit code.
+type exitError struct {
 	error
 	code int
 }
 
-func usage(format string, args ...any) error { return coded{fmt.Errorf(format, args...), exitUsage} }
+func usage(format string, args ...any) error {
+	return exitError{fmt.Errorf(format, args...), exitUsage}
+}
 
 func notFound(format string, args ...any) error {
-	return coded{fmt.Errorf(format, args...), exitNotFound}
+	return exitError{fmt.Errorf(format, args...), exitNotFound}
 }
 
 // run finds the command, reads its arguments, and writes its result.

@@ -72,8 +72,8 @@ func number(into *int, flag, text string, least, most int, bounds string) error 
 	return nil
 }
 
-// scaling says which pool is meant and how many nodes it is to have. A lab has one cluster, so that neither it nor its group has to be
-// named, and "az aks scale -n" takes a pool's name too.
+// scaling returns the pool and its new number of nodes. A lab has one cluster, so the options for the cluster and its group may be
+// missing, and "az aks scale -n" takes a pool's name too.
 func (o *options) scaling(words string, l Lab) (pool string, count int, err error) {
 	c := l.Cluster
 	if o.count == "" {

@@ -9,7 +9,7 @@ import (
 // AddonHTTPRouting is AKS's HTTP application routing: an ingress controller behind a LoadBalancer Service, and a DNS zone for Ingresses.
 const AddonHTTPRouting = "http_application_routing"
 
-// HasAddon tells whether spec.addons names an addon.
+// HasAddon reports whether spec.addons names an addon.
 func (c *Cluster) HasAddon(name string) bool { return slices.Contains(c.Spec.Addons, name) }
 
 // HTTPRoutingZone is the DNS zone that AKS makes with the addon for HTTP application routing: 20 hex digits, the location and aksapp.io. In

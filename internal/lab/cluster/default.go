@@ -13,8 +13,8 @@ var (
 	PublicPool    = netip.MustParsePrefix("203.0.113.0/24")
 )
 
-// ContainerHosts is the range of Azure's own network of the machines that container groups run on, which no customer has. RFC 6598's range
-// is nobody's in a virtual network's default routes.
+// ContainerHosts is the range of the network of the machines that run container groups. It is Azure's own, and no customer has it. It lies
+// in RFC 6598's range, for which a virtual network's default routes have no next hop.
 var ContainerHosts = netip.MustParsePrefix("100.64.0.0/16")
 
 // How PublicPool is shared out. The addresses before and after these are vnet's: .1 the API server, .2 default outbound, .254 the fabric.
@@ -214,7 +214,7 @@ func (s *Spec) nodeRanges() (vnets, subnets []netip.Prefix) {
 	return vnets, subnets
 }
 
-// hasNodes tells whether a pool is in the VNet.
+// hasNodes reports whether a pool is in the VNet.
 func (s *Spec) hasNodes(vnet string) bool {
 	return slices.ContainsFunc(s.NodePools, func(p NodePool) bool {
 		of, _, _ := strings.Cut(p.VNetSubnet, "/")

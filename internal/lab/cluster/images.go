@@ -66,7 +66,7 @@ func (v *validator) images() {
 	}
 }
 
-// isRegistry tells whether pulls take it for a registry (pull.ParseRegistry).
+// isRegistry reports whether pulls accept s as a registry (pull.ParseRegistry).
 func isRegistry(s string) bool {
 	m := registry.FindStringSubmatch(s)
 	if m == nil {

@@ -110,7 +110,7 @@ func (v *validator) portRanges(path string, list []string) {
 		a, err := strconv.ParseUint(first, 10, 16)
 		b, err2 := strconv.ParseUint(last, 10, 16)
 		if err != nil || err2 != nil || b < a {
-			v.errs.add(at, `write a port such as "80", or a range such as "8000-8999"`, "%q is no port or range of ports", s)
+			v.errs.add(at, `write a port such as "80", or a range such as "8000-8999"`, "invalid port or port range %q", s)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (l *Service) Open() (*images.Store, error) {
 	return l.store, l.Fault("the machine's images", err)
 }
 
-// isOurs tells whether an image is of our own programs, as those of AKS's own pods: no registry has it.
+// isOurs reports whether an image is of our own programs, as those of AKS's own pods. No registry has it.
 func (l *Service) isOurs(ref string) bool {
 	full := fullName(ref)
 	l.mu.Lock()

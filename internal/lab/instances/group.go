@@ -50,8 +50,8 @@ type group struct {
 	watchers sync.WaitGroup // the worker's
 }
 
-// stored is the state file: a group as it was put, and where it stands. It holds the group's secrets.
-type stored struct {
+// storedGroup is the state file: a group as it was put, and where it stands. It holds the group's secrets.
+type storedGroup struct {
 	Group  aci.ContainerGroup  `json:"group"`
 	IP     netip.Addr          `json:"ip,omitzero"`
 	State  string              `json:"state"`
@@ -77,7 +77,7 @@ func (s *Groups) load(name string) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st stored
+	var st storedGroup
 	if err := json.Unmarshal(data, &st); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (g *group) saveLocked() error {
 	if g.removed {
 		return nil
 	}
-	data, err := json.Marshal(stored{Group: g.spec, IP: g.ip, State: g.state, Events: g.events, Views: g.views, Ending: g.ending})
+	data, err := json.Marshal(storedGroup{Group: g.spec, IP: g.ip, State: g.state, Events: g.events, Views: g.views, Ending: g.ending})
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func stateOf(s corev1.ContainerState) aci.ContainerState {
 	return aci.ContainerState{State: aci.StateWaiting}
 }
 
-// again tells whether a container that ended so is started again.
+// again reports whether a container that exited with code is restarted.
 func again(p aci.RestartPolicy, code int) bool {
 	return p == aci.RestartAlways || p == aci.RestartOnFailure && code != 0
 }
@@ -138,7 +138,7 @@ func (g *group) stateLocked() string {
 	return state
 }
 
-// same tells whether nothing of a container but its events has changed.
+// same reports whether two views of a container differ at most in their events.
 func same(a, b aci.ContainerView) bool {
 	a.Events, b.Events = nil, nil
 	return reflect.DeepEqual(a, b)

@@ -87,7 +87,7 @@ func TestAgentFlagsOfOldNodes(t *testing.T) {
 	}
 }
 
-// TestKubeProxyConfig: the range of pods is known, or is nobody's but the user's plugin's.
+// TestKubeProxyConfig: the pods' range is known, or only the user's plugin knows it.
 func TestKubeProxyConfig(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{serviceProxy: {implementation: kube-proxy}}": "10.13.76.0/24 iptables",

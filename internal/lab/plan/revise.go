@@ -53,7 +53,7 @@ func reviseVNets(n *vnet.Network, before, after vnet.Network) {
 	n.VNets = after.VNets
 }
 
-// wasConnected tells whether a virtual network's side of a peering has had the other one beside it.
+// wasConnected reports whether a virtual network's side of a peering has been connected.
 func wasConnected(n *vnet.Network, from, to string) bool {
 	return n.Peered(from, to) || slices.ContainsFunc(n.VNets, func(v vnet.VNet) bool {
 		return v.Name == from && slices.ContainsFunc(v.Peerings, func(p vnet.Peering) bool { return p.RemoteVNet == to && p.Parted })

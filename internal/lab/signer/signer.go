@@ -38,7 +38,7 @@ const (
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
 )
 
-// maxRequest is how long a signing request may be, in octets of PEM; the connector's has about 500.
+// maxRequest is how long a signing request may be, in bytes of PEM; the connector's has about 500.
 const maxRequest = 4 << 10
 
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17} // RFC 5280, 4.2.1.6
@@ -210,7 +210,7 @@ func (s *Signer) checkRequest(spec certificatesv1.CertificateSigningRequestSpec)
 	case !slices.Equal(slices.Sorted(slices.Values(spec.Usages)), usages):
 		return nil, deny("the request is for usages %q, not for %q", spec.Usages, usages)
 	case len(spec.Request) > maxRequest:
-		return nil, deny("the request has %d octets; the limit is %d", len(spec.Request), maxRequest)
+		return nil, deny("the request has %d bytes; the limit is %d", len(spec.Request), maxRequest)
 	}
 	block, rest := pem.Decode(spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(block.Headers) > 0 || len(bytes.TrimSpace(rest)) > 0 {

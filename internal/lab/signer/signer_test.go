@@ -101,7 +101,7 @@ func TestSigner(t *testing.T) {
 		"another key type": {func(r *signingRequest) { r.key = weakKey(t) }, "P-256"},
 		"oversize": {func(r *signingRequest) {
 			r.after = func(b []byte) []byte { return append(b, strings.Repeat("\n", maxRequest)...) }
-		}, "octets"},
+		}, "bytes; the limit"},
 		"two requests": {func(r *signingRequest) { r.after = func(b []byte) []byte { return append(b, b...) } }, "one PEM block"},
 		"no PEM":       {func(r *signingRequest) { r.after = func([]byte) []byte { return []byte("x") } }, "one PEM block"},
 		"no request":   {func(r *signingRequest) { r.after = func([]byte) []byte { return pemText([]byte("x")) } }, "cannot be read"},

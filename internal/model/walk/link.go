@@ -179,7 +179,7 @@ func (t transit) transmit() passage {
 // leave ends the packet's way at the edge of the snapshot.
 func (t transit) leave(link string) passage {
 	t.m.meets(snapshot.Wires)
-	end := t.end(Left, fmt.Sprintf("by %s, whose other end is not in the snapshot", link))
+	end := t.end(Left, "through "+link)
 	f, ok := t.m.Forwarders[link]
 	if ok && !slices.Contains(f.Addresses, t.p.Destination) {
 		end.Forwarder = f.Name

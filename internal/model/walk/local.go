@@ -270,7 +270,7 @@ func (t transit) postrouting() passage {
 	case "lo":
 		return t.to(transit.loopBack)
 	case "":
-		return t.finish(Left, "by an interface that is not known")
+		return t.finish(Left, "through an unknown interface")
 	}
 	return t.to(transit.resolve)
 }

@@ -50,7 +50,7 @@ func TestBridgeLeadsOut(t *testing.T) {
 	n, _ := bridgedNode(t)
 	delete(n.hosts, "client") // behind eth0 of the node
 	r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.77:80")})
-	want(t, r, "1 left at node: tcp 10.1.0.5:4000 > 10.1.0.77:80 ttl 64 (by eth0, whose other end is not in the snapshot); "+
+	want(t, r, "1 left at node: tcp 10.1.0.5:4000 > 10.1.0.77:80 ttl 64 (through eth0); "+
 		"back delivered at pod1: tcp 10.1.0.77:80 > 10.1.0.5:4000 ttl 64")
 }
 

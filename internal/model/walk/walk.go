@@ -153,7 +153,7 @@ type EndKind string
 // The ends.
 const (
 	Delivered EndKind = "delivered" // to a socket or address of Host
-	Left      EndKind = "left"      // what is known: it goes out of an interface whose other end is not in the snapshot
+	Left      EndKind = "left"      // the packet goes out of an interface whose other end is not in the snapshot
 	Dropped   EndKind = "dropped"   // by a rule, a route, a check
 	Rejected  EndKind = "rejected"  // dropped with an answer to the sender
 	Undecided EndKind = "unknown"   // nobody can tell

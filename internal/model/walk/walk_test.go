@@ -283,7 +283,7 @@ func TestNothingKnown(t *testing.T) {
 	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80",
 		"-A POSTROUTING -m addrtype ! --dst-type LOCAL -j MASQUERADE"))
 	r := n.walk(Request{Host: "node", Forwarded: true, Packet: syn("10.1.0.2:4000", "10.9.9.9:80")})
-	want(t, r, "1 left at node: tcp ?:4000 > 10.2.0.2:80 ttl 63 (by an interface that is not known); back left at node: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63 (by an interface that is not known)")
+	want(t, r, "1 left at node: tcp ?:4000 > 10.2.0.2:80 ttl 63 (through an unknown interface); back left at node: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63 (through an unknown interface)")
 	if len(r.Assumed) < 3 {
 		t.Errorf("assumed %v", r.Assumed)
 	}

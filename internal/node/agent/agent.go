@@ -60,7 +60,7 @@ type agent struct {
 	masq        *masqAgent // nil without
 	faults      faults
 	api         apiServer
-	waiting     waiting
+	waiting     waitState
 	acquired    atomic.Bool // all roles are this agent's
 	others      others
 	logger      *slog.Logger
@@ -103,7 +103,7 @@ type syncer interface {
 	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error)
 	// ForceFull makes the next Sync write everything that differs.
 	ForceFull()
-	// Canary tells whether the rules are there at all.
+	// Canary reports whether any of the rules exist.
 	Canary(context.Context) (bool, error)
 	Repair(context.Context) ([]string, error)
 	// Remove removes all rules.
@@ -423,7 +423,7 @@ func shorten(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ours tells whether it was we who made a change.
+// ours reports whether the agent made a change itself.
 func (a *agent) ours(n notice) bool {
 	return n.port != 0 && n.port == a.nft.Port() ||
 		slices.ContainsFunc(a.families, func(p programsOf) bool { return p.programs.ours(n) })
@@ -444,7 +444,7 @@ func (a *agent) watchKernel(ctx context.Context) {
 	for again := true; again; again = pause.For(ctx, watchRetry) {
 		err := watchRules(ctx, func() {
 			a.faults.note(what, nil)
-			report(notice{}) // of what was done before nobody tells
+			report(notice{}) // changes before the subscription send no notice
 		}, report)
 		if err != nil {
 			a.faults.note(what, fmt.Errorf("%w; deleted rules come back within %v", err, a.SyncPeriod))

@@ -90,27 +90,27 @@ func (s slowLook) Repair(context.Context) ([]string, error) {
 	return nil, s.fails
 }
 
-// changing is an API that something changes in.
-type changing struct {
+// changingAPI is an API that something changes in.
+type changingAPI struct {
 	oneNode
 	changed chan struct{}
 }
 
-func (c changing) Changed() <-chan struct{} { return c.changed }
+func (c changingAPI) Changed() <-chan struct{} { return c.changed }
 
-func (changing) Delta(bool) kube.Delta {
+func (changingAPI) Delta(bool) kube.Delta {
 	return kube.Delta{Services: map[service.Key]kube.ServiceObjects{{Namespace: "default", Service: "web"}: {}}}
 }
 
 // looping is an agent whose looks are such, in a bubble of time; its context lasts an hour there.
-func looping(t *testing.T, look slowLook, more ...*familyProxy) (a *agent, api changing, ended <-chan struct{}) {
+func looping(t *testing.T, look slowLook, more ...*familyProxy) (a *agent, api changingAPI, ended <-chan struct{}) {
 	o := Defaults()
 	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
 	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	api = changing{changed: make(chan struct{}, 1)}
+	api = changingAPI{changed: make(chan struct{}, 1)}
 	a.source = api
 	a.proxies = append([]*familyProxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}, more...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -169,7 +169,7 @@ func TestFamilyThatFails(t *testing.T) {
 		look := slowLook{synced: make(chan time.Time, 9)}
 		refused := 0
 		six := &familyProxy{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
-			syncer: onceMore{refusing{err: unix.ENOMEM}, &refused, func() {}}}
+			syncer: onceMore{failingSyncer{err: unix.ENOMEM}, &refused, func() {}}}
 		a, api, ended := looping(t, look, six)
 		for range 60 {
 			changed := time.Now()

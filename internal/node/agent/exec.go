@@ -79,7 +79,7 @@ func (p *programs) note(pid int) {
 	p.pids[pid] = true
 }
 
-// ours tells whether it was one of ours of late that made a change.
+// ours reports whether one of the programs that the agent ran recently made a change.
 func (p *programs) ours(n notice) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -180,20 +180,20 @@ func (w *world) udp(dns corev1.ServicePort) {
 	}
 }
 
-// held is a client whose connection stays.
-type held struct {
+// openConnection is a client whose connection stays.
+type openConnection struct {
 	*world
 	in  io.Writer
 	out *bufio.Reader
 }
 
-func (w *world) hold(from, network, address string) *held {
+func (w *world) hold(from, network, address string) *openConnection {
 	w.Helper()
 	return w.roleHeld(from, "client", network, w.at(address))
 }
 
 // roleHeld starts a part that goes on until its standard input says otherwise.
-func (w *world) roleHeld(from, role string, args ...string) *held {
+func (w *world) roleHeld(from, role string, args ...string) *openConnection {
 	w.Helper()
 	cmd := w.role(from, role, args...)
 	in, err := cmd.StdinPipe()
@@ -208,10 +208,10 @@ func (w *world) roleHeld(from, role string, args ...string) *held {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return &held{w, in, bufio.NewReader(out)}
+	return &openConnection{w, in, bufio.NewReader(out)}
 }
 
-func (h *held) say() string {
+func (h *openConnection) say() string {
 	h.Helper()
 	if _, err := fmt.Fprintln(h.in, "x"); err != nil {
 		h.Fatal(err)
@@ -226,7 +226,7 @@ func (h *held) say() string {
 // restart: connections that go through the service live through the agent's end, its absence and its start, also by kill -9.
 func (w *world) restart(agent *agentProcess) *agentProcess {
 	w.Helper()
-	connections := []*held{w.hold("client", "tcp", vip+":80"), w.hold("client", "tcp", localVIP+":80"), w.hold("p1", "tcp", "10.0.0.2:80")}
+	connections := []*openConnection{w.hold("client", "tcp", vip+":80"), w.hold("client", "tcp", localVIP+":80"), w.hold("p1", "tcp", "10.0.0.2:80")}
 	var first []string
 	for _, c := range connections {
 		first = append(first, c.say())

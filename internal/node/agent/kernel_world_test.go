@@ -364,7 +364,7 @@ func (w *world) launch() (p *agentProcess, started <-chan bool) {
 			if strings.Contains(lines.Text(), `msg="synced `) {
 				select {
 				case wrote <- true:
-				default: // once more, of whom nobody waits for
+				default: // a further write, for which the test does not wait
 				}
 			}
 		}

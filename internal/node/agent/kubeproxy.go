@@ -19,7 +19,7 @@ import (
 // Apply takes the settings of a configuration of kube-proxy's, to which defaults have been added, adds that of nodePortAddresses, and
 // reports everything that is wrong with it, each with its path.
 func (o *Options) Apply(c *proxyconfig.Configuration) error {
-	a := applying{Options: o}
+	a := configReader{Options: o}
 	o.Kubeconfig, o.QPS, o.Burst = c.ClientConnection.Kubeconfig, c.ClientConnection.QPS, int(c.ClientConnection.Burst)
 	if o.Burst < 0 {
 		a.bad("clientConnection.burst", "%d; want 0 or more", o.Burst)
@@ -42,18 +42,18 @@ func (o *Options) Apply(c *proxyconfig.Configuration) error {
 	return errors.Join(a.errs...)
 }
 
-// applying collects what is wrong with a configuration.
-type applying struct {
+// configReader collects what is wrong with a configuration.
+type configReader struct {
 	*Options
 	errs []error
 }
 
-func (a *applying) bad(path, format string, args ...any) {
+func (a *configReader) bad(path, format string, args ...any) {
 	a.errs = append(a.errs, fmt.Errorf(path+": "+format, args...))
 }
 
 // address reads an address; one that stands for all is none.
-func (a *applying) address(path, text string) netip.Addr {
+func (a *configReader) address(path, text string) netip.Addr {
 	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	if !ok {
 		a.bad(path, "%q is no IP address", text)
@@ -64,7 +64,7 @@ func (a *applying) address(path, text string) netip.Addr {
 	return ip
 }
 
-func (a *applying) bind(path, text string, port int) string {
+func (a *configReader) bind(path, text string, port int) string {
 	text = proxyconfig.WithPort(text, port)
 	if at, err := netip.ParseAddrPort(text); text != "" && (err != nil || at.Port() == 0) {
 		a.bad(path, "%q; want an IP address, with a port or without", text)
@@ -72,7 +72,7 @@ func (a *applying) bind(path, text string, port int) string {
 	return text
 }
 
-func (a *applying) mode(c *proxyconfig.Configuration) {
+func (a *configReader) mode(c *proxyconfig.Configuration) {
 	bit := c.IPTables.MasqueradeBit
 	switch c.Mode {
 	case "", proxyconfig.ModeIPTables:
@@ -95,7 +95,7 @@ func (a *applying) mode(c *proxyconfig.Configuration) {
 }
 
 // local is how traffic of local pods is recognised.
-func (a *applying) local(c *proxyconfig.Configuration) {
+func (a *configReader) local(c *proxyconfig.Configuration) {
 	a.ClusterCIDRs, a.PodInterface, a.PodsOfNode = nil, "", false
 	switch c.DetectLocalMode {
 	case "", proxyconfig.LocalClusterCIDR:
@@ -118,7 +118,7 @@ func (a *applying) local(c *proxyconfig.Configuration) {
 }
 
 // ranges are read as leniently as kube-proxy does: bits beyond a range's length do not matter.
-func (a *applying) ranges(path string, texts []string) (all []netip.Prefix) {
+func (a *configReader) ranges(path string, texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
 		r, ok := service.ParsePrefix(strings.TrimSpace(text))
 		if !ok {
@@ -132,7 +132,7 @@ func (a *applying) ranges(path string, texts []string) (all []netip.Prefix) {
 
 // nodePorts are where node ports answer: with nftables on the node's own address unless something else is said
 // (k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go, platformApplyDefaults).
-func (a *applying) nodePorts(c *proxyconfig.Configuration) {
+func (a *configReader) nodePorts(c *proxyconfig.Configuration) {
 	if c.Mode == proxyconfig.ModeNFTables && len(c.NodePortAddresses) == 0 {
 		c.NodePortAddresses = []string{proxyconfig.Primary}
 	}
@@ -143,7 +143,7 @@ func (a *applying) nodePorts(c *proxyconfig.Configuration) {
 	}
 }
 
-func (a *applying) conntrack(c *proxyconfig.Conntrack) {
+func (a *configReader) conntrack(c *proxyconfig.Conntrack) {
 	number := func(path string, of *int32) int {
 		if of == nil {
 			return 0

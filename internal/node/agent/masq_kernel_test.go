@@ -227,7 +227,7 @@ func TestIPMasqAgentOnTheRealKernel(t *testing.T) {
 	}
 }
 
-// sees makes a connection and checks who answers, and whom it takes for the caller.
+// sees makes a connection and checks the server and the source address that it sees.
 func (w *world) sees(from, to, want string) {
 	w.Helper()
 	if got := w.ask(from, "tcp", to); got != want {

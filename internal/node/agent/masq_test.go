@@ -159,7 +159,7 @@ func (s *someConfigs) reported() string {
 	return events
 }
 
-// withMasqAgent runs an ip-masq agent of form v1 on a clock that waits for nobody.
+// withMasqAgent runs an ip-masq agent of form v1 on a fake clock.
 func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *tableNAT)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,7 @@ func serviceCIDRs(f service.Family, objects []*networkingv1.ServiceCIDR) []netip
 // toBeDeleted is the taint of the cluster autoscaler on a node that it is about to delete.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// eligible tells whether load balancers may send to the node. A node that the API does not have (yet) is not.
+// eligible reports whether load balancers may send to the node. They may not send to a node that is missing in the API.
 func eligible(n *corev1.Node) bool {
 	return n != nil && n.DeletionTimestamp.IsZero() &&
 		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == toBeDeleted })

@@ -89,7 +89,7 @@ func readNotice(m netlink.Message, damage *bool) (notice, bool) {
 	return notice{}, false
 }
 
-// ofServices tells whether a message is about the service proxy's own table, or about a rule of one of its chains in iptables' tables. All
+// ofServices reports whether a message is about the service proxy's own table, or about a rule of one of its chains in iptables' tables. All
 // objects have their table's name first, and rules their chain's next (linux/netfilter/nf_tables.h).
 func ofServices(attributes *netlink.AttributeDecoder, rule bool) bool {
 	for attributes.Next() {

@@ -228,7 +228,7 @@ func (o *Options) config(f service.Family) proxy.Config {
 	return c
 }
 
-// loopbackNodePorts tells whether node ports are wanted on 127.0.0.1 at all.
+// loopbackNodePorts reports whether node ports are wanted on 127.0.0.1.
 func (o *Options) loopbackNodePorts() bool {
 	v4 := false
 	for _, c := range o.NodePortCIDRs {

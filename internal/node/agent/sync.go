@@ -99,8 +99,8 @@ func (p *familyProxy) put(key service.Key, ports []service.Port, of []*discovery
 	p.ports.Put(key, ports)
 }
 
-// tellFailure tells when the rules cannot be written: health, for which they wait though nothing may have changed in the API, and an event
-// of the node's; not of the first time, which may be somebody's haste.
+// tellFailure reports that the rules cannot be written: to the health check, and from the second failure on as an event of the node. The
+// first failure is often transient.
 func (a *agent) tellFailure(ctx context.Context, p *familyProxy, node *corev1.Node, err error) {
 	if err == nil {
 		p.failed, p.told = 0, false

@@ -25,9 +25,9 @@ const (
 // lookFault is the fault of not knowing which other processes run.
 const lookFault = "look for other service proxies on this node"
 
-// waiting is what the agent waits for: before it starts to write rules, and while another service proxy writes the same. It is safe for
+// waitState is what the agent waits for: before it starts to write rules, and while another service proxy writes the same. It is safe for
 // concurrent use.
-type waiting struct {
+type waitState struct {
 	metric  *series
 	changed chan struct{} // receives after changes; several make one
 
@@ -37,19 +37,19 @@ type waiting struct {
 	looked  bool     // for all processes that have to end
 }
 
-func newWaiting(metric *series) waiting {
-	return waiting{metric: metric, changed: make(chan struct{}, 1)}
+func newWaiting(metric *series) waitState {
+	return waitState{metric: metric, changed: make(chan struct{}, 1)}
 }
 
 // state returns the processes that have to end, and why they are not known.
-func (w *waiting) state() (others []string, unknown error) {
+func (w *waitState) state() (others []string, unknown error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.others, w.unknown
 }
 
 // condition is the state as a condition of the agent's pod; false: it is not known yet.
-func (w *waiting) condition() (c corev1.PodCondition, known bool) {
+func (w *waitState) condition() (c corev1.PodCondition, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c = corev1.PodCondition{Type: WaitingCondition, Status: corev1.ConditionFalse, Reason: "NoOtherServiceProxy"}
@@ -63,14 +63,14 @@ func (w *waiting) condition() (c corev1.PodCondition, known bool) {
 }
 
 // start notes that there is nothing to wait for any more.
-func (w *waiting) start() {
+func (w *waitState) start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looked = true
 	w.notify()
 }
 
-func (w *waiting) notify() {
+func (w *waitState) notify() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
@@ -78,7 +78,7 @@ func (w *waiting) notify() {
 }
 
 // set reports whether that is another state than before.
-func (w *waiting) set(others []string, unknown error) bool {
+func (w *waitState) set(others []string, unknown error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if slices.Equal(others, w.others) && fmt.Sprint(unknown) == fmt.Sprint(w.unknown) {

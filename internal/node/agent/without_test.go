@@ -47,23 +47,23 @@ func (oneService) Delta(bool) kube.Delta {
 	}}}.Whole()
 }
 
-// refusing is a syncer whose kernel takes nothing.
-type refusing struct {
+// failingSyncer is a syncer whose kernel takes nothing.
+type failingSyncer struct {
 	syncer
 	err error
 }
 
-func (refusing) Configure(proxy.Config) {}
+func (failingSyncer) Configure(proxy.Config) {}
 
-func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
+func (r failingSyncer) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
 	return proxy.Result{}, r.err
 }
 
-func (refusing) Canary(context.Context) (bool, error) { return false, nil }
+func (failingSyncer) Canary(context.Context) (bool, error) { return false, nil }
 
-func (refusing) Repair(context.Context) ([]string, error) { return nil, nil }
+func (failingSyncer) Repair(context.Context) ([]string, error) { return nil, nil }
 
-func (r refusing) Remove(context.Context) error { return r.err }
+func (r failingSyncer) Remove(context.Context) error { return r.err }
 
 // oneNode is an API with a node, which keeps events.
 type oneNode struct {
@@ -88,8 +88,8 @@ func TestRefused(t *testing.T) {
 	}
 	a.faults.last, a.health = 0, proxy.NewHealth(0, time.Now)
 	api := oneNode{events: make(chan corev1.Event, 10)}
-	a.source = changing{}
-	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
+	a.source = changingAPI{}
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: failingSyncer{err: unix.ENOMEM}}
 	a.proxies = []*familyProxy{p}
 	for i := range 5 {
 		if i == 3 {
@@ -201,9 +201,9 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// onceMore is a refusing syncer that tells when it is asked for the second time.
+// onceMore is a failingSyncer that tells when it is asked for the second time.
 type onceMore struct {
-	refusing
+	failingSyncer
 	syncs *int
 	told  func()
 }
@@ -212,7 +212,7 @@ func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []serv
 	if *o.syncs++; *o.syncs == 2 {
 		o.told()
 	}
-	return o.refusing.Sync(ctx, ports, changed)
+	return o.failingSyncer.Sync(ctx, ports, changed)
 }
 
 func (oneNode) Changed() <-chan struct{} { return nil }
@@ -229,7 +229,7 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a.proxies = []*familyProxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
-		syncer: onceMore{refusing{err: unix.EOPNOTSUPP}, new(int), cancel}}}
+		syncer: onceMore{failingSyncer{err: unix.EOPNOTSUPP}, new(int), cancel}}}
 	watched := 0
 	a.loop(ctx, func() {
 		if ctx.Err() == nil {
@@ -271,7 +271,7 @@ func TestRulesWithoutPrograms(t *testing.T) {
 		family  service.Family
 	}{{"iptables-nft", service.IPv4}, {"ip6tables-nft", service.IPv6}} {
 		if err := ns.Do(func() error {
-			gone := refusing{err: exec.ErrNotFound}
+			gone := failingSyncer{err: exec.ErrNotFound}
 			if err := a.remove(t.Context(), of.family, gone); err != nil {
 				t.Errorf("%v: without rules: %v", of.family, err)
 			}
@@ -288,34 +288,34 @@ func TestRulesWithoutPrograms(t *testing.T) {
 	}
 }
 
-// holding is a syncer whose rules cannot be removed the first time.
-type holding struct {
+// stuckSyncer is a syncer whose rules cannot be removed the first time.
+type stuckSyncer struct {
 	syncer
 	removals *int
 }
 
-func (h holding) Remove(context.Context) error {
+func (h stuckSyncer) Remove(context.Context) error {
 	if *h.removals++; *h.removals == 1 {
 		return unix.EBUSY
 	}
 	return nil
 }
 
-func (holding) Repair(context.Context) ([]string, error) { return nil, nil }
+func (stuckSyncer) Repair(context.Context) ([]string, error) { return nil, nil }
 
 // TestRemovesLater: what of others could not be removed after a sync is removed without another one.
 func TestRemovesLater(t *testing.T) {
 	ns, a := agentIn(t)
 	a.source = oneNode{}
-	other := holding{removals: new(int)}
+	other := stuckSyncer{removals: new(int)}
 	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
-		syncer: refusing{}, other: other}
+		syncer: failingSyncer{}, other: other}
 	a.proxies = []*familyProxy{p}
 	if err := ns.Do(func() error {
 		if a.sync(t.Context(), p); p.failed > 0 || p.other == nil || *other.removals != 1 {
 			t.Errorf("after a sync: %d removals", *other.removals)
 		}
-		p.syncer = holding{} // of which a look finds nothing
+		p.syncer = stuckSyncer{} // of which a look finds nothing
 		a.repair(t.Context())
 		return nil
 	}); err != nil {
@@ -329,7 +329,7 @@ func TestRemovesLater(t *testing.T) {
 // TestStaleFlowsLater: stale flows that could not be deleted after a sync are a fault, and are looked for again without another one.
 func TestStaleFlowsLater(t *testing.T) {
 	ns, a := agentIn(t)
-	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{}, udp: true,
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: failingSyncer{}, udp: true,
 		triggered: map[service.Key]time.Time{}}
 	a.proxies = []*familyProxy{p}
 	p.ports.Put(service.Key{Namespace: "default", Service: "dns"}, []service.Port{{Protocol: service.UDP, Port: 53,

@@ -192,7 +192,7 @@ var filterChains = []attribution.Chain{
 		Rules: []attribution.Line{
 			{To: "DROP", Text: "--mark *", For: "marked to be dropped"},
 			{To: "DROP", Comment: "block incoming localnet connections",
-				For: "nobody outside reaches what listens on 127.0.0.0/8 (kubernetes issue 90259)"},
+				For: "block access from outside to 127.0.0.0/8 (kubernetes issue 90259)"},
 		}},
 }
 
@@ -201,5 +201,5 @@ var noEndpoints = []attribution.Line{
 	{To: "DROP", For: "{port}: has no local endpoints"},
 }
 
-// canary is empty: while it is there, nobody has flushed the table.
-var canary = attribution.Chain{Name: chainCanary, For: "empty: while it is there, nobody has flushed the table"}
+// canary is an empty chain. While it exists, the table has not been flushed.
+var canary = attribution.Chain{Name: chainCanary, For: "empty: shows that the table has not been flushed"}
