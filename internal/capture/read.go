@@ -130,7 +130,7 @@ func (f *File) readIndex(size int64) error {
 	if err != nil {
 		return damaged(indexFile, err)
 	}
-	if err := f.take(&x, at.At); err != nil {
+	if err := f.setIndex(&x, at.At); err != nil {
 		return damaged(indexFile, err)
 	}
 	if err := f.unpack(x.Manifest, func(p *unpacker) error { _, err := p.manifest(); return err }); err != nil {
@@ -139,8 +139,8 @@ func (f *File) readIndex(size int64) error {
 	return nil
 }
 
-// take makes the index, whose members end at some place, the file's own.
-func (f *File) take(x *index, end int64) error {
+// setIndex checks an index and stores it. Its members must end at offset end of the file.
+func (f *File) setIndex(x *index, end int64) error {
 	if len(x.Hosts) > maxHosts {
 		return fmt.Errorf("%d hosts are more than a capture may have (%d)", len(x.Hosts), maxHosts)
 	}

@@ -175,7 +175,7 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 	if o.dryRun {
 		return printObjects(s.Out, cluster.Plan(o.pods.ForCapture(len(nodes)), nodes...))
 	}
-	tell(s, opened.Cluster.UnreadNodes()...)
+	printNotes(s, opened.Cluster.UnreadNodes()...)
 	started, missed := opened.Cluster.Start(ctx, nodes)
 	if missed != nil && (named || len(started) == 0) {
 		return missed
@@ -263,8 +263,8 @@ func printObjects[T any](w io.Writer, objects []T) error {
 	return nil
 }
 
-// tell says something beside the output.
-func tell(s Streams, lines ...string) {
+// printNotes prints lines to standard error.
+func printNotes(s Streams, lines ...string) {
 	for _, line := range lines {
 		fmt.Fprintln(s.Err, "packetwalk:", termsafe.Text(line))
 	}

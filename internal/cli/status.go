@@ -87,7 +87,7 @@ func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 	case "", "wide":
 		return printTables(w, on, st, output == "wide")
 	}
-	return badInput{fmt.Errorf("output %q is not known; use wide, json or yaml", output)}
+	return badInput{fmt.Errorf("unknown output format %q; use wide, json or yaml", output)}
 }
 
 // printTables writes a table for each kind of thing that the lab has, and then what is wrong with it.

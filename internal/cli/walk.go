@@ -95,7 +95,7 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 	case o.from == "" || o.to == "":
 		err = errors.New("walk needs both ends: packetwalk walk --from pod/NAME --to svc/NAME")
 	case formats[o.output] == nil:
-		err = fmt.Errorf("output %q is not known; use text, wide, json or pcapng", o.output)
+		err = fmt.Errorf("unknown output format %q; use text, wide, json or pcapng", o.output)
 	case o.live && o.snapshot != "":
 		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
 	case o.live && o.choose != "":
@@ -138,7 +138,7 @@ func parseProto(s string) (packet.Protocol, error) {
 	case "icmp", "icmpv6", "ping":
 		return packet.ICMP, nil
 	}
-	return 0, fmt.Errorf("--proto %q is not known; use tcp, udp or icmp", s)
+	return 0, fmt.Errorf("unknown protocol %q; use tcp, udp or icmp", s)
 }
 
 // run walks and prints.
@@ -242,7 +242,7 @@ func (o *walkOptions) open(ctx context.Context, s Streams, from, to *endpoint.En
 // closeSession gives back what was opened, after an error or not. What is left is told, and the status then is 1.
 func closeSession(ctx context.Context, s Streams, opened *session.Session, err error) error {
 	if left := opened.Close(ctx); left != nil {
-		tell(s, left.Error())
+		printNotes(s, left.Error())
 		err = cmp.Or(err, error(exitStatus(1)))
 	}
 	return err
@@ -259,7 +259,7 @@ func (o *walkOptions) walk(
 	}
 	var announce func(*walk.Result)
 	if opened.Cluster != nil {
-		announce = func(result *walk.Result) { tell(s, announcement(opened.Cluster, result)) }
+		announce = func(result *walk.Result) { printNotes(s, announcement(opened.Cluster, result)) }
 	}
 	result, report, err := proof.Live(ctx, opened, req, announce)
 	if err != nil {

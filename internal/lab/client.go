@@ -99,7 +99,7 @@ func putCluster(ctx context.Context, d layout.Dir, source []byte, end lifecycle.
 		return fmt.Errorf("change lab %s: %w", d.Name(), err)
 	}
 	defer resp.Body.Close()
-	err = follow(resp.Body, wait, progress)
+	err = readSteps(resp.Body, wait, progress)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}

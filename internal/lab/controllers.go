@@ -48,11 +48,11 @@ type routes struct {
 }
 
 // Start runs the controller, and waits until each node has its route. The nodes have their ranges by now.
-func (l *routes) Start(ctx context.Context) error { return l.look(ctx, ctx) }
+func (l *routes) Start(ctx context.Context) error { return l.restart(ctx, ctx) }
 
-// look is the same for new nodes: a controller that runs already, and would look for them only after a while, is ended. The new one lives
-// as long as ctx; the wait ends with waiting.
-func (l *routes) look(ctx, waiting context.Context) error {
+// restart starts the controller again for new nodes, which the running one would find only after a while. The new one runs until ctx ends.
+// restart waits for routes until waiting ends.
+func (l *routes) restart(ctx, waiting context.Context) error {
 	table, _, ok := l.Cluster().PodRouteTable()
 	if !ok {
 		return nil

@@ -123,7 +123,7 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.
 	}
 	err := g.Wait()
 	if err == nil && len(joining) > 0 {
-		err = l.routes.look(ctx, bounded)
+		err = l.routes.restart(ctx, bounded)
 	}
 	if err == nil {
 		return nil

@@ -201,7 +201,7 @@ func start(ctx context.Context, o UpOptions) error {
 	go func() { _ = cmd.Wait() }()
 
 	ended := make(chan error, 1)
-	go func() { ended <- follow(r, true, o.Progress) }()
+	go func() { ended <- readSteps(r, true, o.Progress) }()
 	select {
 	case err := <-ended:
 		return err
@@ -211,8 +211,8 @@ func start(ctx context.Context, o UpOptions) error {
 	}
 }
 
-// follow reads steps until the last one, or without wait until the first one.
-func follow(r io.Reader, wait bool, progress func(lifecycle.Step)) error {
+// readSteps reads steps until the last one, or only the first one if wait is false.
+func readSteps(r io.Reader, wait bool, progress func(lifecycle.Step)) error {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		var s lifecycle.Step

@@ -14,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+
 	"packetwalk.dev/internal/base/procstat"
 )
 
@@ -424,14 +427,15 @@ func TestRunQuit(t *testing.T) {
 	if _, err := fmt.Sscan(string(pid), &n); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); syscall.Kill(n, 0) == nil; time.Sleep(10 * time.Millisecond) {
+	eventually.Succeeds(t, 5*time.Second, func() error {
+		if isRunning := syscall.Kill(n, 0) == nil; !isRunning {
+			return nil
+		}
 		if stat, _ := procstat.Read(fmt.Sprintf("/proc/%d", n)); stat.State == procstat.Zombie {
-			break // it is dead; whoever it was left to has not noticed yet
+			return nil // it has ended, and its parent has not noticed yet
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("process %d is still there", n)
-		}
-	}
+		return fmt.Errorf("process %d still runs", n)
+	})
 }
 
 func testRunner(t *testing.T, page string) (*Runner, *bytes.Buffer) {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/answer/proof/local"
@@ -167,7 +169,7 @@ func (a *Account) String() string {
 func (v *View) Settle(t *testing.T) {
 	t.Helper()
 	before := map[string]*snapshot.Host{}
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		v.dumps = map[string]*capture.Raw{}
 		source := v.source(!v.ClusterOnly)
 		var changed []string

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
@@ -75,7 +77,7 @@ func enableAddon(t *testing.T, w *world.World, file string) {
 func awaitAddon(t *testing.T, w *world.World) {
 	t.Helper()
 	for _, d := range []string{"default-http-backend", "nginx-ingress-controller", "external-dns"} {
-		world.Eventually(t, 60*time.Second, func() error {
+		eventually.Succeeds(t, 60*time.Second, func() error {
 			_, err := w.Try(60*time.Second, "kubectl", "--name", w.Name, "rollout", "status", "-n", "kube-system", "deployment/"+addon+d,
 				"--timeout=60s")
 			return err
@@ -86,7 +88,7 @@ func awaitAddon(t *testing.T, w *world.World) {
 // ingressPod is the controller's pod that runs.
 func ingressPod(t *testing.T, w *world.World) (pod corev1.Pod) {
 	t.Helper()
-	world.Eventually(t, 60*time.Second, func() error {
+	eventually.Succeeds(t, 60*time.Second, func() error {
 		var pods corev1.PodList
 		w.Get(t, &pods, "pod", "-n", "kube-system", "-l", addonLabel)
 		if i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Status.PodIP != "" }); i >= 0 {
@@ -101,7 +103,7 @@ func ingressPod(t *testing.T, w *world.World) (pod corev1.Pod) {
 // sees waits until the application answers at a URL from just these pods.
 func sees(t *testing.T, w *world.World, url string, want []string) (last whereami) {
 	t.Helper()
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		seen := map[string]bool{}
 		for range 2 * len(want) {
 			var err error
@@ -183,7 +185,7 @@ func TestB10(t *testing.T) {
 	t.Run("changes", func(t *testing.T) { checkFollows(t, o) })
 	t.Run("restart", func(t *testing.T) {
 		o.Kubectl(t, "delete", "pod", "-n", "kube-system", controller.Name, "--wait=false")
-		world.Eventually(t, 60*time.Second, func() error {
+		eventually.Succeeds(t, 60*time.Second, func() error {
 			if now := ingressPod(t, o.World); now.Name == controller.Name {
 				return errors.New("no other controller yet")
 			}
@@ -211,7 +213,7 @@ func checkCertificate(t *testing.T, o *outbound, pods []string) {
 	t.Cleanup(func() { o.Kubectl(t, "delete", "secret", "whereami") })
 	o.Kubectl(t, "patch", "ingress", "whereami-ingress", "-p", `{"spec":{"tls":[{"hosts":["`+ingressHost+`"],"secretName":"whereami"}]}}`)
 	t.Cleanup(func() { o.Kubectl(t, "patch", "ingress", "whereami-ingress", "-p", `{"spec":{"tls":null}}`) })
-	world.Eventually(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 10*time.Second, func() error {
 		out, err := asks(o.World, "client", "-L", "--cacert", crt, "-w", "%{url_effective}", "http://"+ingressHost+"/a?b")
 		if err != nil || !strings.HasSuffix(out, "https://"+ingressHost+"/a?b") ||
 			!slices.ContainsFunc(pods, func(ip string) bool { return strings.Contains(out, ip) }) {
@@ -251,7 +253,7 @@ func mint(t *testing.T, crt, key, host string) {
 func checkFollows(t *testing.T, o *outbound) {
 	scale := func(n int) { o.Kubectl(t, "scale", "deployment/whereami-ingress", fmt.Sprint("--replicas=", n)) }
 	scale(0)
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if out, err := asks(o.World, "client", "-o", "/dev/null", "-w", "%{http_code}", "http://"+ingressHost); out != "503" {
 			return fmt.Errorf("without pods %q, %w", out, err)
 		}
@@ -286,7 +288,7 @@ func TestE9(t *testing.T) {
 	checkSources(t, w, &controller, kuardPods(t, w, vnodeNode, virtualNode), whose)
 	// By the Ingress it is the same, and kuard sees the host that the client asked for.
 	seen := map[string]bool{}
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		out, err := asks(w, "client", "http://"+kuardHost)
 		m := requestAddr.FindStringSubmatch(out)
 		if m == nil || !strings.Contains(out, kuardHost) {
@@ -317,7 +319,7 @@ func TestE9(t *testing.T) {
 // kuardPods waits for a ready pod on each of these nodes.
 func kuardPods(t *testing.T, w *world.World, nodes ...string) (pods []corev1.Pod) {
 	t.Helper()
-	world.Eventually(t, 60*time.Second, func() error {
+	eventually.Succeeds(t, 60*time.Second, func() error {
 		var all corev1.PodList
 		w.Get(t, &all, "pod", "-n", "ingress")
 		pods = nil

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
@@ -59,7 +61,7 @@ func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
 // endpoints waits until so many pods run and every node's rules lead to them and nobody else.
 func (w *iptablesWorld) endpoints(t *testing.T, n int) {
 	t.Helper()
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		var pods corev1.PodList
 		w.Get(t, &pods, "pods", "-l", "run=nginx")
 		w.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || p.Status.PodIP == "" })
@@ -106,7 +108,7 @@ func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 func (w *iptablesWorld) services(t *testing.T) {
 	t.Helper()
 	for _, node := range w.nodes {
-		world.Eventually(t, time.Minute, func() error { // the cluster's DNS comes up after the cluster
+		eventually.Succeeds(t, time.Minute, func() error { // the cluster's DNS comes up after the cluster
 			out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables", "-t", "nat", "-S", "KUBE-SERVICES")
 			if err == nil && strings.Count(out, "kube-system/kube-dns:") != 4 { // two ports, a mark and a jump each
 				err = fmt.Errorf("kube-dns is not among the services of %s:\n%s", node, out)

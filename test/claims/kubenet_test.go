@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -30,7 +32,7 @@ func kubenetWorld(t *testing.T) *kubenet {
 	t.Helper()
 	k := &kubenet{World: world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")}
 	k.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		var pods corev1.PodList
 		k.Get(t, &pods, "pods", "-l", "app=whereami", "--field-selector", "status.phase=Running")
 		k.pods = pods.Items
@@ -153,7 +155,7 @@ func TestB8(t *testing.T) {
 func (k *kubenet) sees(t *testing.T, pod corev1.Pod, address string) {
 	t.Helper()
 	n := 0
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		n++
 		path := fmt.Sprintf("/b8-%d-%d", time.Now().UnixNano(), n)
 		if _, err := k.Try(10*time.Second, "kubectl", "--name", k.Name, "exec", pod.Name, "--", "curl", "-sS", "--max-time", "3", "-o",

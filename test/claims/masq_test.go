@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-
-	"packetwalk.dev/test/world"
 )
 
 // masqReturns are the ranges of the chain's RETURN rules; the rules themselves are checked to the letter.
@@ -44,7 +44,7 @@ func (w *iptablesWorld) get(t *testing.T, pod corev1.Pod, server, address string
 	before := w.Run(t, "logs", "--name", w.Name, server)
 	w.Kubectl(t, "exec", pod.Name, "--", "curl", "-sS", "-o", "/dev/null", "--max-time", "3", "http://"+address)
 	var line string
-	world.Eventually(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 5*time.Second, func() error {
 		line = strings.TrimPrefix(w.Run(t, "logs", "--name", w.Name, server), before)
 		if !strings.HasSuffix(line, "\n") {
 			return errors.New("no line in the server's log")
@@ -124,7 +124,7 @@ func (w *iptablesWorld) counters(t *testing.T, node string) masqCounters {
 
 func TestD7(t *testing.T) {
 	w := azureIPTables(t)
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		pods := w.Kubectl(t, "get", "pods", "-n", "kube-system", "-o", "wide")
 		for i, node := range w.nodes {
 			address := fmt.Sprintf("10.220.2.%d", 4+31*i)
@@ -183,7 +183,7 @@ func TestD8(t *testing.T) {
 			`key ip-masq-agent, nonMasqueradeCIDRs\[3\]: 10\.200\.0\.1/16 is not aligned`},
 	} {
 		w.setMasqConfig(t, bad.config)
-		world.Eventually(t, 10*time.Second, func() error {
+		eventually.Succeeds(t, 10*time.Second, func() error {
 			text := w.Kubectl(t, "describe", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system")
 			if !regexp.MustCompile(`Warning +InvalidIPMasqConfig .* ip-masq-agent +` + bad.event).MatchString(text) {
 				return errors.New(text)
@@ -240,7 +240,7 @@ func (w *iptablesWorld) setMasqConfig(t *testing.T, text string) {
 // masqIs waits, for much less than the resyncInterval of 60 s, until every node has RETURN rules for the ranges.
 func (w *iptablesWorld) masqIs(t *testing.T, want ...string) {
 	t.Helper()
-	world.Eventually(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 10*time.Second, func() error {
 		for _, n := range w.nodes {
 			if got := w.masqReturns(t, n); !slices.Equal(got, want) {
 				return fmt.Errorf("%s: RETURN for %v, want %v", n, got, want)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -42,7 +44,7 @@ func outboundWorld(t *testing.T) *outbound {
 // frontend waits for a Service's front end.
 func (o *outbound) frontend(t *testing.T, service string) (vip string) {
 	t.Helper()
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		var s corev1.Service
 		o.Get(t, &s, "service", service)
 		if len(s.Status.LoadBalancer.Ingress) == 0 {
@@ -81,7 +83,7 @@ func TestB1(t *testing.T) {
 	expect(t, seen, `IP `+regexp.QuoteMeta(pod)+` > 10\.13\.1\.4: ICMP echo request`,
 		`IP 10\.13\.1\.4 > `+regexp.QuoteMeta(pod)+`: ICMP echo reply`)
 	o.Kubectl(t, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "http://"+outboundVM+"/b1")
-	world.Eventually(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 5*time.Second, func() error {
 		log := o.Run(t, "logs", "--name", o.Name, "vm/testvm")
 		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(pod) + ` - - .*"GET /b1 `).MatchString(log) {
 			return fmt.Errorf("no line of %s in the VM's log:\n%s", pod, log)

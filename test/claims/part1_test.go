@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -38,7 +40,7 @@ func part1World(t *testing.T, manifest string) *part1 {
 	t.Helper()
 	p := &part1{World: world.Up(t, "azure-cni", manifest)}
 	p.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		p.Get(t, &p.service, "service", "whereami")
 		if len(p.service.Status.LoadBalancer.Ingress) == 0 {
 			return errors.New("no front end yet")
@@ -49,7 +51,7 @@ func part1World(t *testing.T, manifest string) *part1 {
 	var pods corev1.PodList
 	p.Get(t, &pods, "pods", "-l", "app=whereami")
 	p.pods, p.nodePort = pods.Items, fmt.Sprint(p.service.Spec.Ports[0].NodePort)
-	world.Eventually(t, 30*time.Second, func() error { _, err := p.ask(); return err })
+	eventually.Succeeds(t, 30*time.Second, func() error { _, err := p.ask(); return err })
 	return p
 }
 
@@ -183,12 +185,12 @@ func TestA3(t *testing.T) {
 	}
 	defer func() {
 		block("-D")
-		world.Eventually(t, 30*time.Second, func() error { return p.healthyIs(t, 1) })
+		eventually.Succeeds(t, 30*time.Second, func() error { return p.healthyIs(t, 1) })
 	}()
 	tries := map[string]int{} // of a probe, by its port: one a second
 	seen = p.Capture(t, part1Node, "eth0", "src host 168.63.129.16 and tcp dst port "+p.nodePort, func() {
 		block("-I")
-		world.Eventually(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
+		eventually.Succeeds(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
 	})
 	for _, m := range regexp.MustCompile(`168\.63\.129\.16\.(\d+) > .*Flags \[S\]`).FindAllStringSubmatch(seen, -1) {
 		tries[m[1]]++
@@ -368,13 +370,13 @@ func TestA13(t *testing.T) {
 	// Without endpoints the node answers 503 and the load balancer sends it nothing.
 	p.Kubectl(t, "scale", "deployment/whereami", "--replicas=0")
 	defer p.Kubectl(t, "scale", "deployment/whereami", "--replicas=2")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if text := p.healthz(t, p.service); !strings.HasSuffix(text, "\n503") || !strings.Contains(text, `"localEndpoints": 0`) {
 			return errors.New(text)
 		}
 		return nil
 	})
-	world.Eventually(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
+	eventually.Succeeds(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
 	seen := p.Capture(t, part1Node, "eth0", "dst host "+p.vip, func() {
 		if out, err := p.ask(); err == nil {
 			t.Errorf("answered without a pod: %s", out)
@@ -399,7 +401,7 @@ func (p *part1) oneOfTwoNodes(t *testing.T) {
 		"jsonpath={.items[*].spec.nodeName}")); !slices.Equal(where, []string{part1Node}) {
 		t.Fatalf("the pod is on %v, want %s", where, part1Node)
 	}
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if code := p.SSH(t, second, "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}",
 			fmt.Sprintf("http://localhost:%d/healthz", p.service.Spec.HealthCheckNodePort)); code != "503" {
 			return fmt.Errorf("health check of %s: %s, want 503", second, code)
@@ -425,7 +427,7 @@ func TestA14(t *testing.T) {
 	p.Kubectl(t, "apply", "-f", p.Example("azure-cni", "nginx-elb.yaml"))
 	p.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
 	var nginx corev1.Service
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		p.Get(t, &nginx, "service", "nginx")
 		return p.probeIsFor(t, nginx)
 	})
@@ -434,7 +436,7 @@ func TestA14(t *testing.T) {
 	}
 	expectFields(t, only(t, p.probes(t), ruleName(nginx)),
 		map[string]any{"protocol": "Http", "port": nginx.Spec.HealthCheckNodePort, "requestPath": "/healthz"})
-	world.Eventually(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 10*time.Second, func() error {
 		if text := p.healthz(t, nginx); !strings.Contains(text, `"name": "nginx"`) || !strings.HasSuffix(text, "\n200") {
 			return errors.New(text)
 		}

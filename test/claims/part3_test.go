@@ -6,13 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
 // named runs a command in a pod until the cluster's DNS answers, which comes up a second or two after the cluster.
 func named(t *testing.T, w *world.World, pod string, command ...string) (out string) {
 	t.Helper()
-	world.Eventually(t, 30*time.Second, func() (err error) {
+	eventually.Succeeds(t, 30*time.Second, func() (err error) {
 		out, err = w.Try(20*time.Second, append([]string{"kubectl", "--name", w.Name, "exec", pod, "--"}, command...)...)
 		return err
 	})

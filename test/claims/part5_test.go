@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 
 	"packetwalk.dev/test/world"
@@ -17,7 +19,7 @@ import (
 func (v *vnode) seedRules(t *testing.T, chain, article string) {
 	t.Helper()
 	want := strings.Split(strings.TrimSpace(article), "\n")
-	world.Eventually(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 10*time.Second, func() error {
 		var got []string
 		for line := range strings.Lines(v.SSH(t, vnodeNode, "iptables", "-t", "nat", "--list-rule", chain)) {
 			if strings.HasPrefix(line, "-A ") {
@@ -50,7 +52,7 @@ func TestE11(t *testing.T) {
 
 func TestE12(t *testing.T) {
 	v := vnodeWorld(t)
-	world.Eventually(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 10*time.Second, func() error {
 		_, members, _ := strings.Cut(v.SSH(t, vnodeNode, "ipset", "list", "cali40all-ipam-pools"), "Members:\n")
 		if strings.TrimSpace(members) != "10.13.76.0/24" {
 			return fmt.Errorf("members %q, want 10.13.76.0/24 only", members)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -34,7 +36,7 @@ func vnodeWorld(t *testing.T) *vnode {
 	t.Helper()
 	v := &vnode{World: world.Up(t, "virtual-node", "kuard-vnode.yaml")}
 	v.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=60s")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		var pods corev1.PodList
 		v.Get(t, &pods, "pods", "-l", "app=kuard-vnode")
 		v.vm, v.aci = corev1.Pod{}, corev1.Pod{}
@@ -55,7 +57,7 @@ func vnodeWorld(t *testing.T) *vnode {
 		v.vip = v.service.Status.LoadBalancer.Ingress[0].IP
 		return nil
 	})
-	world.Eventually(t, 30*time.Second, func() error { _, err := v.ask(); return err })
+	eventually.Succeeds(t, 30*time.Second, func() error { _, err := v.ask(); return err })
 	return v
 }
 
@@ -117,7 +119,7 @@ func TestE2(t *testing.T) {
 		`^ +type=virtual-kubelet$`)
 	// The machine cannot hold all of these, and the virtual node could.
 	v.demand(t, "intolerant", 4)
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		where := v.placed(t, "intolerant")
 		if where[virtualNode] > 0 {
 			t.Fatalf("pods without the toleration are on the virtual node: %v", where)
@@ -342,7 +344,7 @@ func TestE16(t *testing.T) {
 
 func TestE17(t *testing.T) {
 	v := vnodeWorld(t)
-	world.Eventually(t, 20*time.Second, func() error { // the group's service proxy follows the cluster as a node's does
+	eventually.Succeeds(t, 20*time.Second, func() error { // the group's service proxy follows the cluster as a node's does
 		_, err := v.Try(20*time.Second, "kubectl", "--name", v.Name, "exec", v.aci.Name, "--", "wget", "-q", "-T", "5", "-O", "/dev/null",
 			"http://"+v.service.Spec.ClusterIP+":8080")
 		return err

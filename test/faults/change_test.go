@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -71,7 +73,7 @@ func TestClusterChanged(t *testing.T) {
 		}
 	}
 	ask()
-	world.Eventually(t, 10*time.Second, func() error { // the agent starts again, with other ranges
+	eventually.Succeeds(t, 10*time.Second, func() error { // the agent starts again, with other ranges
 		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "-m", "2",
 			"http://172.17.0.4")
 		if log := w.Run(t, "logs", "--name", w.Name, "vm/server"); err == nil && !strings.Contains(log, pod+" - - ") {

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"golang.org/x/net/dns/dnsmessage"
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/test/world"
 )
 
 // TestReplaceDNS asks the cluster's DNS without a pause while its pod is replaced: each question is answered.
@@ -25,7 +26,7 @@ func TestReplaceDNS(t *testing.T) {
 	lookUp := func() error {
 		return lookUpFrom(t.Context(), ns, "10.0.0.10:53", "kubernetes.default.svc.cluster.local.")
 	}
-	world.Eventually(t, time.Minute, lookUp)
+	eventually.Succeeds(t, time.Minute, lookUp)
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel/netns"
@@ -58,7 +60,7 @@ func freshFrom(t *testing.T, name, file string) *world.World {
 func deploy(t *testing.T, w *world.World) (vip string) {
 	t.Helper()
 	w.Kubectl(t, "apply", "-f", w.Example("azure-cni", "whereami.yaml"))
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		vip = w.Kubectl(t, "get", "service", "whereami", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
 		if vip == "" {
 			return errors.New("no front end")
@@ -98,7 +100,7 @@ func kill(t *testing.T, pid int) {
 
 func well(t *testing.T, w *world.World) {
 	t.Helper()
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if s := status(t, w); len(s.Problems) > 0 || !s.Ready {
 			return fmt.Errorf("problems: %q", s.Problems)
 		}
@@ -112,7 +114,7 @@ func TestKillLabProcess(t *testing.T) {
 	c := converse(t, w, vip)
 	before := w.Kubectl(t, "get", "pods", "-o", "name")
 	kill(t, status(t, w).Pid)
-	world.Eventually(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 5*time.Second, func() error {
 		if s := status(t, w); s.Pid != 0 || len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "lab process") {
 			return fmt.Errorf("status says %+v", s)
 		}
@@ -144,7 +146,7 @@ func TestKillParts(t *testing.T) {
 	t.Run("agent", func(t *testing.T) {
 		c := converse(t, w, vip)
 		kill(t, status(t, w).Nodes[0].Agent.Pid)
-		world.Eventually(t, 5*time.Second, func() error {
+		eventually.Succeeds(t, 5*time.Second, func() error {
 			if s := status(t, w); s.Nodes[0].Agent.Pid == 0 && len(s.Problems) > 0 || s.Nodes[0].Agent.Restarts > 0 {
 				return nil
 			}
@@ -168,7 +170,7 @@ func TestKillParts(t *testing.T) {
 				t.Errorf("new connections fail without %s: %v", name, err)
 			}
 			well(t, w)
-			world.Eventually(t, 30*time.Second, func() error {
+			eventually.Succeeds(t, 30*time.Second, func() error {
 				_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "create", "configmap", "after-"+name)
 				return err
 			})
@@ -187,7 +189,7 @@ func TestKillParts(t *testing.T) {
 		}
 		first := find().Pid
 		kill(t, first)
-		world.Eventually(t, 10*time.Second, func() error {
+		eventually.Succeeds(t, 10*time.Second, func() error {
 			if pid := find().Pid; pid == 0 || pid == first {
 				return fmt.Errorf("pid %d", pid)
 			}
@@ -213,7 +215,7 @@ func TestKillParts(t *testing.T) {
 			t.Fatal(pids, err)
 		}
 		kill(t, pids[0])
-		world.Eventually(t, 30*time.Second, func() error {
+		eventually.Succeeds(t, 30*time.Second, func() error {
 			state := w.Kubectl(t, "get", "pod", out, "-o",
 				"jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
 			if state != "1 true" {
@@ -249,14 +251,14 @@ func TestDeadNode(t *testing.T) {
 			return nil
 		}
 	}
-	world.Eventually(t, 10*time.Second, healthy(2))
+	eventually.Succeeds(t, 10*time.Second, healthy(2))
 	w.SSH(t, node, "ip", "link", "set", "eth0", "down")
 	// The other node sends probes to pods of the dead one, too, until its pods are no end points any more: node-monitor-grace-period, 50 s.
-	world.Eventually(t, 90*time.Second, healthy(1))
+	eventually.Succeeds(t, 90*time.Second, healthy(1))
 	w.SSH(t, node, "ip", "link", "set", "eth0", "up")
 	w.SSH(t, node, "ip", "route", "replace", "default", "via", "10.13.76.1")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod", "-l", "app=whereami", "--timeout=60s")
-	world.Eventually(t, 20*time.Second, healthy(2))
+	eventually.Succeeds(t, 20*time.Second, healthy(2))
 	for range 10 {
 		if err := request(w, vip); err != nil {
 			t.Error(err)
@@ -338,7 +340,7 @@ func TestDownAfterKillAll(t *testing.T) {
 		kill(t, c.Pid)
 	}
 	kill(t, s.Nodes[0].Agent.Pid)
-	world.Eventually(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 5*time.Second, func() error {
 		told := strings.Join(status(t, w).Problems, "\n")
 		for _, dead := range []string{"lab process", "etcd", "kube-apiserver", node} {
 			if !strings.Contains(told, dead) {

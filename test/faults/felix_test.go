@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -39,7 +41,7 @@ func (w policyWorld) asks(t *testing.T, pod string) error {
 // until waits until requests from a pod go through, or do not.
 func (w policyWorld) until(t *testing.T, pod string, allowed bool) {
 	t.Helper()
-	world.Eventually(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, 15*time.Second, func() error {
 		if err := w.asks(t, pod); (err == nil) != allowed {
 			return fmt.Errorf("request from %s, want allowed: %t: %w", pod, allowed, err)
 		}
@@ -107,7 +109,7 @@ func TestFelix(t *testing.T) {
 		t.Error("without felix the policy is not enforced")
 	}
 	c.ask(t, "without felix")
-	world.Eventually(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, 15*time.Second, func() error {
 		for _, n := range status(t, w.World).Nodes {
 			if n.CalicoFelix.Restarts == 0 || n.CalicoFelix.Pid == 0 {
 				return fmt.Errorf("felix of %s is not restarted", n.Name)
@@ -115,7 +117,7 @@ func TestFelix(t *testing.T) {
 		}
 		return nil
 	})
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		problems := strings.Join(status(t, w.World).Problems, "\n")
 		if strings.Contains(problems, "felix") || !strings.Contains(problems, "probe") || !strings.Contains(problems, "policy shop/deny-all, ingress") {
 			return fmt.Errorf("problems, of which the policy that drops the probes is to be the only cause:\n%s", problems)
@@ -132,7 +134,7 @@ func TestFelix(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := status(t, w.World).Nodes[0].Name
-	world.Eventually(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, 15*time.Second, func() error {
 		if sets := w.SSH(t, node, "ipset", "save"); !strings.Contains(sets, "add cali40masq-ipam-pools 10.13.0.0/16") {
 			return fmt.Errorf("the pool is not in felix's set:\n%s", sets)
 		}
@@ -160,7 +162,7 @@ func (w policyWorld) refused(t *testing.T) {
 	}
 	change("apply")
 	const problem = "calico-felix cannot read the globalnetworkpolicies"
-	world.Eventually(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, 15*time.Second, func() error {
 		events := w.Kubectl(t, "get", "events", "-n", "shop", "--field-selector", "reason=PolicyRefused", "-o", "jsonpath={.items[*].message}")
 		problems := strings.Join(status(t, w.World).Problems, "\n")
 		if !strings.Contains(events, "Selector = '(app ==)") || !strings.Contains(problems, problem) {
@@ -169,7 +171,7 @@ func (w policyWorld) refused(t *testing.T) {
 		return nil
 	})
 	change("delete")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if problems := strings.Join(status(t, w.World).Problems, "\n"); strings.Contains(problems, problem) {
 			return fmt.Errorf("%s", problems)
 		}

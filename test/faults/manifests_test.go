@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -96,9 +98,9 @@ func TestServiceProxyManifests(t *testing.T) {
 			t.Logf("%s", log)
 		}
 	}()
-	world.Eventually(t, time.Minute, answers)
+	eventually.Succeeds(t, time.Minute, answers)
 	for path, want := range map[string]string{"/healthz": `"healthy":true`, "/readyz": `"ready": true`} {
-		world.Eventually(t, time.Minute, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			out, err := w.Try(20*time.Second, "ssh", "--name", w.Name, node, "--", "curl", "-sS", "-m", "2", "http://127.0.0.1:10256"+path)
 			if err == nil && !strings.Contains(out, want) {
 				err = fmt.Errorf("%s is %s", path, out)

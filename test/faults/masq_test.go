@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +48,7 @@ func newMasqWorld(t *testing.T) *masqWorld {
 	var pods corev1.PodList
 	w.Get(t, &pods, "pods", "-l", "run=nginx")
 	w.pod = pods.Items[0]
-	world.Eventually(t, time.Minute, func() error { // no later dump differs by an endpoint that came late
+	eventually.Succeeds(t, time.Minute, func() error { // no later dump differs by an endpoint that came late
 		for _, n := range w.nodes {
 			rules := w.SSH(t, n, "iptables-save", "-t", "nat")
 			for _, p := range pods.Items {
@@ -116,7 +118,7 @@ func (w *masqWorld) settles(t *testing.T, after string, fresh map[string]string)
 // settles waits until the nodes' dumps are as they were at a fresh start.
 func settles(t *testing.T, after string, fresh map[string]string, dumps func(*testing.T) map[string]string) {
 	t.Helper()
-	world.Eventually(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, 15*time.Second, func() error {
 		if diff := cmp.Diff(fresh, dumps(t)); diff != "" {
 			return fmt.Errorf("after %s (-fresh +now):\n%s", after, diff)
 		}
@@ -201,7 +203,7 @@ func TestIPMasqAgent(t *testing.T) {
 // differs by them.
 func systemInPlace(t *testing.T, w *world.World, nodes []string) {
 	t.Helper()
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		for _, n := range nodes {
 			to := regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:(53|4443)$`)
 			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(to.FindAllString(rules, -1)) != 3 {

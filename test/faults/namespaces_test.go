@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/test/world"
 )
 
 // TestLostNamespaces takes away the mounts of the hosts' network namespaces while the lab process runs, while none does, and before "down".
@@ -54,7 +55,7 @@ func TestLostNamespaces(t *testing.T) {
 			}
 			ns.Close()
 		}
-		world.Eventually(t, 30*time.Second, func() error { return request(w, vip) })
+		eventually.Succeeds(t, 30*time.Second, func() error { return request(w, vip) })
 	}
 	t.Run("lab process runs", func(t *testing.T) {
 		was := lose(t)
@@ -70,7 +71,7 @@ func TestLostNamespaces(t *testing.T) {
 	})
 	t.Run("no lab process", func(t *testing.T) {
 		kill(t, status(t, w).Pid)
-		world.Eventually(t, 5*time.Second, func() error {
+		eventually.Succeeds(t, 5*time.Second, func() error {
 			if status(t, w).Pid != 0 {
 				return errors.New("the lab process runs")
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -75,7 +77,7 @@ func webService(t *testing.T, w *world.World) (inside, public string) {
 	w.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "36000")
 	w.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=120s")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=120s")
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if public = w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"); public == "" {
 			return fmt.Errorf("no address yet")
 		}
@@ -88,7 +90,7 @@ func webService(t *testing.T, w *world.World) (inside, public string) {
 func leftBehind(t *testing.T, w *world.World, p serviceProxy) {
 	t.Helper()
 	for _, node := range strings.Fields(w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")) {
-		world.Eventually(t, time.Minute, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			if wrong := p.wrong(w.SSH(t, node, "nft", "list", "ruleset")); len(wrong) > 0 {
 				return fmt.Errorf("%s with %v: %q", node, p, wrong)
 			}

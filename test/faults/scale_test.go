@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
@@ -43,7 +45,7 @@ func TestScaledAndKilled(t *testing.T) {
 	w.Kubectl(t, "run", "slow", "--image=busybox", `--overrides={"spec":{"nodeName":"`+secondNode+`","terminationGracePeriodSeconds":3}}`,
 		"--", "sleep", "3600")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/slow", "--timeout=60s")
-	world.Eventually(t, 20*time.Second, func() error { _, err := w.Try(10*time.Second, "status", "--name", w.Name); return err })
+	eventually.Succeeds(t, 20*time.Second, func() error { _, err := w.Try(10*time.Second, "status", "--name", w.Name); return err })
 
 	scaleAndKill(t, w, "2", "1", "node "+secondNode+" is cordoned and drained")
 	w.Run(t, "up", "--name", w.Name)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/test/world"
+	"packetwalk.dev/internal/testing/eventually"
 )
 
 // TestIgnoredIsSaid: what the lab does not do is said where a user would look for it: in events, in the status, and in walks.
@@ -26,7 +26,7 @@ func TestIgnoredIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Kubectl(t, "apply", "-f", policies)
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		_, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "wait", "--for=jsonpath={.reason}=PolicyNotEnforced", "--timeout=1s",
 			"event", "--field-selector=involvedObject.name=deny-in")
 		return err
@@ -46,7 +46,7 @@ func TestIgnoredIsSaid(t *testing.T) {
 
 	w.Kubectl(t, "annotate", "service", "whereami", "service.beta.kubernetes.io/azure-pip-name=web",
 		"service.beta.kubernetes.io/azure-load-balancer-tcp-idle-timeout=10")
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		_, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "wait", "--for=jsonpath={.reason}=AnnotationIgnored", "--timeout=1s",
 			"event", "--field-selector=involvedObject.name=whereami,reason=AnnotationIgnored")
 		return err

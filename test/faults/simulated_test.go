@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -73,7 +75,7 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 			want = append(want, strings.Fields(pod)[1])
 		}
 		slices.Sort(want)
-		world.Eventually(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, 20*time.Second, func() error {
 			var walk struct {
 				Outcomes []struct {
 					End struct{ Packet struct{ DstIP string } }
@@ -130,14 +132,14 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 		if err := syscall.Kill(s.Machine.Pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		world.Eventually(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, 20*time.Second, func() error {
 			if now := status(t, w).Nodes[i+1]; now.Machine.Pid == 0 || now.Machine.Pid == s.Machine.Pid {
 				return fmt.Errorf("its process is %+v", now.Machine)
 			}
 			return nil
 		})
 	}
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		_, err := w.Try(5*time.Second, "kubectl", "--name", w.Name, "exec", "web-0", "--", "curl", "-s", "-m", "2", "http://127.0.0.1:8080/")
 		return err
 	})
@@ -152,7 +154,7 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 		t.Errorf("after web-0 was deleted:\n%s", after)
 	}
 	w.Az(t, "aks", "nodepool", "scale", "-n", "many", "-c", "1")
-	world.Eventually(t, 60*time.Second, func() error {
+	eventually.Succeeds(t, 60*time.Second, func() error {
 		out := w.Kubectl(t, "get", "pods", "-l", "app=web", "-o", "wide")
 		if strings.Contains(out, "aks-many-25984526-1") || strings.Count(out, "1/1") != 4 {
 			return errors.New(out)

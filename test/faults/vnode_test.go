@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/supervise"
@@ -153,7 +155,7 @@ spec:
 	file := filepath.Join(lab.DirOf(w.Name).Groups(), "default-probed", "machine.pid")
 	pid := supervise.Recorded(file)
 	kill(t, pid)
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if now := supervise.Recorded(file); now == 0 || now == pid {
 			return fmt.Errorf("the machine is process %d", now)
 		}
@@ -162,13 +164,13 @@ spec:
 		return err
 	})
 	w.Kubectl(t, "delete", "pods", "--all", "--grace-period=1")
-	world.Eventually(t, 30*time.Second, func() error { return onlyGroups(w) })
+	eventually.Succeeds(t, 30*time.Second, func() error { return onlyGroups(w) })
 }
 
 // is waits until a pod's status is as it should be.
 func is(t *testing.T, w *world.World, pod, path, want string) {
 	t.Helper()
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if got := w.Kubectl(t, "get", "pod", pod, "-o", path); got != want {
 			return fmt.Errorf("pod %s is %q, want %q", pod, got, want)
 		}
@@ -193,7 +195,7 @@ func TestVirtualNode(t *testing.T) {
 	if _, err := w.TryInput(time.Minute, strings.Split(groupPods, "---\n")[1], "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	world.Eventually(t, 60*time.Second, func() error {
+	eventually.Succeeds(t, 60*time.Second, func() error {
 		if uid := w.Kubectl(t, "get", "pod", "goes", "-o", "jsonpath={.metadata.uid}"); !strings.Contains(w.Az(t, "container", "list", "--query", "[].tags.UID", "-o", "tsv"), uid) {
 			return fmt.Errorf("there is no container group for the pod made anew")
 		}
@@ -215,12 +217,12 @@ func TestVirtualNode(t *testing.T) {
 	}
 	w.Run(t, "up", "--name", w.Name)
 	w.Kubectl(t, "delete", "pod", "goes", "--grace-period=1")
-	world.Eventually(t, 30*time.Second, func() error { return onlyGroups(w, "default-stays") })
+	eventually.Succeeds(t, 30*time.Second, func() error { return onlyGroups(w, "default-stays") })
 	if now := started(t, w, "stays"); now != running {
 		t.Errorf("the container that was to stay began at %s, and runs since %s", running, now)
 	}
 	w.Kubectl(t, "delete", "pod", "stays", "--grace-period=1")
-	world.Eventually(t, 30*time.Second, func() error { return onlyGroups(w) })
+	eventually.Succeeds(t, 30*time.Second, func() error { return onlyGroups(w) })
 	w.Kubectl(t, "delete", "pod", "odd")
 }
 
@@ -240,7 +242,7 @@ func refused(t *testing.T, w *world.World) {
 			"volume host: a container group has no volumes of type hostPath"},
 		daemon: {"DaemonSet everywhere: a DaemonSet has a pod on each machine"},
 	} {
-		world.Eventually(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, 20*time.Second, func() error {
 			events := w.Kubectl(t, "get", "events", "--field-selector", "reason=ProviderCreateFailed,involvedObject.name="+pod, "-o",
 				"jsonpath={.items[*].message}")
 			for _, word := range words {

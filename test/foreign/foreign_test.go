@@ -11,6 +11,8 @@ import (
 	"text/template"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/agree"
 	"packetwalk.dev/test/world"
 )
@@ -128,7 +130,7 @@ func (c cluster) install(t *testing.T, w *world.World) {
 	v := c.values
 	v.FlannelImage, v.PluginsImage, v.KubeProxyImage = flannelImage, pluginsImage, kubeProxyImage
 	v.APIServer = w.Kubectl(t, "get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[0].addresses[0].ip}")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		text, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "get", "nodes", "-o",
 			`jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR}{"\n"}{end}`)
 		v.Ranges = strings.Split(strings.TrimSpace(text), "\n")

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"packetwalk.dev/internal/testing/runc"
@@ -103,7 +105,7 @@ func TestLabImage(t *testing.T) {
 			"KUBECONFIG=/tmp/kubeconfig /packetwalk-*/packetwalk-controlplane kubectl apply -f /tmp/whereami.yaml", "service/whereami"},
 		{"curl -sSf -m 5 http://127.0.0.1:8080", "10.13.76."},
 	} {
-		world.Eventually(t, 5*time.Minute, func() error {
+		eventually.Succeeds(t, 5*time.Minute, func() error {
 			out, err := p.try(time.Minute, "sh", "-c", test.command)
 			if err == nil && !strings.Contains(out, test.want) {
 				err = fmt.Errorf("no %q in %q", test.want, out)
@@ -124,7 +126,7 @@ func stop(t *testing.T, name string) {
 	if out, err := exec.Command("runc", "kill", name, "TERM").CombinedOutput(); err != nil {
 		t.Fatalf("runc kill: %v: %s", err, out)
 	}
-	world.Eventually(t, 2*time.Minute, func() error {
+	eventually.Succeeds(t, 2*time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, "runc", "state", name).CombinedOutput()

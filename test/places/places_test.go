@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/testing/runc"
@@ -218,7 +220,7 @@ func lab(t *testing.T, w *world.World, p *place) {
 	t.Log(p.run(t, packetwalk, "up", "--name", w.Name, "-f", "/tmp/cluster.yaml"))
 	p.run(t, packetwalk, "kubectl", "--name", w.Name, "apply", "-f", w.Example("azure-cni", "whereami.yaml"))
 	p.run(t, packetwalk, "kubectl", "--name", w.Name, "rollout", "status", "deployment/whereami", "--timeout=10m")
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		_, err := p.try(time.Minute, packetwalk, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "5", "http://203.0.113.10")
 		return err
 	})

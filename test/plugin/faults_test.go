@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"packetwalk.dev/test/world"
 )
 
 var toTwo = []string{"walk", "--from", "pod/one", "--to", "pod/two:80"}
@@ -111,7 +111,7 @@ func (p *plugin) half(t *testing.T) *pluginRun {
 		_, _ = io.CopyN(io.Discard, r, int64(full))
 		_, _ = io.Copy(&half.err, r)
 	}
-	world.Eventually(t, limit, func() error { return blocked(half.Process.Pid) })
+	eventually.Succeeds(t, limit, func() error { return blocked(half.Process.Pid) })
 	return half
 }
 
@@ -221,7 +221,7 @@ func (p *plugin) deletePods(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	world.Eventually(t, limit, func() error {
+	eventually.Succeeds(t, limit, func() error {
 		if left := servers(t, p.Name); len(left) > 0 {
 			return fmt.Errorf("the pods are gone, and processes %v there", left)
 		}
@@ -297,7 +297,7 @@ func (p *plugin) restrict(t *testing.T) {
 	} {
 		p.Kubectl(t, strings.Fields(bind)...)
 	}
-	world.Eventually(t, limit, func() error { // what Kubernetes itself puts into a namespace
+	eventually.Succeeds(t, limit, func() error { // what Kubernetes itself puts into a namespace
 		p.before = p.objects(t)
 		if more := without([]string{"ServiceAccount packetwalk/default", "ConfigMap packetwalk/kube-root-ca.crt"}, p.before); len(more) > 0 {
 			return fmt.Errorf("no %q yet", more)
@@ -355,7 +355,7 @@ func hungNode(t *testing.T, p *plugin) {
 	p.Kubectl(t, "patch", "pod", "away", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"phase":"Running","podIP":"10.13.76.200","podIPs":[{"ip":"10.13.76.200"}]}}`)
 	walk := []string{"walk", "--from", "pod/one", "--to", "svc/mixed:http", "--start-timeout", "3s"}
-	world.Eventually(t, limit, func() error {
+	eventually.Succeeds(t, limit, func() error {
 		s, err := p.try(append(walk, "--choose", two.Status.PodIP)...)
 		if err == nil && (s.status != 0 || strings.Contains(s.out, "hung is not read")) {
 			err = fmt.Errorf("status %d\n%s%s", s.status, s.out, s.err)

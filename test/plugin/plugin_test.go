@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -271,7 +273,7 @@ func (p *plugin) objects(t *testing.T) []string {
 // nothingLeft: the cluster has the objects that it had, and the nodes no server of the plugin's, a moment after a run.
 func (p *plugin) nothingLeft(t *testing.T) {
 	t.Helper()
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if left := servers(t, p.Name); len(left) > 0 {
 			return fmt.Errorf("still there: processes %v", left)
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/test/world"
 )
@@ -236,12 +238,12 @@ func (c *chartTest) secondProxy(t *testing.T) {
 		}
 	}
 	patch("null")
-	world.Eventually(t, time.Minute, others("[1-9]"))
+	eventually.Succeeds(t, time.Minute, others("[1-9]"))
 	if events := c.Kubectl(t, "get", "events", "-A"); !strings.Contains(events, "OtherServiceProxyRunning") {
 		t.Errorf("no event among\n%s", events)
 	}
 	patch(`{"kube-proxy":"none"}`)
-	world.Eventually(t, time.Minute, others("0"))
+	eventually.Succeeds(t, time.Minute, others("0"))
 }
 
 // images loads packetwalk's image and makes kube-proxy's of the control plane's program, and gives the tag of the one and the name of the
@@ -300,7 +302,7 @@ func (c *chartTest) upgrade(t *testing.T, value string) {
 
 // waits: while kube-proxy runs packetwalk-node is ready, reports that it waits in its log, in an event and at /readyz, and writes nothing.
 func (c *chartTest) waits(t *testing.T) {
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		log, err := c.Try(20*time.Second, "kubectl", "--name", c.Name, "-n", "kube-system", "logs", "daemonset/packetwalk-node")
 		if err == nil && !regexp.MustCompile(`waits for kube-proxy \(pid \d+\)`).MatchString(log) {
 			err = fmt.Errorf("it says %s", log)
@@ -338,7 +340,7 @@ func (c *chartTest) service(t *testing.T) (inside, public string) {
 	c.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "36000")
 	c.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=50s")
 	c.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=50s")
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if public = c.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"); public == "" {
 			return fmt.Errorf("no address yet")
 		}
@@ -358,7 +360,7 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 		t.Errorf("containers were started again: %s", again)
 	}
 	for _, node := range nodes(t, c.World, "real") {
-		world.Eventually(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, 20*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			table, chain := strings.Contains(rules, "table ip "+nftables.TableName+" "), strings.Contains(rules, "chain KUBE-SERVICES ")
 			if !strings.Contains(rules, "chain IP-MASQ-AGENT ") {
@@ -376,7 +378,7 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 func (c *chartTest) uninstalled(t *testing.T) {
 	t.Helper()
 	for _, node := range nodes(t, c.World, "real") {
-		world.Eventually(t, 50*time.Second, func() error {
+		eventually.Succeeds(t, 50*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
 			if strings.Contains(rules, nftables.TableName) || !strings.Contains(rules, "chain IP-MASQ-AGENT ") ||
@@ -397,7 +399,7 @@ func (c *chartTest) remove(t *testing.T, block string) {
 		if pod == "" {
 			t.Fatalf("no pod: %s", out)
 		}
-		world.Eventually(t, 50*time.Second, func() error {
+		eventually.Succeeds(t, 50*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
 			if strings.Contains(rules, "chain IP-MASQ-AGENT ") || strings.Contains(files, "packetwalk") {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -39,7 +41,7 @@ func pulled(t *testing.T, w *world.World, node string) {
 		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
 		digests[policy] = w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].imageID}")
 	}
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if out := events(t, w, "pull-none"); !strings.Contains(out, "packetwalk image load") {
 			return fmt.Errorf("the events do not say what to do:\n%s", out)
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/test/world"
 )
@@ -95,7 +97,7 @@ func TestOwnPlugin(t *testing.T) {
 		install(t, w, node)
 	}
 	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
-	world.Eventually(t, 30*time.Second, func() error { // of not being Ready, which end pods that tolerate them for a second
+	eventually.Succeeds(t, 30*time.Second, func() error { // of not being Ready, which end pods that tolerate them for a second
 		taints := w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].spec.taints}")
 		if taints != "" {
 			return fmt.Errorf("the nodes have taints: %s", taints)
@@ -146,7 +148,7 @@ func ownWays(t *testing.T, w *world.World) {
 	}
 	for i, pod := range pods {
 		for _, target := range []string{addresses[1-i], service} {
-			world.Eventually(t, 20*time.Second, func() error {
+			eventually.Succeeds(t, 20*time.Second, func() error {
 				_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", pod, "--", "/agnhost", "connect", target+":80", "--timeout=5s")
 				return err
 			})
@@ -181,7 +183,7 @@ func lost(t *testing.T, w *world.World, all []string) {
 	if err := signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	world.Eventually(t, 3*time.Minute, func() error {
+	eventually.Succeeds(t, 3*time.Minute, func() error {
 		on, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "get", "pods", "-l", "app=web", "-o",
 			`jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.deletionTimestamp} {.spec.nodeName}{"\n"}{end}`)
 		elsewhere := 0

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/test/world"
 )
@@ -48,7 +50,7 @@ func proxies(t *testing.T, w *world.World) {
 
 // rules looks at a node's rules and processes.
 func (s proxyStep) rules(t *testing.T, w *world.World, node string) {
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		rules, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables-save", "-t", "nat")
 		tables, err2 := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "nft", "list", "tables")
 		if err := errors.Join(err, err2); err != nil {
@@ -97,7 +99,7 @@ func (s proxyStep) answers(t *testing.T, w *world.World, service string) {
 		}
 		return
 	}
-	world.Eventually(t, 20*time.Second, ask)
+	eventually.Succeeds(t, 20*time.Second, ask)
 	answers(t, w)
 	for _, ends := range [][2]string{{"pod/curl", "svc/" + service}, {"internet/client", "svc/web"}} {
 		out := w.Run(t, "walk", "--name", w.Name, "--live", "--from", ends[0], "--to", ends[1])

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/test/world"
 )
@@ -175,7 +177,7 @@ func ways(t *testing.T, w *world.World, node string) {
 		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "client", "--"}, curl("http://"+front))...)
 	}
 	for name, ask := range asked {
-		world.Eventually(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, 20*time.Second, func() error {
 			out, err := ask()
 			if err == nil && strings.TrimSpace(out) != "web" {
 				err = fmt.Errorf("the answer is %q", out)
@@ -235,7 +237,7 @@ func system(t *testing.T, w *world.World, node string) {
 
 // figures: kubectl top has those of the node and of its pods, from metrics-server.
 func figures(t *testing.T, w *world.World, node string) {
-	world.Eventually(t, 2*time.Minute, func() error {
+	eventually.Succeeds(t, 2*time.Minute, func() error {
 		out, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "top", "nodes", node, "--no-headers")
 		if err != nil {
 			return err
@@ -300,7 +302,7 @@ func kills(t *testing.T, w *world.World, node string) {
 	}
 	w.SSH(t, node, "sh", "-c", "kill -9 $(pidof kubelet containerd)")
 	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://203.0.113.10/hostname")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "web", "--", "/agnhost", "connect", "127.0.0.1:80", "--timeout=5s")
 		return err
 	})
@@ -329,7 +331,7 @@ func kills(t *testing.T, w *world.World, node string) {
 // answers waits until the pod web answers by the load balancer.
 func answers(t *testing.T, w *world.World) {
 	t.Helper()
-	world.Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "2", "http://203.0.113.10/hostname")
 		return err
 	})
@@ -344,7 +346,7 @@ func hangs(t *testing.T, w *world.World, node string) {
 	was, had := pid(), container()
 	w.SSH(t, node, "kill", "-STOP", was)
 	answers(t, w)
-	world.Eventually(t, 2*time.Minute, func() error {
+	eventually.Succeeds(t, 2*time.Minute, func() error {
 		out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "pidof", "containerd")
 		if err != nil || strings.TrimSpace(out) == was {
 			return fmt.Errorf("containerd is %s still, %w", out, err)
@@ -412,7 +414,7 @@ func down(t *testing.T, w *world.World) {
 	}
 	processes, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, file := range processes {
-		world.Eventually(t, 5*time.Second, func() error { // the kernel ends what has been killed
+		eventually.Succeeds(t, 5*time.Second, func() error { // the kernel ends what has been killed
 			text, _ := os.ReadFile(file) // it may be gone
 			if !strings.Contains(string(text), "/packetwalk/"+w.Name+"/") {
 				return nil

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/test/world"
 )
 
@@ -60,7 +62,7 @@ func volumes(t *testing.T, w *world.World) {
 		}
 		uid := w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
 		w.Kubectl(t, "delete", "pod", pod)
-		world.Eventually(t, time.Minute, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			now, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
 			if err == nil && now == uid {
 				err = fmt.Errorf("%s is the old one", pod)
@@ -76,7 +78,7 @@ func volumes(t *testing.T, w *world.World) {
 		}
 		w.Kubectl(t, "delete", "statefulset/data-"+pool)
 		w.Kubectl(t, "delete", "pvc/data-data-"+pool+"-0", "--timeout=60s")
-		world.Eventually(t, time.Minute, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			if found := directories(w); len(found) > 0 {
 				return fmt.Errorf("%s: there are still %q", pool, found)
 			}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/test/world"
@@ -78,7 +80,7 @@ func TestInterrupt(t *testing.T) {
 			p.write("\n")
 			p.await("$ echo $$")
 			p.write("\n")
-			world.Eventually(t, 5*time.Second, func() error { _, err := os.Stat(pid); return err })
+			eventually.Succeeds(t, 5*time.Second, func() error { _, err := os.Stat(pid); return err })
 		}
 		p.write("\x03")
 		if status := p.end(10 * time.Second); status != 130 {
@@ -161,7 +163,7 @@ func (p *pty) screen() string {
 // await waits for a text behind the one awaited before.
 func (p *pty) await(text string) {
 	p.t.Helper()
-	world.Eventually(p.t, 20*time.Second, func() error {
+	eventually.Succeeds(p.t, 20*time.Second, func() error {
 		screen := p.screen()
 		i := strings.Index(screen[p.from:], text)
 		if i < 0 {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -152,7 +154,7 @@ func (l *lab) kubectl(t *testing.T, args ...string) string {
 // ten minutes.
 func (l *lab) kubectlUntil(t *testing.T, args ...string) {
 	t.Helper()
-	world.Eventually(t, 2*commandLimit, func() error {
+	eventually.Succeeds(t, 2*commandLimit, func() error {
 		_, err := l.Try(commandLimit, l.kubectlCommand(args...)...)
 		return err
 	})
@@ -191,7 +193,7 @@ func (l *lab) deploy(t *testing.T, example string, manifests []string) {
 	var pods corev1.PodList
 	l.get(t, &pods, "pods")
 	l.pods = pods.Items
-	world.Eventually(t, commandLimit, func() error {
+	eventually.Succeeds(t, commandLimit, func() error {
 		var services corev1.ServiceList
 		l.get(t, &services, "services")
 		l.services = slices.DeleteFunc(services.Items, func(s corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone })
@@ -227,7 +229,7 @@ func (l *lab) request(t *testing.T) {
 // curl tries a request on a host until it succeeds, because the load balancer's probes need time.
 func (l *lab) curl(t *testing.T, host, url string) {
 	t.Helper()
-	world.Eventually(t, commandLimit, func() error {
+	eventually.Succeeds(t, commandLimit, func() error {
 		_, err := l.Try(commandLimit, "ssh", "--name", l.Name, host, "--", "curl", "-sSf", "-o", "/dev/null", "--max-time", "30", url)
 		return err
 	})
@@ -251,7 +253,7 @@ func (l *lab) walk(t *testing.T) {
 	var status struct {
 		Hosts []struct{ Name, Kind, App string }
 	}
-	world.Eventually(t, commandLimit, func() error { // it fails while something is not well
+	eventually.Succeeds(t, commandLimit, func() error { // it fails while something is not well
 		out, err := l.Try(commandLimit, "status", "--name", l.Name, "-o", "json")
 		return errors.Join(err, json.Unmarshal([]byte(out), &status))
 	})
@@ -305,7 +307,7 @@ func (l *lab) limits(t *testing.T) {
 	if _, err := l.TryInput(commandLimit, limited, l.kubectlCommand("apply", "-f", "-")...); err != nil {
 		t.Fatal(err)
 	}
-	world.Eventually(t, commandLimit, func() error {
+	eventually.Succeeds(t, commandLimit, func() error {
 		reason := l.kubectl(t, "get", "pod", "hungry", "-o", "jsonpath={.status.containerStatuses[*].state.terminated.reason}")
 		if reason != "OOMKilled" {
 			return fmt.Errorf("a container that used up its memory ended with %q", reason)
@@ -313,7 +315,7 @@ func (l *lab) limits(t *testing.T) {
 		return nil
 	})
 	l.kubectl(t, "wait", "--for=condition=Ready", "pod/busy", "--timeout="+commandLimit.String())
-	world.Eventually(t, commandLimit, func() error {
+	eventually.Succeeds(t, commandLimit, func() error {
 		stats, err := filesBelow("/sys/fs/cgroup/packetwalk/"+l.Name, "cpu.max")
 		if err != nil {
 			return err

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"packetwalk.dev/internal/testing/eventually"
 
-	"packetwalk.dev/test/world"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // azure shows that a walk through the lab and one through a capture of its machines, which goes on by what az shows of Azure's side, end
@@ -26,7 +26,7 @@ func (s *security) azure(t *testing.T) {
 	t.Cleanup(func() { s.Kubectl(t, "delete", "service", "whereami") })
 	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
 	var service corev1.Service
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		s.Get(t, &service, "service", "whereami")
 		if len(service.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("no front end yet")

@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/testing/containertest"
-	"packetwalk.dev/test/world"
 )
 
 // program answers HTTP requests with who it is.
@@ -80,7 +81,7 @@ func TestImage(t *testing.T) {
 	n.Run(t, "image", "rm", ref)
 	loaded = false
 	ask()
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		n.Get(t, &pod, "pod", "no-image")
 		if s := pod.Status.ContainerStatuses; len(s) == 0 || s[0].State.Waiting == nil ||
 			!strings.Contains(s[0].State.Waiting.Message, "packetwalk image load") {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -16,7 +18,7 @@ func TestKubenet(t *testing.T) {
 	w := world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")
 	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
 	var service corev1.Service
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		w.Get(t, &service, "service", "whereami")
 		if len(service.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("no front end yet")

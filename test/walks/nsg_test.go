@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -88,7 +90,7 @@ func (s *security) service(t *testing.T) {
 	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
 	var service corev1.Service
 	var vip string
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		s.Get(t, &service, "service", "whereami")
 		if len(service.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("no front end yet")
@@ -104,7 +106,7 @@ func (s *security) service(t *testing.T) {
 	s.walk(t, "vm/testvm", fmt.Sprintf("node/%s:%d", s.node, service.Spec.Ports[0].NodePort), "the reply")
 
 	s.Kubectl(t, "patch", "service", "whereami", "-p", `{"spec":{"loadBalancerSourceRanges":["198.51.100.80/32"]}}`)
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		if r := s.rules(t); r != fmt.Sprintf("%s198.51.100.80_32\t500\t198.51.100.80/32\t%s\n", name, vip) {
 			return fmt.Errorf("rules %q", r)
 		}
@@ -114,7 +116,7 @@ func (s *security) service(t *testing.T) {
 	s.walk(t, "internet/ifconfig.co", vip+":80", "rule "+name+"198.51.100.80_32 (500) allows", "the reply")
 
 	s.Kubectl(t, "delete", "service", "whereami")
-	world.Eventually(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		if r := strings.TrimSpace(s.rules(t)); r != "" {
 			return fmt.Errorf("rules after the Service: %s", r)
 		}

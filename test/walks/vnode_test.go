@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -17,7 +19,7 @@ func TestContainerGroup(t *testing.T) {
 	w.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=60s")
 	var group, pod corev1.Pod
 	var service corev1.Service
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		var pods corev1.PodList
 		w.Get(t, &pods, "pods", "-l", "app=kuard-vnode")
 		for _, p := range pods.Items {

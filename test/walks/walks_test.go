@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -54,7 +56,7 @@ func worldA(t *testing.T, manifest string) *network {
 	t.Helper()
 	n := &network{World: world.Up(t, "azure-cni", manifest)}
 	n.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	world.Eventually(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		n.Get(t, &n.service, "service", "whereami")
 		if len(n.service.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("no front end yet")

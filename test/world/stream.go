@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 )
 
 // openConnections is how many connections each client keeps open all the time, and enoughConnections how many new ones it makes at least.
@@ -24,7 +26,7 @@ type Stream struct {
 func (c *Stream) Check(t *testing.T, change string, gap bool) {
 	t.Helper()
 	var got connections
-	Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if got = c.report(t); got.made < enoughConnections {
 			return fmt.Errorf("%s: %+v", c.host, got)
 		}
@@ -75,7 +77,7 @@ func NewStream(t *testing.T, w *World, host, address string) *Stream {
 		fmt.Fprintln(in, "report")
 		return out.ReadString('\n')
 	}}
-	Eventually(t, time.Minute, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if got := c.report(t); got.open != openConnections || got.made == 0 || got.lost > 0 {
 			return fmt.Errorf("%+v", got)
 		}

@@ -185,22 +185,6 @@ func (w *World) Get(t *testing.T, v any, args ...string) {
 	}
 }
 
-// Eventually tries until check is content, for at most limit.
-func Eventually(t *testing.T, limit time.Duration, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %v", limit, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-}
-
 // Command is packetwalk with arguments, to be started.
 func (w *World) Command(args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), args...)

@@ -40,10 +40,10 @@ type follower struct {
 	grace    time.Duration
 }
 
-// follow begins to follow a pod whose group is to be made.
-func (c *connector) follow(pod *corev1.Pod, after *follower) { c.take(pod, after, false) }
+// startNew starts a follower for a pod whose group does not exist yet.
+func (c *connector) startNew(pod *corev1.Pod, after *follower) { c.start(pod, after, false) }
 
-func (c *connector) take(pod *corev1.Pod, after *follower, made bool) {
+func (c *connector) start(pod *corev1.Pod, after *follower, made bool) {
 	f := &follower{c: c, after: after, pod: pod, made: made, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	c.mu.Lock()
 	c.known[key(pod.Namespace, pod.Name)] = f
@@ -116,7 +116,7 @@ func (f *follower) run(ctx context.Context) {
 		case f.refusal() != "":
 			pause = time.Hour // until somebody deletes the pod
 		default:
-			if settled := f.look(ctx); !settled && time.Since(begin) < eagerness {
+			if settled := f.reconcile(ctx); !settled && time.Since(begin) < eagerness {
 				pause = eager
 			}
 		}
@@ -135,8 +135,8 @@ func (f *follower) refusal() string {
 	return f.refused
 }
 
-// look makes the group, or asks how it is, and brings that to the pod's status. settled tells that nothing is about to change.
-func (f *follower) look(ctx context.Context) (settled bool) {
+// reconcile creates the group or reads its state, and writes that to the pod's status. settled reports that no change is expected.
+func (f *follower) reconcile(ctx context.Context) (settled bool) {
 	f.mu.Lock()
 	made := f.made
 	f.mu.Unlock()
@@ -215,7 +215,7 @@ func (f *follower) name() string {
 func (f *follower) make(ctx context.Context) (aci.ContainerGroup, error) {
 	pod := f.is()
 	if why := refusals(pod); len(why) > 0 {
-		f.refuse(ctx, "a container group cannot have "+strings.Join(why, "; nor "))
+		f.reportRefusal(ctx, "a container group cannot have "+strings.Join(why, "; nor "))
 		return aci.ContainerGroup{}, nil
 	}
 	volumes, err := f.c.volumes(ctx, pod)
@@ -228,7 +228,7 @@ func (f *follower) make(ctx context.Context) (aci.ContainerGroup, error) {
 	g, err := f.c.cfg.ACI.Put(ctx, group)
 	var of *aci.Error
 	if errors.As(err, &of) && of.Status == http.StatusBadRequest {
-		f.refuse(ctx, of.Error())
+		f.reportRefusal(ctx, of.Error())
 		return g, nil
 	}
 	if err != nil {
@@ -246,8 +246,9 @@ func (f *follower) make(ctx context.Context) (aci.ContainerGroup, error) {
 	return g, nil
 }
 
-// refuse says on the pod why it has no group. It stays Pending, as a pod that fits nowhere does, unless it is to run once.
-func (f *follower) refuse(ctx context.Context, why string) {
+// reportRefusal records on the pod why it has no group. The pod stays Pending, as an unschedulable pod does. A pod that never restarts
+// fails.
+func (f *follower) reportRefusal(ctx context.Context, why string) {
 	f.mu.Lock()
 	f.refused = why
 	f.mu.Unlock()

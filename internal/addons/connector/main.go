@@ -53,7 +53,7 @@ func Main(ctx context.Context, getenv func(string) string, log *slog.Logger) err
 	e := environment{get: getenv}
 	credentials := e.text(envCredentials)
 	cfg := config{
-		NodeName: e.text(envNodeName), Version: e.text(envVersion), Address: e.address(envPodIP), Port: e.number(envPort),
+		NodeName: e.text(envNodeName), Version: e.text(envVersion), Address: e.address(envPodIP), Port: e.parseNumber(envPort),
 		Location: e.text(envRegion),
 		KubeDNS:  e.address(envKubeDNS), ClusterDomain: e.text(envDomain), Log: log,
 		SubnetID: fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/virtualNetworks/%s/subnets/%s",
@@ -117,7 +117,7 @@ func (e *environment) address(name string) netip.Addr {
 	return a
 }
 
-func (e *environment) number(name string) int {
+func (e *environment) parseNumber(name string) int {
 	n, err := strconv.Atoi(e.text(name))
 	if err != nil {
 		e.faults = append(e.faults, fmt.Errorf("environment variable %s: %w", name, err))

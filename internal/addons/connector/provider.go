@@ -16,7 +16,7 @@ import (
 
 // CreatePod takes over a pod. It returns at once.
 func (c *connector) CreatePod(_ context.Context, pod *corev1.Pod) error {
-	c.follow(pod, nil)
+	c.startNew(pod, nil)
 	return nil
 }
 
@@ -25,10 +25,10 @@ func (c *connector) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	f := c.follower(pod.Namespace, pod.Name)
 	switch {
 	case f == nil:
-		c.follow(pod, nil)
+		c.startNew(pod, nil)
 	case f.is().UID != pod.UID:
 		f.delete(0)
-		c.follow(pod, f)
+		c.startNew(pod, f)
 	default:
 		f.update(pod)
 	}
@@ -108,7 +108,7 @@ func (c *connector) restore(ctx context.Context) error {
 			pod = now.DeepCopy()
 		}
 		c.cfg.Log.Info("found container group", "group", groups[i].Name)
-		c.take(pod, nil, true)
+		c.start(pod, nil, true)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (s *Server) query(w dns.ResponseWriter, m *dns.Msg, stream bool) {
 	from := s.Names
 	if len(m.Question) == 1 {
 		q := m.Question[0]
-		s.say(w, "%d %s", q.Qtype, plain(q.Name))
+		s.logf(w, "%d %s", q.Qtype, plain(q.Name))
 		if s.Zone != nil && InZone(plain(q.Name), s.Zone.Name) {
 			from = s.Zone.current()
 		}
@@ -154,10 +154,10 @@ func (s *Server) update(w dns.ResponseWriter, m *dns.Msg) int {
 		}
 	}
 	if err != nil {
-		s.say(w, "update refused: %v", err)
+		s.logf(w, "update refused: %v", err)
 		return code
 	}
-	s.say(w, "update of %s: %d changes", s.Zone.Name, len(m.Ns))
+	s.logf(w, "update of %s: %d changes", s.Zone.Name, len(m.Ns))
 	return dns.RcodeSuccess
 }
 
@@ -168,7 +168,7 @@ func (s *Server) transfer(w dns.ResponseWriter, m *dns.Msg, stream bool) {
 		code, err = dns.RcodeRefused, errors.New("a transfer is of the zone, of type AXFR and over TCP")
 	}
 	if err != nil {
-		s.say(w, "transfer refused: %v", err)
+		s.logf(w, "transfer refused: %v", err)
 		s.reply(w, m, new(dns.Msg).SetRcode(m, code))
 		return
 	}
@@ -179,12 +179,12 @@ func (s *Server) transfer(w dns.ResponseWriter, m *dns.Msg, stream bool) {
 	}
 	close(parts)
 	if err := new(dns.Transfer).Out(w, m, parts); err != nil {
-		s.say(w, "transfer of %s: %v", s.Zone.Name, err)
+		s.logf(w, "transfer of %s: %v", s.Zone.Name, err)
 	}
 }
 
-// say logs a line with a client's address before it. Names are as the library shows them: what is not printable is escaped.
-func (s *Server) say(w dns.ResponseWriter, format string, a ...any) {
+// logf logs a line that starts with the client's address. The DNS library has escaped unprintable bytes in names.
+func (s *Server) logf(w dns.ResponseWriter, format string, a ...any) {
 	fmt.Fprintf(s.Log, "%s %s\n", unmapped(w.RemoteAddr()), fmt.Sprintf(format, a...))
 }
 

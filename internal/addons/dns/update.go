@@ -17,7 +17,7 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.Reason }
 
-func refuse(code int, format string, a ...any) error {
+func newRefusal(code int, format string, a ...any) error {
 	return &refusal{code, fmt.Sprintf(format, a...)}
 }
 
@@ -26,11 +26,11 @@ func refuse(code int, format string, a ...any) error {
 func (r Records) apply(zone string, update *dns.Msg) (Records, error) {
 	switch q := update.Question; {
 	case len(q) != 1 || q[0].Qtype != dns.TypeSOA || q[0].Qclass != dns.ClassINET:
-		return nil, refuse(dns.RcodeFormatError, "an update names one zone (type SOA, class IN)")
+		return nil, newRefusal(dns.RcodeFormatError, "an update names one zone (type SOA, class IN)")
 	case plain(q[0].Name) != zone:
-		return nil, refuse(dns.RcodeNotAuth, "no such zone: %s", plain(q[0].Name))
+		return nil, newRefusal(dns.RcodeNotAuth, "no such zone: %s", plain(q[0].Name))
 	case len(update.Answer) > 0:
-		return nil, refuse(dns.RcodeNotImplemented, "prerequisites are not understood here")
+		return nil, newRefusal(dns.RcodeNotImplemented, "prerequisites are not understood here")
 	}
 	next := Records{}
 	maps.Copy(next, r)
@@ -40,7 +40,7 @@ func (r Records) apply(zone string, update *dns.Msg) (Records, error) {
 		}
 	}
 	if n := next.count(); n > maxRecords {
-		return nil, refuse(dns.RcodeRefused, "%d addresses; a zone has %d at most", n, maxRecords)
+		return nil, newRefusal(dns.RcodeRefused, "%d addresses; a zone has %d at most", n, maxRecords)
 	}
 	return next, nil
 }
@@ -51,20 +51,20 @@ func (r Records) change(zone string, rr dns.RR) error {
 	name := plain(h.Name)
 	switch {
 	case !isHostName(name):
-		return refuse(dns.RcodeFormatError, "%q is no host's name", name)
+		return newRefusal(dns.RcodeFormatError, "%q is no host's name", name)
 	case !InZone(name, zone):
-		return refuse(dns.RcodeNotZone, "%s is not in zone %s", name, zone)
+		return newRefusal(dns.RcodeNotZone, "%s is not in zone %s", name, zone)
 	case h.Class == dns.ClassANY && h.Rrtype == dns.TypeANY && h.Rdlength == 0:
 		delete(r, name)
 		return nil
 	case h.Rrtype != dns.TypeA && h.Rrtype != dns.TypeAAAA:
-		return refuse(dns.RcodeNotImplemented, "%s: records of type %s are not understood here", name, dns.Type(h.Rrtype))
+		return newRefusal(dns.RcodeNotImplemented, "%s: records of type %s are not understood here", name, dns.Type(h.Rrtype))
 	}
 	var of netip.Addr
 	if h.Class != dns.ClassANY {
 		var err error
 		if of, err = address(rr); err != nil || !of.IsValid() {
-			return refuse(dns.RcodeFormatError, "%s: a record without an address", name)
+			return newRefusal(dns.RcodeFormatError, "%s: a record without an address", name)
 		}
 	}
 	left := slices.Clone(r[name])
@@ -77,7 +77,7 @@ func (r Records) change(zone string, rr dns.RR) error {
 		left = append(left, of)
 		slices.SortFunc(left, netip.Addr.Compare)
 	case h.Class != dns.ClassINET:
-		return refuse(dns.RcodeFormatError, "%s: class %s", name, dns.Class(h.Class))
+		return newRefusal(dns.RcodeFormatError, "%s: class %s", name, dns.Class(h.Class))
 	}
 	r[name] = left
 	if len(left) == 0 {

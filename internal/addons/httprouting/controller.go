@@ -52,7 +52,7 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 		return nil // asked to end before it began
 	}
 	c.build()
-	go c.follow(ctx)
+	go c.rebuildOnChange(ctx)
 	go c.publish(ctx)
 	return c.serve(ctx)
 }
@@ -95,8 +95,8 @@ func newController(o ControllerOptions) (*controller, error) {
 	return c, nil
 }
 
-// follow makes the table anew after changes.
-func (c *controller) follow(ctx context.Context) {
+// rebuildOnChange rebuilds the table after changes.
+func (c *controller) rebuildOnChange(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -27,8 +27,8 @@ type ExternalDNSOptions struct {
 	Log      io.Writer
 }
 
-// say logs as external-dns does, in logrus's text format.
-func (o *ExternalDNSOptions) say(level, message string) {
+// log writes a line as external-dns does, in logrus's text format.
+func (o *ExternalDNSOptions) log(level, message string) {
 	fmt.Fprintf(o.Log, "time=%q level=%s msg=%q\n", time.Now().UTC().Format(time.RFC3339), level, message)
 }
 
@@ -48,7 +48,7 @@ func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 	for {
 		wait := o.Interval
 		if err := o.sync(ctx, zoneOf(o.Zone, kube.Objects[*networkingv1.Ingress](ingresses))); err != nil && ctx.Err() == nil {
-			o.say("error", err.Error())
+			o.log("error", err.Error())
 			wait = min(wait, again)
 		}
 		select {
@@ -103,12 +103,12 @@ func (o *ExternalDNSOptions) sync(ctx context.Context, want dns.Records) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if len(want[name]) == 0 {
-			o.say("info", fmt.Sprintf("Deleting A record named '%s' for DNS zone '%s'.", relative(name, o.Zone), o.Zone))
+			o.log("info", fmt.Sprintf("Deleting A record named '%s' for DNS zone '%s'.", relative(name, o.Zone), o.Zone))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if !slices.Equal(have[name], want[name]) {
-			o.say("info", fmt.Sprintf("Updating A record named '%s' to '%s' for DNS zone '%s'.", relative(name, o.Zone), join(want[name]), o.Zone))
+			o.log("info", fmt.Sprintf("Updating A record named '%s' to '%s' for DNS zone '%s'.", relative(name, o.Zone), join(want[name]), o.Zone))
 		}
 	}
 	if err := client.Update(ctx, update); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"k8s.io/client-go/rest"
 )
 
@@ -32,17 +34,14 @@ func TestHealthWithoutKeepAlive(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	eventually.Succeeds(t, 5*time.Second, func() error {
 		resp, err := http.Get("http://" + address + "/healthz")
 		if err == nil {
 			resp.Body.Close()
 			if !resp.Close {
 				t.Error("the connection is kept")
 			}
-			return
 		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
 }

@@ -114,13 +114,13 @@ func (p *proxy) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 		if r.ContentLength != 0 {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		}
-		x.first = p.turn(backend)
+		x.first = p.countRequest(backend)
 		p.reverse.ServeHTTP(w, r)
 	}
 }
 
-// turn counts a backend's requests, over all tables.
-func (p *proxy) turn(b *ingress.Backend) uint64 {
+// countRequest counts a request to a backend and returns their number. The count survives new tables.
+func (p *proxy) countRequest(b *ingress.Backend) uint64 {
 	counter, ok := p.turns.Load(b.Name())
 	if !ok {
 		counter, _ = p.turns.LoadOrStore(b.Name(), new(atomic.Uint64))

@@ -53,7 +53,7 @@ func (c *controller) publishOnce(ctx context.Context) error {
 				return err
 			}
 		}
-		c.events.tell(ctx, i, table.Problems)
+		c.events.record(ctx, i, table.Problems)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ type events struct {
 	told   map[string]bool
 }
 
-func (e *events) tell(ctx context.Context, i *networkingv1.Ingress, problems []ingress.Problem) {
+func (e *events) record(ctx context.Context, i *networkingv1.Ingress, problems []ingress.Problem) {
 	e.post(ctx, i, corev1.EventTypeNormal, "Sync", "Scheduled for sync")
 	for _, p := range problems {
 		if p.Ingress.Namespace == i.Namespace && p.Ingress.Name == i.Name && !p.Passing {

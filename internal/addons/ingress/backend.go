@@ -49,13 +49,13 @@ func (b *backends) find(name types.NamespacedName, port string) Backend {
 	key := backendKey{name, port}
 	found, ok := b.found[key]
 	if !ok {
-		found = b.look(name, port)
+		found = b.resolve(name, port)
 		b.found[key] = found
 	}
 	return found
 }
 
-func (b *backends) look(name types.NamespacedName, port string) Backend {
+func (b *backends) resolve(name types.NamespacedName, port string) Backend {
 	backend := Backend{Service: name, Port: port}
 	s := b.services[name]
 	if s == nil {

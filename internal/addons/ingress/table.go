@@ -118,7 +118,7 @@ func Build(c Config, o Objects) *Table {
 		b.secrets[nameOf(s)] = s
 	}
 	b.table.Default = b.backends.first(c.DefaultBackend)
-	ours := slices.DeleteFunc(slices.Clone(o.Ingresses), func(i *networkingv1.Ingress) bool { return !c.ours(i, o.Classes) })
+	ours := slices.DeleteFunc(slices.Clone(o.Ingresses), func(i *networkingv1.Ingress) bool { return !c.selects(i, o.Classes) })
 	slices.SortFunc(ours, older)
 	for _, i := range ours {
 		b.table.Ingresses = append(b.table.Ingresses, nameOf(i))
@@ -146,8 +146,8 @@ func older(a, b *networkingv1.Ingress) int {
 // annotationClass chose the controller before spec.ingressClassName, and where it is there it still does.
 const annotationClass = "kubernetes.io/ingress.class"
 
-// ours reports whether an Ingress is for this controller: by the annotation, else by an IngressClass of this controller.
-func (c Config) ours(i *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool {
+// selects reports whether an Ingress is for this controller, by its annotation or, without one, by its IngressClass.
+func (c Config) selects(i *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool {
 	if class, ok := i.Annotations[annotationClass]; ok {
 		return class == c.Class
 	}

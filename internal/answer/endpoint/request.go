@@ -336,7 +336,7 @@ func pick(all []netip.Addr, v6, certain bool) (netip.Addr, error) {
 	}
 	switch {
 	case len(all) == 0:
-		return netip.Addr{}, errors.New("its address is not known")
+		return netip.Addr{}, errors.New("its address is unknown")
 	case certain:
 		return netip.Addr{}, fmt.Errorf("it has no address of the sender's family; it has %s", join(all))
 	}

@@ -67,7 +67,7 @@ func (d *policyDrop) passes(change func(*packet.Packet)) bool {
 	change(&p)
 	c := d.context(&p)
 	v, err := d.step.Visit.Chain.Run(c)
-	return err == nil && v.Kind == netfilter.Undecided && len(c.Trail) > 0 && c.Trail[len(c.Trail)-1].Rule == nil
+	return err == nil && v.Kind == netfilter.Undecided && len(c.Visits) > 0 && c.Visits[len(c.Visits)-1].Rule == nil
 }
 
 // need describes what would have to be otherwise for a test to hold; "" where that would not do, and for tests of other things.

@@ -42,7 +42,7 @@ func taken(g []*explanation) []condition {
 		}
 	}
 	if n := len(all) - most; n > 0 {
-		all = append(all[:most], condition{at: all[most].at, text: fmt.Sprintf("and %d more that are not known", n)})
+		all = append(all[:most], condition{at: all[most].at, text: fmt.Sprintf("and %d more unknown ones", n)})
 	}
 	return all
 }

@@ -44,7 +44,7 @@ func (p *page) group(g []*explanation, shared int) {
 	if len(endings) == 1 {
 		title += endings[0]
 	} else {
-		title += "alike but for the end"
+		title += "identical except for the last hop"
 	}
 	fmt.Fprintf(p, "\n%s\n", p.paint(bold, title))
 	for _, e := range endings {

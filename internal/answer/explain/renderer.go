@@ -107,7 +107,7 @@ func (t *renderer) copied(st *walk.Step) []line {
 // linkAndPort is an interface with its bridge port.
 func linkAndPort(link, port string) string {
 	if link == "" && port == "" {
-		return "an interface that is not known"
+		return "an unknown interface"
 	}
 	if port == "" || port == link {
 		return link
@@ -292,7 +292,7 @@ func (t *renderer) translated(st *walk.Step) []line {
 		if c.Field != "source" && c.Field != "destination" {
 			continue
 		}
-		tr := translation{host: st.Host, does: "the flow's binding", why: st.Why, field: c.Field, from: c.From, to: c.To}
+		tr := translation{host: st.Host, does: "the connection's NAT mapping", why: st.Why, field: c.Field, from: c.From, to: c.To}
 		if t.last != nil && natChain(t.last.Visit.Chain) && t.last.Hook == st.Hook && t.last.Visit.Verdict.Kind == netfilter.Accept && !t.reply {
 			v := t.last.Visit
 			if slices.Contains(changesOf(t.last), c) {

@@ -119,7 +119,7 @@ func (s *explanation) ended() string {
 	if s.stopped != nil {
 		return s.stopped.words()
 	}
-	return cmp.Or(s.outcome.End.Why, "a reason that is not known")
+	return cmp.Or(s.outcome.End.Why, "an unknown reason")
 }
 
 // whoIsBeyond is who gets a packet that a forwarder sends on.

@@ -205,7 +205,7 @@ func (s *explanation) brief() []hostLine {
 			}
 			all = append(all, hostLine{replyHeading, l})
 		case walk.Left:
-			text := "leaves what is known on " + hostName(e.Host)
+			text := "leaves the captured network on " + hostName(e.Host)
 			if e.Forwarder != "" {
 				text = "leaves through " + e.Forwarder
 			}

@@ -268,10 +268,10 @@ func fromInternet() *walk.Result {
 		b.at("node/node0", netfilter.Prerouting).in("azure0", e.veth)
 		before := b.packet
 		setDestination("198.51.100.10:40000")(&b.packet)
-		b.add(walk.Step{Stage: walk.Translated, Why: "the flow's binding"}, before)
+		b.add(walk.Step{Stage: walk.Translated, Why: "the connection's NAT mapping"}, before)
 		before = b.packet
 		setSource("203.0.113.10:80")(&b.packet)
-		b.add(walk.Step{Stage: walk.Translated, Why: "the flow's binding"}, before).out("azure0", "eth0")
+		b.add(walk.Step{Stage: walk.Translated, Why: "the connection's NAT mapping"}, before).out("azure0", "eth0")
 		b.at("fabric", netfilter.Prerouting).in("nic7", "").out("internet", "")
 		b.at("internet/client", netfilter.Input).in("eth0", "")
 		result.Outcomes = append(result.Outcomes, walk.Outcome{

@@ -76,7 +76,7 @@ func (a *attempt) run(ctx context.Context, places Places, expected *walk.Result,
 		r, err := a.probe.Send(ctx, waiting)
 		a.sent <- sentPacket{r, err}
 	})
-	return a.follow(ctx, waiting, enough)
+	return a.compareUntilDone(ctx, waiting, enough)
 }
 
 // readAll reads the hosts that the prediction did not come to. With what the kernel chose, it may: then their state is that of before the
@@ -87,8 +87,8 @@ func (a *attempt) readAll() {
 	}
 }
 
-// follow compares again and again what has been seen with what is predicted.
-func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc) (Report, error) {
+// compareUntilDone compares what was seen with the prediction until they agree or no more can come.
+func (a *attempt) compareUntilDone(ctx, waiting context.Context, enough context.CancelFunc) (Report, error) {
 	begin := time.Now()
 	var answer *witness.Result
 	for wait, round := quiet, 0; ; round++ {

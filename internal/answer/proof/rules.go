@@ -247,11 +247,11 @@ func sameRule(h *Host, v *netfilter.Visit, e *observedRule) bool {
 	if v.Rule.Handle != 0 {
 		return v.Rule.Handle == e.Handle
 	}
-	return v.Rule.Number == number(h, e)
+	return v.Rule.Number == ruleNumber(h, e)
 }
 
-// number is the place of the event's rule in its chain, from 1; 0 where it is not known.
-func number(h *Host, e *observedRule) int {
+// ruleNumber is the place of the event's rule in its chain, from 1, or 0 if it is unknown.
+func ruleNumber(h *Host, e *observedRule) int {
 	return slices.Index(h.Handles[ChainID{e.Family, e.Table, e.Chain}], e.Handle) + 1
 }
 
@@ -288,7 +288,7 @@ func observedText(h *Host, e *observedRule) string {
 	if e.Target != "" {
 		verdict += " " + e.Target
 	}
-	switch n := number(h, e); {
+	switch n := ruleNumber(h, e); {
 	case e.Kind == witness.TracePolicy:
 		return fmt.Sprintf("%s policy: %s", where, verdict)
 	case n == 0:

@@ -52,12 +52,12 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) b
 			return false // nobody waits for the answer: who gets it may refuse it
 		}
 	}
-	return !isRedirect(&p.Packet) && !tells(end, &p.Packet) && !c.endedCopies[quoted]
+	return !isRedirect(&p.Packet) && !isExpectedError(end, &p.Packet) && !c.endedCopies[quoted]
 }
 
-// tells reports whether an error is what the end of a packet's way makes: the walk does not follow errors about answers, and those about a
-// next hop that nobody answers for.
-func tells(end *walk.End, p *packet.Packet) bool {
+// isExpectedError reports whether the end of a packet's walk causes this ICMP error. A walk does not follow errors about replies, and errors
+// about a next hop without an answer.
+func isExpectedError(end *walk.End, p *packet.Packet) bool {
 	if end == nil {
 		return false
 	}

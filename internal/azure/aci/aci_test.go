@@ -19,6 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/websocket"
 
@@ -235,11 +237,12 @@ func TestExecLeavesInput(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "(*stream).receive(")
 	}
-	for end := time.Now().Add(2 * time.Second); receivers() > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines still receive", receivers())
+	eventually.Succeeds(t, 2*time.Second, func() error {
+		if n := receivers(); n > 0 {
+			return fmt.Errorf("%d goroutines still receive", n)
 		}
-	}
+		return nil
+	})
 }
 
 func TestExecNothing(t *testing.T) {

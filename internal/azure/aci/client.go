@@ -151,7 +151,7 @@ func (c *Client) followLogs(ctx context.Context, group, container string, o logs
 		return err
 	}
 	defer stop()
-	_, err = s.follow(w, nil)
+	_, err = s.copyOutput(w, nil)
 	return err
 }
 
@@ -174,7 +174,7 @@ func (c *Client) Exec(ctx context.Context, group, container string, e Exec) (cod
 		defer close(over)
 		go s.sendSizes(e.Resize, over)
 	}
-	return s.follow(e.Stdout, e.Stderr)
+	return s.copyOutput(e.Stdout, e.Stderr)
 }
 
 // session asks for one and begins it. It ends with ctx, or when stop is called.

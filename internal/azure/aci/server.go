@@ -206,7 +206,7 @@ func (s *Server) exec(r *http.Request) (int, any, error) {
 	if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxGroup)).Decode(&e); err != nil || e.Command == "" {
 		return 0, nil, BadRequest("InvalidRequestContent", "The request content was invalid: a command is needed.")
 	}
-	if err := s.there(r); err != nil {
+	if err := s.checkContainer(r); err != nil {
 		return 0, nil, err
 	}
 	group, container := r.PathValue("name"), r.PathValue("container")
@@ -233,7 +233,7 @@ func (s *Server) attach(r *http.Request) (int, any, error) {
 			return 0, nil, BadRequest("InvalidRequestContent", "The request content was invalid: %v", err)
 		}
 	}
-	if err := s.there(r); err != nil {
+	if err := s.checkContainer(r); err != nil {
 		return 0, nil, err
 	}
 	group, container := r.PathValue("name"), r.PathValue("container")
@@ -242,8 +242,8 @@ func (s *Server) attach(r *http.Request) (int, any, error) {
 	}), nil
 }
 
-// there is an error for a container that no group has.
-func (s *Server) there(r *http.Request) error {
+// checkContainer returns an error if the request names a container that no group has.
+func (s *Server) checkContainer(r *http.Request) error {
 	g, err := s.Service.Get(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err

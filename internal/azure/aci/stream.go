@@ -128,8 +128,8 @@ func (c *stream) resize(s terminalSize) {
 // errCut says that a session ended without a word.
 var errCut = errors.New("the session was cut off")
 
-// follow takes what the server sends until the session has ended.
-func (c *stream) follow(stdout, stderr io.Writer) (code int, err error) {
+// copyOutput copies what the server sends to stdout and stderr until the session ends, and returns the exit status.
+func (c *stream) copyOutput(stdout, stderr io.Writer) (code int, err error) {
 	for {
 		_, m, err := c.conn.ReadMessage()
 		if err != nil {

@@ -210,7 +210,7 @@ func (a *reader) one(ctx context.Context, r request) error {
 			a.unread(r, err)
 			return nil
 		}
-		if at, err = a.take(r, text); err != nil {
+		if at, err = a.addPage(r, text); err != nil {
 			a.unread(r, err)
 			return nil
 		}
@@ -269,8 +269,9 @@ func answerError(answer *http.Response, text []byte) error {
 	return &azcore.ResponseError{StatusCode: answer.StatusCode, ErrorCode: body.Error.Code, RawResponse: answer}
 }
 
-// take adds what an answer holds, and gives the address of a list's next page, which has to be at the same host: the token goes there.
-func (a *reader) take(r request, text []byte) (next string, err error) {
+// addPage adds the resources of a response and returns the URL of the list's next page. That must be on the same host, because it gets the
+// token.
+func (a *reader) addPage(r request, text []byte) (next string, err error) {
 	var outer struct{ NextLink, ManagedBy, ID string }
 	if err := json.Unmarshal(text, &outer); err != nil {
 		return "", fmt.Errorf("no JSON: %w", err)

@@ -149,7 +149,7 @@ func extend(t *testing.T, src snapshot.Source, r *armview.Resources) *armview.Az
 // its subnet's routes. Nobody else may send from that address.
 func TestFloatingReply(t *testing.T) {
 	for name, c := range map[string]struct{ file, line, want string }{
-		"to the internet":       {"outbound_rules", "fabric 198.51.100.80 > 203.0.113.20:80", "back: left fabric: by internet"},
+		"to the internet":       {"outbound_rules", "fabric 198.51.100.80 > 203.0.113.20:80", "back: left fabric: through internet"},
 		"to a firewall":         {"firewall_inbound", "fabric 198.51.100.80 > 203.0.113.20:80", "back: dropped fabric: asymmetric routing"},
 		"sender is no back end": {"outbound_rules", "203.0.113.99 > 198.51.100.80:443", "dropped fabric: 203.0.113.99 > 198.51.100.80:443"},
 	} {

@@ -2,12 +2,15 @@ package cloud_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -324,11 +327,12 @@ func TestRun(t *testing.T) {
 	}()
 	await := func(what string, ok func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("no ", what)
+		eventually.Succeeds(t, 20*time.Second, func() error {
+			if !ok() {
+				return errors.New("no " + what)
 			}
-		}
+			return nil
+		})
 	}
 	get := func() *v1.Service {
 		s, err := client.CoreV1().Services("default").Get(ctx, "whereami", metav1.GetOptions{})

@@ -2,9 +2,13 @@ package cloud_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -56,7 +60,7 @@ func TestRunRoutes(t *testing.T) {
 	}()
 	want := map[string]string{"quarantine": "10.99.0.0/16 None", "node0": "192.168.0.0/24 VirtualAppliance 10.13.76.4",
 		"node1": "192.168.1.0/24 VirtualAppliance 10.13.76.7"}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		now, _ := n.Snapshot()
 		got := map[string]string{}
 		for _, u := range now.RouteTables[0].Routes {
@@ -65,24 +69,20 @@ func TestRunRoutes(t *testing.T) {
 				got[u.Name] += " " + u.NextHop.String()
 			}
 		}
-		if cmp.Equal(got, want) {
-			break
+		if diff := cmp.Diff(want, got); diff != "" {
+			return errors.New(diff)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(cmp.Diff(want, got))
-		}
-	}
+		return nil
+	})
 	// Upstream says on the node that its route is there.
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	eventually.Succeeds(t, 20*time.Second, func() error {
 		node, err := client.CoreV1().Nodes().Get(ctx, "node1", metav1.GetOptions{})
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		if c := node.Status.Conditions; len(c) == 1 && c[0].Type == v1.NodeNetworkUnavailable && c[0].Status == v1.ConditionFalse {
-			return
+		if c := node.Status.Conditions; len(c) != 1 || c[0].Type != v1.NodeNetworkUnavailable || c[0].Status != v1.ConditionFalse {
+			return fmt.Errorf("conditions %v", c)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("conditions %v", node.Status.Conditions)
-		}
-	}
+		return nil
+	})
 }

@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel/netns"
@@ -247,11 +250,11 @@ func TestNoGoroutineLeft(t *testing.T) {
 		w := newWorld(t, 1, 1)
 		w.update(addService)
 	})
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; {
-		if time.Now().After(deadline) {
+	eventually.Succeeds(t, 5*time.Second, func() error {
+		if now := runtime.NumGoroutine(); now > before {
 			buf := make([]byte, 1<<16)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+			return fmt.Errorf("%d goroutines, %d before:\n%s", now, before, buf[:runtime.Stack(buf, true)])
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
@@ -125,16 +127,14 @@ func testIdleReset(t *testing.T, reset bool) {
 // awaitFlows waits until no more than so many established flows of TCP are there, of those that machines and the internet have.
 func (w *world) awaitFlows(count int) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	eventually.Succeeds(w.t, 30*time.Second, func() error {
 		flows, err := w.fabric.Namespace().Flows(netns.FlowFilter{Protocol: unix.IPPROTO_TCP})
 		flows = slices.DeleteFunc(flows, func(f netns.Flow) bool { return f.TCPState != 3 || f.Source.Addr() == vnet.ProbeSource })
-		if err != nil || len(flows) <= count {
-			return
+		if err == nil && len(flows) > count {
+			return fmt.Errorf("%d flows, want %d: %+v", len(flows), count, flows)
 		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%d flows, want %d: %+v", len(flows), count, flows)
-		}
-	}
+		return nil
+	})
 }
 
 // leave gives all established flows of TCP so many seconds.

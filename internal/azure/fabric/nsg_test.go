@@ -204,7 +204,7 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 		t.Fatal(err)
 	}
 	var met []string
-	for _, v := range ctx.Trail {
+	for _, v := range ctx.Visits {
 		if group, ok := strings.CutPrefix(v.Chain.Name, "nsg/"); ok && v.Rule != nil &&
 			(v.Verdict.Kind == netfilter.Return || v.Verdict.Kind == netfilter.Drop) {
 			group, _, _ = strings.Cut(group, "/")

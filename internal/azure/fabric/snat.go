@@ -47,10 +47,10 @@ const (
 	lookAnyway = time.Second
 )
 
-// spareLooker keeps the table's spare ports. It looks at all flows, which takes the kernel some 10 ms, only when it has just failed to find
+// sparePorts keeps the table's spare ports. It looks at all flows, which takes the kernel some 10 ms, only when it has just failed to find
 // a port for some, when there are so many flows that few ports may be left, and for as long as that is so. Without it the kernel finds one
 // of the last ports by chance.
-type spareLooker struct {
+type sparePorts struct {
 	f       *Fabric
 	dropped uint64
 	looked  time.Time
@@ -59,7 +59,7 @@ type spareLooker struct {
 
 // keepSpares runs until ctx ends.
 func (f *Fabric) keepSpares(ctx context.Context) {
-	l := spareLooker{f: f}
+	l := sparePorts{f: f}
 	wait := lookForSpares
 	for {
 		select {
@@ -67,7 +67,7 @@ func (f *Fabric) keepSpares(ctx context.Context) {
 			return
 		case <-time.After(wait):
 		}
-		changed, err := l.look(time.Now())
+		changed, err := l.refresh(time.Now())
 		if ctx.Err() == nil {
 			f.fault("look for spare outbound ports", err)
 		}
@@ -78,8 +78,8 @@ func (f *Fabric) keepSpares(ctx context.Context) {
 	}
 }
 
-// look brings the spares to the table; changed says that they are other ones than before.
-func (l *spareLooker) look(now time.Time) (changed bool, err error) {
+// refresh writes the spare ports to the table. changed reports whether they differ from those before.
+func (l *sparePorts) refresh(now time.Time) (changed bool, err error) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	if l.f.fabric == nil {
@@ -119,7 +119,7 @@ func towards(spares []vnet.Spare) []netns.FlowFilter {
 }
 
 // needed reports whether it is worth looking at all flows.
-func (l *spareLooker) needed(now time.Time) (bool, error) {
+func (l *sparePorts) needed(now time.Time) (bool, error) {
 	dropped, err := l.f.fabric.DroppedFlows()
 	if err != nil {
 		return false, err

@@ -279,7 +279,7 @@ func merge(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.first.Compare(b.first), a.last.Compare(b.last)) })
 	var all []span
 	for _, s := range spans {
-		if k := len(all) - 1; k >= 0 && number(s.first) <= number(all[k].last)+1 {
+		if k := len(all) - 1; k >= 0 && addressNumber(s.first) <= addressNumber(all[k].last)+1 {
 			if s.last.Compare(all[k].last) > 0 {
 				all[k].last = s.last
 			}
@@ -294,10 +294,10 @@ func merge(spans []span) []span {
 func without(a, b []span) []span {
 	var all []span
 	for _, s := range a {
-		at := number(s.first)
+		at := addressNumber(s.first)
 		for _, hole := range b {
-			first, last := number(hole.first), number(hole.last)
-			if last < at || first > number(s.last) {
+			first, last := addressNumber(hole.first), addressNumber(hole.last)
+			if last < at || first > addressNumber(s.last) {
 				continue
 			}
 			if at < first {
@@ -305,7 +305,7 @@ func without(a, b []span) []span {
 			}
 			at = last + 1
 		}
-		if at <= number(s.last) {
+		if at <= addressNumber(s.last) {
 			all = append(all, span{addressAt(at), s.last})
 		}
 	}

@@ -104,7 +104,7 @@ func intervals(routes []EffectiveRoute) []interval {
 	}
 	closeBefore := func(start uint64) {
 		for len(open) > 0 {
-			end := number(lastOf(open[len(open)-1].Prefix)) + 1
+			end := addressNumber(lastOf(open[len(open)-1].Prefix)) + 1
 			if end > start {
 				return
 			}
@@ -116,7 +116,7 @@ func intervals(routes []EffectiveRoute) []interval {
 		if !r.Active {
 			continue
 		}
-		start := number(r.Prefix.Addr())
+		start := addressNumber(r.Prefix.Addr())
 		closeBefore(start)
 		until(start)
 		open = append(open, r)
@@ -125,7 +125,7 @@ func intervals(routes []EffectiveRoute) []interval {
 	return all
 }
 
-func number(a netip.Addr) uint64 {
+func addressNumber(a netip.Addr) uint64 {
 	b := a.As4()
 	return uint64(binary.BigEndian.Uint32(b[:]))
 }
@@ -137,7 +137,7 @@ func addressAt(n uint64) netip.Addr {
 }
 
 func lastOf(p netip.Prefix) netip.Addr {
-	return addressAt(number(p.Masked().Addr()) | (1<<(32-p.Bits()) - 1))
+	return addressAt(addressNumber(p.Masked().Addr()) | (1<<(32-p.Bits()) - 1))
 }
 
 // RouteTable finds a route table; the pointer is into the network.

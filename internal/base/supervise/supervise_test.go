@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 )
 
 func start(command *exec.Cmd) error { return command.Start() }
@@ -40,14 +42,15 @@ func run(t *testing.T, process Process, options Options) *Supervisor {
 	return s
 }
 
-// eventually waits for a condition; a test that waits in vain is ended by go test's own limit with a message from here first.
-func eventually(t *testing.T, what string, condition func() bool) {
+// await waits for a condition. what is the error if it does not hold in time.
+func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
+	eventually.Succeeds(t, 20*time.Second, func() error {
+		if !condition() {
+			return errors.New(what)
 		}
-	}
+		return nil
+	})
 }
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
@@ -65,16 +68,16 @@ func TestRestart(t *testing.T) {
 			return err == nil && string(log) == want
 		}
 	}
-	eventually(t, "the first run's line", logged("line\n"))
+	await(t, "the first run's line", logged("line\n"))
 	if err := syscall.Kill(first.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a restart", func() bool { return s.State().Restarts == 1 && s.State().Pid != 0 })
+	await(t, "a restart", func() bool { return s.State().Restarts == 1 && s.State().Pid != 0 })
 	second := s.State()
 	if second.Pid == first.Pid || second.LastExit != "signal: killed" || second.Since.Before(first.Since) {
 		t.Errorf("state after the restart is %+v; before it was %+v", second, first)
 	}
-	eventually(t, "both runs in one log", logged("line\nline\n"))
+	await(t, "both runs in one log", logged("line\nline\n"))
 }
 
 // A process that dies at once is restarted after pauses that double up to the longest.
@@ -109,7 +112,7 @@ func TestPausesGrow(t *testing.T) {
 func TestPauseResets(t *testing.T) {
 	options := Options{MinPause: time.Millisecond, MaxPause: time.Hour, Steady: 1}
 	s := run(t, shell(t.TempDir(), "exit 3"), options)
-	eventually(t, "25 restarts, which doubling pauses would spread over nine hours", func() bool { return s.State().Restarts >= 25 })
+	await(t, "25 restarts, which doubling pauses would spread over nine hours", func() bool { return s.State().Restarts >= 25 })
 	if exit := s.State().LastExit; exit != "exit status 3" {
 		t.Errorf("last exit is %q", exit)
 	}
@@ -125,7 +128,7 @@ func TestStop(t *testing.T) {
 			dir := t.TempDir()
 			s := run(t, shell(dir, test.script), quick)
 			pid := s.State().Pid
-			eventually(t, "the script's start", func() bool {
+			await(t, "the script's start", func() bool {
 				log, err := os.ReadFile(filepath.Join(dir, "log"))
 				return err == nil && len(log) > 0
 			})
@@ -147,7 +150,7 @@ func TestStop(t *testing.T) {
 
 func TestStopDuringPause(t *testing.T) {
 	s := run(t, shell(t.TempDir(), "exit 0"), Options{MinPause: time.Hour, MaxPause: time.Hour})
-	eventually(t, "the end", func() bool { return s.State().Pid == 0 })
+	await(t, "the end", func() bool { return s.State().Pid == 0 })
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +199,7 @@ func TestAdoptAfterKill(t *testing.T) {
 	if err := syscall.Kill(before.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a restart", func() bool { return s.State().Restarts == 1 && s.State().Pid != 0 })
+	await(t, "a restart", func() bool { return s.State().Restarts == 1 && s.State().Pid != 0 })
 	if state := s.State(); state.Adopted || state.Pid == before.Pid {
 		t.Errorf("state after the restart is %+v", state)
 	}
@@ -236,7 +239,7 @@ func TestDetachThenStop(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the process's end", func() bool { return !alive(pid) })
+	await(t, "the process's end", func() bool { return !alive(pid) })
 	if _, err := os.Stat(filepath.Join(dir, "pid")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pid file is still there: %v", err)
 	}
@@ -276,7 +279,7 @@ func TestNoDescriptorLeak(t *testing.T) {
 	}
 	once := func() {
 		s := run(t, shell(t.TempDir(), "exit 0"), Options{MinPause: time.Microsecond, MaxPause: time.Microsecond})
-		eventually(t, "restarts", func() bool { return s.State().Restarts > 20 })
+		await(t, "restarts", func() bool { return s.State().Restarts > 20 })
 		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -402,16 +405,14 @@ func TestBoundedWhileRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Stop() }()
-	for end := time.Now().Add(3 * logPause); ; time.Sleep(100 * time.Millisecond) {
+	eventually.Succeeds(t, 3*logPause, func() error {
 		now, err := os.Stat(path)
 		aside, err2 := os.Stat(path + ".1")
-		if err == nil && err2 == nil && now.Size() < MaxLog && aside.Size() == MaxLog {
-			return
+		if err != nil || err2 != nil || now.Size() >= MaxLog || aside.Size() != MaxLog {
+			return fmt.Errorf("%v, %v: %w", now, aside, errors.Join(err, err2))
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%v %v, %v %v", now, err, aside, err2)
-		}
-	}
+		return nil
+	})
 }
 
 func FuzzParsePid(f *testing.F) {

@@ -66,7 +66,7 @@ func (b *builder) build() {
 	b.restore()
 	b.doubtDead()
 	b.doubtUnreached()
-	b.tell()
+	b.addNotes()
 	b.finish()
 }
 
@@ -279,8 +279,8 @@ func (b *builder) each(f func(place, *partialChain)) {
 	}
 }
 
-// tell says whose interfaces the text does not show, which chains it does not show whole, and which are jumped to and are not there.
-func (b *builder) tell() {
+// addNotes notes missing interfaces, chains that the text shows in part, and missing chains that rules jump to.
+func (b *builder) addNotes() {
 	b.each(func(at place, c *partialChain) {
 		if slices.ContainsFunc(c.rules, func(s textRule) bool { return s.hidden }) {
 			b.noteChain(hiddenInterfaces, at.table, c.line, at.chain, "listed without -v, which hides interfaces; assuming every interface matches")

@@ -37,7 +37,7 @@ var (
 // rule, each base chain of its table has such a rule in place of its own.
 func (rd *reader) nftText(b block) error {
 	if rd.nft == nil {
-		return errors.New("nobody reads nft's own syntax here")
+		return errors.New("cannot read nft's own syntax here")
 	}
 	t := nftListing{lines: strings.Split(closeBraces(string(b.Text)), "\n")}
 	t.prepare()

@@ -25,14 +25,14 @@ func (s *scanner) older(line string) bool {
 	case link != nil:
 		s.form, s.link = ifconfig, link[1]
 		flags := strings.ReplaceAll(link[2], "RUNNING", "RUNNING,LOWER_UP")
-		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <%s> mtu %s", s.nextLink(), link[1], flags, link[3]))
+		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <%s> mtu %s", s.nextLink(), link[1], flags, link[3]))
 	case oldLink != nil:
 		s.form, s.link = oldIfconfig, oldLink[1]
-		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), s.link))
+		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), s.link))
 	case alone != nil && (s.form == alone4 || s.lastEnd != s.at-1):
 		s.form, s.filtered = alone4, true
-		s.take(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
-		s.take(ipAddress, false, line)
+		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
+		s.addLine(ipAddress, false, line)
 	case brief != nil && isBrief(brief[3]):
 		s.brief(brief[1], brief[2], strings.Fields(brief[3]))
 	case s.form == routes || s.form == netstat:
@@ -41,7 +41,7 @@ func (s *scanner) older(line string) bool {
 			s.form = ""
 			return false
 		}
-		s.take(ipRoute, false, route)
+		s.addLine(ipRoute, false, route)
 	case s.form == oldIfconfig && s.lastEnd == s.at-1:
 		s.oldIfconfig(line)
 	case s.form == ifconfig && s.lastEnd == s.at-1:
@@ -119,15 +119,15 @@ func (s *scanner) ifconfig(fields []string) bool {
 		if len(fields) >= 6 && fields[4] == "broadcast" {
 			broadcast = " brd " + fields[5]
 		}
-		s.take(ipAddress, false, fmt.Sprintf("inet %s/%d%s scope global %s", fields[1], ones, broadcast, s.link))
+		s.addLine(ipAddress, false, fmt.Sprintf("inet %s/%d%s scope global %s", fields[1], ones, broadcast, s.link))
 	case len(fields) >= 4 && fields[0] == "inet6" && fields[2] == "prefixlen":
 		scope := "global"
 		if strings.HasPrefix(fields[1], "fe80") {
 			scope = "link"
 		}
-		s.take(ipAddress, false, fmt.Sprintf("inet6 %s/%s scope %s", fields[1], fields[3], scope))
+		s.addLine(ipAddress, false, fmt.Sprintf("inet6 %s/%s scope %s", fields[1], fields[3], scope))
 	case len(fields) >= 2 && fields[0] == "ether":
-		s.take(ipAddress, false, "link/ether "+fields[1])
+		s.addLine(ipAddress, false, "link/ether "+fields[1])
 	case len(fields) >= 1 && slices.Contains([]string{"loop", "RX", "TX", "device", "unspec", "tunnel"}, fields[0]):
 	default:
 		return false
@@ -144,7 +144,7 @@ func (s *scanner) oldIfconfig(line string) {
 	}
 	if mask, err := netip.ParseAddr(m[2]); err == nil && mask.Is4() {
 		ones, _ := net.IPMask(mask.AsSlice()).Size()
-		s.take(ipAddress, false, fmt.Sprintf("inet %s/%d scope global %s", m[1], ones, s.link))
+		s.addLine(ipAddress, false, fmt.Sprintf("inet %s/%d scope global %s", m[1], ones, s.link))
 	}
 }
 
@@ -181,8 +181,8 @@ func (s *scanner) brief(name, state string, rest []string) {
 	if name == "lo" {
 		kind = "link/loopback 00:00:00:00:00:00"
 	}
-	s.take(ipAddress, false, fmt.Sprintf("%d: %s: %s mtu 1500", s.nextLink(), name, cmp.Or(flags, "<>")))
-	s.take(ipAddress, false, kind)
+	s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: %s mtu 1500", s.nextLink(), name, cmp.Or(flags, "<>")))
+	s.addLine(ipAddress, false, kind)
 	for _, a := range addresses {
 		family, scope := "inet", "global"
 		if p := netip.MustParsePrefix(a); p.Addr().Is6() {
@@ -193,7 +193,7 @@ func (s *scanner) brief(name, state string, rest []string) {
 		if netip.MustParsePrefix(a).Addr().IsLinkLocalUnicast() {
 			scope = "link"
 		}
-		s.take(ipAddress, false, family+" "+a+" scope "+scope+" "+name)
+		s.addLine(ipAddress, false, family+" "+a+" scope "+scope+" "+name)
 	}
 }
 

@@ -108,7 +108,7 @@ func (s *scanner) other(line string) bool {
 		return true
 	}
 	if s.setting != "" && len(line) < 8 && strings.Trim(line, "0123456789") == "" {
-		s.take(sysctlList, false, s.setting+" = "+line)
+		s.addLine(sysctlList, false, s.setting+" = "+line)
 		s.setting = ""
 		return true
 	}
@@ -119,7 +119,7 @@ func (s *scanner) other(line string) bool {
 	if kind == "" {
 		return false
 	}
-	s.take(kind, begins, line)
+	s.addLine(kind, begins, line)
 	return true
 }
 
@@ -131,14 +131,14 @@ func (s *scanner) countFlows(number string) {
 	n := len(s.blocks)
 	switch {
 	case number == "0" && s.allFlows:
-		s.take(conntrackList, true, "")
+		s.addLine(conntrackList, true, "")
 	case n > 0 && s.blocks[n-1].Kind == conntrackList && fmt.Sprint(bytes.Count(s.blocks[n-1].Text, []byte("\n"))) != number:
 		s.blocks[n-1].Filtered = true
 	}
 }
 
-// take puts a line into the block that goes on, or into a new one.
-func (s *scanner) take(kind blockKind, begins bool, line string) {
+// addLine adds a line to the current block, or starts a new one.
+func (s *scanner) addLine(kind blockKind, begins bool, line string) {
 	if n := len(s.blocks); n == 0 || begins || s.lastEnd < s.at-1 || s.blocks[n-1].Kind != kind {
 		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered || kind == conntrackList && !s.allFlows,
 			from: s.from, command: s.routes})

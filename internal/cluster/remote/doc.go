@@ -5,5 +5,5 @@
 //
 // A message is a frame: its length in bytes, 32 bits in network order, and JSON. A question has a number, which its answers bear; of
 // several answers the last one says so. Questions may overlap. What a conversation has opened on the node (sockets, traces, captures) goes
-// when it ends, also by breaking off, or because nobody reads the answers.
+// when it ends, also by breaking off, or because the reader stopped.
 package remote

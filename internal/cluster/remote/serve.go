@@ -25,14 +25,14 @@ type Machine interface {
 	Open(path string, inode uint64) (proof.Place, func(), error)
 }
 
-// Serve answers on one stream until it ends or breaks off, nobody reads the answers any more, or ctx ends, and then closes all that was
+// Serve answers on one stream until it ends or breaks off, the reader stopped any more, or ctx ends, and then closes all that was
 // opened for it. A stream that ends between two questions is no error. version is this program's. It may leave a read of in behind, and a
 // write to out: what they are of is to be closed then.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, m Machine, version string) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	s := &server{ctx: ctx, machine: m, stop: stop, running: map[uint64]context.CancelFunc{}, opened: map[uint64]io.Closer{},
 		fetching: make(chan struct{}, maxFetching)}
-	s.out = &frameWriter{w: out, stuck: func() { stop(errors.New("nobody reads the answers")) }}
+	s.out = &frameWriter{w: out, stuck: func() { stop(errors.New("the reader stopped")) }}
 	defer s.close()
 	go func() { stop(s.read(in, version)) }()
 	<-ctx.Done()
@@ -54,7 +54,7 @@ func (s *server) read(in io.Reader, version string) error {
 	if err := s.out.write(answer{ID: hello.ID, Body: encoded(greeting{Protocol: protocol, Version: version})}); err != nil {
 		return err
 	}
-	unasked := time.AfterFunc(silence, func() { s.stop(errors.New("nobody asks any more")) })
+	unasked := time.AfterFunc(silence, func() { s.stop(errors.New("no questions for too long")) })
 	defer unasked.Stop()
 	for {
 		var q question
@@ -62,7 +62,7 @@ func (s *server) read(in io.Reader, version string) error {
 			return err
 		}
 		unasked.Reset(silence)
-		if !s.take(q) {
+		if !s.handle(q) {
 			if err := s.out.write(answer{ID: q.ID, Err: &failure{Text: "too many questions at the same time"}}); err != nil {
 				return err
 			}
@@ -134,8 +134,8 @@ func (s *server) close() {
 	}
 }
 
-// take begins to answer a question, or ends one; false where there are too many.
-func (s *server) take(q question) bool {
+// handle starts to answer a question, or cancels one. It returns false if too many are open.
+func (s *server) handle(q question) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q.End {
@@ -224,8 +224,8 @@ func encoded(value any) json.RawMessage {
 // lookAge is for how long one look at the machine's processes serves: for the questions of one walk or capture.
 const lookAge = time.Second
 
-// look finds the machine's hosts.
-func (s *server) look() (capture.Origin, map[string]string, error) {
+// findHosts finds the machine's hosts.
+func (s *server) findHosts() (capture.Origin, map[string]string, error) {
 	s.looking.Lock()
 	defer s.looking.Unlock()
 	if time.Since(s.looked) < lookAge {
@@ -240,7 +240,7 @@ func (s *server) look() (capture.Origin, map[string]string, error) {
 }
 
 func (s *server) hosts() (map[string]uint64, error) {
-	origin, _, err := s.look()
+	origin, _, err := s.findHosts()
 	inodes := map[string]uint64{}
 	for name, ns := range origin.Hosts {
 		inodes[name] = ns.Inode
@@ -249,7 +249,7 @@ func (s *server) hosts() (map[string]uint64, error) {
 }
 
 func (s *server) tools() (map[string]string, error) {
-	origin, _, err := s.look()
+	origin, _, err := s.findHosts()
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +264,7 @@ func (s *server) fetch(ctx context.Context, id uint64, host string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	origin, _, err := s.look()
+	origin, _, err := s.findHosts()
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (s *server) fetch(ctx context.Context, id uint64, host string) error {
 
 // place is the place of a host, and what gives it back.
 func (s *server) place(host string) (proof.Place, func(), error) {
-	origin, paths, err := s.look()
+	origin, paths, err := s.findHosts()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -253,7 +253,7 @@ func (p *Probe) wait(ctx context.Context) error {
 		if n <= 0 {
 			continue
 		}
-		done, err := p.look()
+		done, err := p.receiveAnswer()
 		if done || err != nil {
 			return err
 		}
@@ -261,8 +261,8 @@ func (p *Probe) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// look reports whether what makes the socket ready is the answer.
-func (p *Probe) look() (bool, error) {
+// receiveAnswer reads from a ready socket and reports whether it read the answer.
+func (p *Probe) receiveAnswer() (bool, error) {
 	if p.connected() {
 		return true, nil
 	}

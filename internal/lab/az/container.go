@@ -48,7 +48,7 @@ func containerLogs(l Lab, o options, w io.Writer) (any, error) {
 		return nil, err
 	}
 	if l.ContainerLogs == nil {
-		return nil, errors.New("nobody has logs here")
+		return nil, errors.New("no container has logs")
 	}
 	if o.container == "" {
 		o.container = g.Properties.Containers[0].Name

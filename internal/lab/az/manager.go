@@ -24,7 +24,7 @@ type managerError struct {
 
 func (e *managerError) Error() string { return e.code + ": " + e.message }
 
-func refuse(status int, code, format string, values ...any) *managerError {
+func newManagerError(status int, code, format string, values ...any) *managerError {
 	return &managerError{status, code, fmt.Sprintf(format, values...)}
 }
 
@@ -44,11 +44,11 @@ func (m *Manager) answer(r *http.Request) (any, *managerError) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
 	case m.Token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(m.Token)) != 1:
-		return nil, refuse(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid.")
+		return nil, newManagerError(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid.")
 	case r.Method != http.MethodGet:
-		return nil, refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "The lab's resources are changed by its own commands, not here.")
+		return nil, newManagerError(http.StatusMethodNotAllowed, "MethodNotAllowed", "The lab's resources are changed by its own commands, not here.")
 	case r.URL.Query().Get("api-version") == "":
-		return nil, refuse(http.StatusBadRequest, "MissingApiVersionParameter",
+		return nil, newManagerError(http.StatusBadRequest, "MissingApiVersionParameter",
 			"The api-version query parameter (?api-version=) is required for all requests.")
 	}
 	l := m.Lab()
@@ -60,31 +60,31 @@ func (m *Manager) answer(r *http.Request) (any, *managerError) {
 func resourcesAt(l Lab, path []string) (any, *managerError) {
 	word := func(i int, s string) bool { return len(path) > i && strings.EqualFold(path[i], s) }
 	if len(path) < 4 || !word(0, "subscriptions") {
-		return nil, refuse(http.StatusNotFound, "NotFound", "There is nothing at this path in the lab.")
+		return nil, newManagerError(http.StatusNotFound, "NotFound", "There is nothing at this path in the lab.")
 	}
 	if !strings.EqualFold(path[1], l.Network.Subscription) {
-		return nil, refuse(http.StatusNotFound, "SubscriptionNotFound", "The subscription '%s' could not be found.", path[1])
+		return nil, newManagerError(http.StatusNotFound, "SubscriptionNotFound", "The subscription '%s' could not be found.", path[1])
 	}
 	group := ""
 	rest := path[2:]
 	if word(2, "resourceGroups") {
 		if group, rest = path[3], path[4:]; !l.hasGroup(group) {
-			return nil, refuse(http.StatusNotFound, "ResourceGroupNotFound", "Resource group '%s' could not be found.", group)
+			return nil, newManagerError(http.StatusNotFound, "ResourceGroupNotFound", "Resource group '%s' could not be found.", group)
 		}
 		if len(rest) == 0 {
 			return l.resourceGroup(group), nil
 		}
 	}
 	if len(rest) < 3 || !strings.EqualFold(rest[0], "providers") {
-		return nil, refuse(http.StatusNotFound, "NotFound", "There is nothing at this path in the lab.")
+		return nil, newManagerError(http.StatusNotFound, "NotFound", "There is nothing at this path in the lab.")
 	}
 	kind := rest[1] + "/" + rest[2]
 	all, ok, err := managed(l, kind)
 	switch {
 	case err != nil:
-		return nil, refuse(http.StatusInternalServerError, "InternalServerError", "%v", err)
+		return nil, newManagerError(http.StatusInternalServerError, "InternalServerError", "%v", err)
 	case !ok:
-		return nil, refuse(http.StatusNotFound, "InvalidResourceType", "The resource type '%s' is not one of the lab's.", kind)
+		return nil, newManagerError(http.StatusNotFound, "InvalidResourceType", "The resource type '%s' is not one of the lab's.", kind)
 	}
 	if group != "" {
 		all = slices.DeleteFunc(all, func(r any) bool { return !strings.EqualFold(groupOf(field(r, "id")), group) })
@@ -99,7 +99,7 @@ func among(all []any, path []string, kind, group string) (any, *managerError) {
 	}
 	i := slices.IndexFunc(all, func(r any) bool { return strings.EqualFold(field(r, "name"), path[0]) })
 	if i < 0 {
-		return nil, refuse(http.StatusNotFound, "ResourceNotFound",
+		return nil, newManagerError(http.StatusNotFound, "ResourceNotFound",
 			"The Resource '%s/%s' under resource group '%s' was not found.", kind, path[0], group)
 	}
 	if len(path) == 1 {
@@ -111,7 +111,7 @@ func among(all []any, path []string, kind, group string) (any, *managerError) {
 			return among(children, path[2:], kind+"/"+path[1], group)
 		}
 	}
-	return nil, refuse(http.StatusNotFound, "NotFound", "%s %s has no %s.", kind, path[0], path[1])
+	return nil, newManagerError(http.StatusNotFound, "NotFound", "%s %s has no %s.", kind, path[0], path[1])
 }
 
 func (l Lab) hasGroup(name string) bool {

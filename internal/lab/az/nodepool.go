@@ -88,10 +88,10 @@ func (p *poolOptions) pool(l Lab, name string) (cluster.NodePool, error) {
 		Name: name, Count: defaultNewCount, VMSize: p.size, Mode: cluster.ModeUser, AvailabilityZones: p.zones, VNetSubnet: first.VNetSubnet,
 		Runtime: first.Runtime,
 	}
-	if err := number(&pool.Count, "--node-count/-c", p.count, 1, cluster.MaxPoolNodes, "a pool has %d to %d nodes in the lab"); err != nil {
+	if err := parseNumber(&pool.Count, "--node-count/-c", p.count, 1, cluster.MaxPoolNodes, "a pool has %d to %d nodes in the lab"); err != nil {
 		return pool, err
 	}
-	err := number(&pool.MaxPods, "--max-pods/-m", p.maxPods, cluster.MinMaxPods, cluster.MaxMaxPods, "a node has %d to %d pods")
+	err := parseNumber(&pool.MaxPods, "--max-pods/-m", p.maxPods, cluster.MinMaxPods, cluster.MaxMaxPods, "a node has %d to %d pods")
 	if err != nil {
 		return pool, err
 	}

@@ -56,8 +56,8 @@ func (l Lab) edit(o options, change func(source []byte) ([]byte, error)) (Lab, e
 	return l.Edit(change, !o.noWait)
 }
 
-// number reads the value of a flag from least to most; without one it stays what it is. Bounds is the sentence that has the two.
-func number(into *int, flag, text string, least, most int, bounds string) error {
+// parseNumber reads the value of a flag, between least and most. An empty text changes nothing. bounds is the end of the error, with both.
+func parseNumber(into *int, flag, text string, least, most int, bounds string) error {
 	if text == "" {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (o *options) scaling(words string, l Lab) (pool string, count int, err erro
 	if o.count == "" {
 		return "", 0, usage("argument --node-count/-c: invalid int value: ''")
 	}
-	if err := number(&count, "--node-count/-c", o.count, 1, cluster.MaxPoolNodes, "a pool has %d to %d nodes in the lab"); err != nil {
+	if err := parseNumber(&count, "--node-count/-c", o.count, 1, cluster.MaxPoolNodes, "a pool has %d to %d nodes in the lab"); err != nil {
 		return "", 0, err
 	}
 	if err := o.clusterGroup(c); err != nil {

@@ -131,7 +131,7 @@ func (v *validator) unique(path, name string, taken map[string]string) {
 	taken[name] = path
 }
 
-func (v *validator) number(path string, n, least, most int) {
+func (v *validator) checkRange(path string, n, least, most int) {
 	if n < least || n > most {
 		v.errs.add(path, fmt.Sprintf("write a number from %d to %d", least, most), "%d is not possible", n)
 	}

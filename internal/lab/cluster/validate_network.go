@@ -106,10 +106,10 @@ func (v *validator) outbound() {
 	}
 	standard := lb.SKU == SKUStandard // one that is unknown has no defaults
 	if standard || o.ManagedIPs != 0 {
-		v.number(path+".managedIPs", o.ManagedIPs, 1, min(maxManagedIPs, len(v.c.Frontends())))
+		v.checkRange(path+".managedIPs", o.ManagedIPs, 1, min(maxManagedIPs, len(v.c.Frontends())))
 	}
 	if standard || o.IdleTimeoutMinutes != 0 {
-		v.number(path+".idleTimeoutMinutes", o.IdleTimeoutMinutes, 4, 120)
+		v.checkRange(path+".idleTimeoutMinutes", o.IdleTimeoutMinutes, 4, 120)
 	}
 	if o.Ports == 0 {
 		return

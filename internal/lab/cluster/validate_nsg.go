@@ -50,7 +50,7 @@ func (v *validator) securityGroup(at string, g SecurityGroup) {
 		rule := fmt.Sprintf("%s.rules[%d]", at, i)
 		v.name(rule+".name", r.Name, ruleName, "1 to 80 letters, digits, -, _ and ., a letter or digit first")
 		v.unique(rule+".name", strings.ToLower(r.Name), names)
-		v.number(rule+".priority", r.Priority, minPriority, maxPriority)
+		v.checkRange(rule+".priority", r.Priority, minPriority, maxPriority)
 		key := fmt.Sprintf("%s %d", r.Direction, r.Priority)
 		if first, taken := priorities[key]; taken {
 			v.errs.add(rule+".priority", "write another number", "%d is rules[%d]'s in this direction", r.Priority, first)

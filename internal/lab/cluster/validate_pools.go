@@ -30,8 +30,8 @@ func (v *validator) pools() {
 		at := fmt.Sprintf("spec.nodePools[%d]", i)
 		v.name(at+".name", p.Name, poolName, "1 to 12 lower-case letters and digits, a letter first")
 		v.unique(at+".name", p.Name, names)
-		v.number(at+".count", p.Count, 1, MaxPoolNodes)
-		v.number(at+".maxPods", p.MaxPods, MinMaxPods, MaxMaxPods)
+		v.checkRange(at+".count", p.Count, 1, MaxPoolNodes)
+		v.checkRange(at+".maxPods", p.MaxPods, MinMaxPods, MaxMaxPods)
 		v.name(at+".vmSize", p.VMSize, vmSize, "a size's name, such as Standard_B2ms")
 		for j, zone := range p.AvailabilityZones {
 			at := fmt.Sprintf("%s.availabilityZones[%d]", at, j)

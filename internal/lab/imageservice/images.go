@@ -38,17 +38,17 @@ type Service struct {
 func (l *Service) Start(ctx context.Context) error {
 	l.life, l.pull = ctx, pull.NewLibrary(ctx, l.Open)
 	_, _ = l.Open() // a fault of the status
-	return l.follow(l.Cluster())
+	return l.configure(l.Cluster())
 }
 
 // Change has pulls be what another cluster.yaml says.
 func (l *Service) Change(_ context.Context, c lifecycle.Change) error {
 	l.pull.Forget()
-	return l.follow(c.To)
+	return l.configure(c.To)
 }
 
-// follow has pulls be what a cluster.yaml says.
-func (l *Service) follow(c *cluster.Cluster) error {
+// configure sets how images are pulled, by a cluster.yaml.
+func (l *Service) configure(c *cluster.Cluster) error {
 	own, err := manifests.Images(c)
 	if err != nil {
 		return err

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -146,15 +148,16 @@ func TestLibrary(t *testing.T) {
 func TestPreload(t *testing.T) {
 	host := newHub(t)
 	l := newLibrary(t, parsed(t, `spec: {images: {privateRegistries: ["http://%[1]s"], preload: ["%[1]s/shop:v1", "%[1]s/none:v1"]}}`, host))
-	eventually := func(what string, ok func() bool) {
+	await := func(what string, ok func() bool) {
 		t.Helper()
-		for limit := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(limit) {
-				t.Fatalf("%s: the problems are %q", what, l.FaultLines())
+		eventually.Succeeds(t, 10*time.Second, func() error {
+			if !ok() {
+				return fmt.Errorf("%s: the problems are %q", what, l.FaultLines())
 			}
-		}
+			return nil
+		})
 	}
-	eventually("it is not preloaded", func() bool {
+	await("it is not preloaded", func() bool {
 		store, err := l.Open()
 		if err != nil {
 			t.Fatal(err)
@@ -162,14 +165,14 @@ func TestPreload(t *testing.T) {
 		_, err = store.Manifest(host + "/shop:v1")
 		return err == nil
 	})
-	eventually("what cannot be preloaded is no problem", func() bool {
+	await("what cannot be preloaded is no problem", func() bool {
 		p := l.FaultLines()
 		return len(p) == 1 && strings.Contains(p[0], "none:v1") && strings.Contains(p[0], "packetwalk image load")
 	})
 	if err := l.Change(t.Context(), lifecycle.Change{To: parsed(t, "")}); err != nil {
 		t.Fatal(err)
 	}
-	eventually("the problem stays", func() bool { return len(l.FaultLines()) == 0 })
+	await("the problem stays", func() bool { return len(l.FaultLines()) == 0 })
 }
 
 // TestClosedStore: a store that cannot be opened is a fault, and no image is found; it is opened once it can.

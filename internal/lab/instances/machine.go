@@ -81,7 +81,7 @@ func (g *group) startMachine(ctx context.Context) error {
 	g.mu.Lock()
 	g.machine, g.kubelet = machine, kubeletclient.New(KubeletAddress, m.Host.Dial, config)
 	g.mu.Unlock()
-	g.beside(ctx, "the handover of its pod", func(ctx context.Context) (err error) {
+	g.repeatInBackground(ctx, "the handover of its pod", func(ctx context.Context) (err error) {
 		if listener == nil {
 			if listener, err = listenIn(ctx, m.Networks, handoverSocket); err != nil {
 				return err
@@ -90,7 +90,7 @@ func (g *group) startMachine(ctx context.Context) error {
 		defer func() { listener.Close(); listener = nil }()
 		return handover.Serve(ctx, listener, g.join)
 	})
-	g.beside(ctx, "its images", func(ctx context.Context) error { return g.cfg.Machines.ServeImages(ctx, m) })
+	g.repeatInBackground(ctx, "its images", func(ctx context.Context) error { return g.cfg.Machines.ServeImages(ctx, m) })
 	return nil
 }
 
@@ -116,8 +116,8 @@ func listenIn(ctx context.Context, dir, name string) (net.Listener, error) {
 // tryAgain is the pause before something that has ended is begun again.
 const tryAgain = time.Second
 
-// beside runs f in the background until ctx ends, again and again.
-func (g *group) beside(ctx context.Context, what string, f func(context.Context) error) {
+// repeatInBackground runs f repeatedly in the background until ctx ends.
+func (g *group) repeatInBackground(ctx context.Context, what string, f func(context.Context) error) {
 	g.watchers.Go(func() {
 		for ctx.Err() == nil {
 			if err := f(ctx); ctx.Err() == nil {
@@ -184,7 +184,7 @@ const silence = time.Minute
 func (g *group) watch(ctx context.Context) {
 	changed, heard := time.Now(), time.Now()
 	for ctx.Err() == nil {
-		is, err := g.look(ctx)
+		is, err := g.poll(ctx)
 		if is {
 			changed = time.Now()
 		}
@@ -205,9 +205,9 @@ func (g *group) watch(ctx context.Context) {
 	}
 }
 
-// look takes what the kubelet says of the group's containers, and reports whether it is something new. What a kubelet that does not answer
-// has last said stays.
-func (g *group) look(ctx context.Context) (changed bool, err error) {
+// poll reads the state of the group's containers from the kubelet, and reports whether it changed. If the kubelet does not answer, the last
+// state stays.
+func (g *group) poll(ctx context.Context) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	pods, err := g.kubelet.Pods(ctx)

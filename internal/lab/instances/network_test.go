@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel/netns"
@@ -156,8 +158,12 @@ func TestExhausted(t *testing.T) {
 	g := s.newGroup(testSpec("g", "1"))
 	s.groups["g"] = g
 	g.launch(ctx)
-	for end := time.Now().Add(5 * time.Second); g.failure() == "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
+	eventually.Succeeds(t, 5*time.Second, func() error {
+		if g.failure() == "" {
+			return errors.New("no failure")
+		}
+		return nil
+	})
 	cancel()
 	<-g.done
 	st := s.Status()

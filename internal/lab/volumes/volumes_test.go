@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -52,14 +54,15 @@ func newProvisioner(t *testing.T) (p Provisioner, root string) {
 	return Provisioner{Path: "/var/lib/vols", Dir: func(node string) (string, string, bool) { return root, "var/vols", node == "one" }}, root
 }
 
-// eventually waits for what the controller does.
-func eventually(t *testing.T, what string, is func() bool) {
+// await waits for what the controller does.
+func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 20 s", what)
+	eventually.Succeeds(t, 20*time.Second, func() error {
+		if !is() {
+			return errors.New(what)
 		}
-	}
+		return nil
+	})
 }
 
 // TestRun: a claim gets a directory of its node that everybody may write to, and the volume is of no other node. It is gone, with what is
@@ -76,7 +79,7 @@ func TestRun(t *testing.T) {
 	go func() { ended <- p.Run(ctx, api) }()
 	volumes := api.CoreV1().PersistentVolumes()
 	var v *corev1.PersistentVolume
-	eventually(t, "the volume", func() (is bool) {
+	await(t, "the volume", func() (is bool) {
 		var err error
 		v, err = volumes.Get(ctx, name, metav1.GetOptions{})
 		return err == nil
@@ -102,7 +105,7 @@ func TestRun(t *testing.T) {
 	if _, err := volumes.Update(ctx, v, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the volume's end", func() bool {
+	await(t, "the volume's end", func() bool {
 		_, err := volumes.Get(ctx, name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -170,12 +173,12 @@ func TestFails(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- p.Run(ctx, api) }()
-	eventually(t, "the event", func() bool {
+	await(t, "the event", func() bool {
 		all, err := api.CoreV1().Events("ns").List(ctx, metav1.ListOptions{})
 		return err == nil && len(all.Items) > 0 && all.Items[0].Reason == "ProvisioningFailed" && all.Items[0].InvolvedObject.Name == "data" &&
 			strings.Contains(all.Items[0].Message, "virtual-node: the node has no volumes")
 	})
-	eventually(t, "the choice of another node", func() bool {
+	await(t, "the choice of another node", func() bool {
 		c, err := api.CoreV1().PersistentVolumeClaims("ns").Get(ctx, "data", metav1.GetOptions{})
 		_, chosen := c.Annotations[volume.AnnSelectedNode]
 		return err == nil && !chosen

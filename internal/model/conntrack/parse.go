@@ -153,13 +153,13 @@ func (r *reader) pair(key, value string) error {
 		r.seen[r.tuples-1] = true
 		return address(&r.tuple().Source, value)
 	case "mark":
-		return number(value, 32, func(n uint64) { f.Mark = uint32(n) })
+		return parseNumber(value, 32, func(n uint64) { f.Mark = uint32(n) })
 	case "helper":
 		f.Helper = value
 		return nil
 	case "zone", "zone-orig", "zone-reply":
 		f.Zone.Only = map[string]packet.ZoneDirection{"zone-orig": packet.ZoneOriginal, "zone-reply": packet.ZoneReply}[key]
-		return number(value, 16, func(n uint64) { f.Zone.ID = uint16(n) })
+		return parseNumber(value, 16, func(n uint64) { f.Zone.ID = uint16(n) })
 	}
 	if r.tuples == 0 {
 		return fmt.Errorf("%q before the first src=", key+"=")
@@ -169,17 +169,17 @@ func (r *reader) pair(key, value string) error {
 	case "dst":
 		return address(&t.Destination, value)
 	case "sport", "srckey":
-		return number(value, 16, func(n uint64) { t.SourcePort = packet.Exactly(uint16(n)) })
+		return parseNumber(value, 16, func(n uint64) { t.SourcePort = packet.Exactly(uint16(n)) })
 	case "dport", "dstkey":
-		return number(value, 16, func(n uint64) { t.DestinationPort = packet.Exactly(uint16(n)) })
+		return parseNumber(value, 16, func(n uint64) { t.DestinationPort = packet.Exactly(uint16(n)) })
 	case "type":
-		return number(value, 8, func(n uint64) { t.Type = uint8(n) })
+		return parseNumber(value, 8, func(n uint64) { t.Type = uint8(n) })
 	case "code":
-		return number(value, 8, func(n uint64) { t.Code = uint8(n) })
+		return parseNumber(value, 8, func(n uint64) { t.Code = uint8(n) })
 	case "id":
 		if isICMP(t.Protocol) && !r.id {
 			r.id = true
-			return number(value, 16, func(n uint64) { t.SourcePort = packet.Exactly(uint16(n)) })
+			return parseNumber(value, 16, func(n uint64) { t.SourcePort = packet.Exactly(uint16(n)) })
 		}
 	}
 	return nil // counters, times, labels, security contexts
@@ -198,7 +198,7 @@ func address(into *netip.Addr, s string) error {
 	return err
 }
 
-func number(s string, bits int, set func(uint64)) error {
+func parseNumber(s string, bits int, set func(uint64)) error {
 	n, err := strconv.ParseUint(s, 0, bits)
 	if err != nil {
 		return fmt.Errorf("number expected, not %q", s)

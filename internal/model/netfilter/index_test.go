@@ -164,7 +164,7 @@ func (m *maker) packet() packet.Packet {
 type evaluationResult struct {
 	Verdict Verdict
 	Err     string
-	Trail   []Visit
+	Visits  []Visit
 	Packet  packet.Packet
 	Flow    packet.Flow
 	Asked   []string
@@ -182,7 +182,7 @@ func evaluate(base *Chain, p packet.Packet, seed uint64, every bool, run func(*C
 		return Verdict{Kind: Accept}
 	}
 	v, err := run(base, c)
-	o := evaluationResult{Verdict: v, Trail: c.Trail, Packet: p, Asked: chooser.asked}
+	o := evaluationResult{Verdict: v, Visits: c.Visits, Packet: p, Asked: chooser.asked}
 	if err != nil {
 		o.Err = err.Error()
 	}
@@ -215,18 +215,18 @@ func TestIndexedIsLinear(t *testing.T) {
 			}
 			every := evaluate(base, p, answers, true, (*Chain).Run)
 			var kept []Visit
-			for _, v := range every.Trail {
+			for _, v := range every.Visits {
 				if v.Verdict.Kind != Break || len(v.Changes) > 0 {
 					kept = append(kept, v)
 				}
 			}
-			if every.Trail = kept; !reflect.DeepEqual(every, slow) {
+			if every.Visits = kept; !reflect.DeepEqual(every, slow) {
 				t.Fatalf("seed %d, packet %v:\nevery rule %s\nlinear     %s", seed, p.Tuple, show(every), show(slow))
 			}
 			if fast.Err != "" {
 				runaways++
 			}
-			applied += len(fast.Trail)
+			applied += len(fast.Visits)
 		}
 	}
 	if indexed < 1000 || runaways < 10 || applied < 10000 {
@@ -236,7 +236,7 @@ func TestIndexedIsLinear(t *testing.T) {
 
 func show(o evaluationResult) string {
 	text := fmt.Sprint(o.Verdict.Kind, " ", o.Verdict.Detail, " ", o.Err)
-	for _, v := range o.Trail {
+	for _, v := range o.Visits {
 		text += fmt.Sprint("\n  ", v.Chain.Ref(v.Rule), " ", v.Verdict.Kind, " ", v.Changes, " ", v.Choices)
 	}
 	for _, q := range o.Asked {
@@ -267,10 +267,10 @@ func rule(s ...Statement) Rule { return Rule{Statements: s} }
 
 func decide(k VerdictKind) Statement { return &Decision{Verdict: Verdict{Kind: k}} }
 
-// refs are the rules of a trail.
-func refs(trail []Visit) []string {
+// refs are the rules of a visits.
+func refs(visits []Visit) []string {
 	var names []string
-	for _, v := range trail {
+	for _, v := range visits {
 		names = append(names, v.Chain.Ref(v.Rule))
 	}
 	return names
@@ -304,7 +304,7 @@ func TestJumpsGotosAndReturns(t *testing.T) {
 		_, base := chainsOf(NFTables, []string{"A", "B", "C"}, test.rules)
 		c := &Context{Packet: &packet.Packet{}, Hook: Input}
 		v, err := base.Run(c)
-		if got := refs(c.Trail); err != nil || v.Kind != test.verdict || !reflect.DeepEqual(got, test.want) {
+		if got := refs(c.Visits); err != nil || v.Kind != test.verdict || !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %s %v %v, want %s %v", test.name, v.Kind, got, err, test.verdict, test.want)
 		}
 	}
@@ -336,7 +336,7 @@ func TestJumpToUnknownChain(t *testing.T) {
 			base.Policy = Accept
 			c := &Context{Packet: &packet.Packet{}, Hook: Input, Chooser: test.answer}
 			v, err := base.Run(c)
-			if got := refs(c.Trail); err != nil || v.Kind != test.want || !reflect.DeepEqual(got, test.at) {
+			if got := refs(c.Visits); err != nil || v.Kind != test.want || !reflect.DeepEqual(got, test.at) {
 				t.Errorf("%s %v %v, want %s %v", v.Kind, got, err, test.want, test.at)
 			}
 		})
@@ -414,8 +414,8 @@ func TestOnlyWhatMattersIsAsked(t *testing.T) {
 		if err != nil || v.Kind != test.want || len(chooser.asked) != test.asked {
 			t.Errorf("%s: %s, %d questions, %v", test.name, v.Kind, len(chooser.asked), err)
 		}
-		if test.want == Accept && c.Trail[0].Choices != test.asked {
-			t.Errorf("%s: %d choices noted", test.name, c.Trail[0].Choices)
+		if test.want == Accept && c.Visits[0].Choices != test.asked {
+			t.Errorf("%s: %d choices noted", test.name, c.Visits[0].Choices)
 		}
 	}
 }
@@ -429,12 +429,12 @@ func TestEveryRule(t *testing.T) {
 	if _, err := base.Run(c); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Trail) != 4 || c.Trail[0].Failed != Statement(miss) || c.Trail[2].Verdict.Kind != Break || c.Trail[2].Failed != nil {
-		t.Errorf("trail %+v", c.Trail)
+	if len(c.Visits) != 4 || c.Visits[0].Failed != Statement(miss) || c.Visits[2].Verdict.Kind != Break || c.Visits[2].Failed != nil {
+		t.Errorf("visits %+v", c.Visits)
 	}
 	want := []packet.Change{{Field: "mark", From: "0x0", To: "0x1"}}
-	if !reflect.DeepEqual(c.Trail[1].Changes, want) {
-		t.Errorf("changes %v", c.Trail[1].Changes)
+	if !reflect.DeepEqual(c.Visits[1].Changes, want) {
+		t.Errorf("changes %v", c.Visits[1].Changes)
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 var maxJumps = 1 << 13
 
 // Run evaluates a base chain: rules that can apply are found with the chains' indexes. The verdict is Accept, Drop, Reject, Stolen or
-// Undecided. What applied is appended to the context's Trail. With EveryRule it is RunLinear. The error wraps ErrRunaway.
+// Undecided. What applied is appended to the context's Visits. With EveryRule it is RunLinear. The error wraps ErrRunaway.
 func (c *Chain) Run(ctx *Context) (Verdict, error) { return c.run(ctx, !ctx.EveryRule) }
 
 // RunLinear is Run without indexes: rule after rule.
@@ -95,7 +95,7 @@ func (r *evaluation) base(base *Chain) (Verdict, error) {
 	if v.Kind != Accept && v.Kind != Drop {
 		v = Verdict{Kind: Undecided, Detail: fmt.Sprintf("chain %s has no policy", base.Name)}
 	}
-	r.Trail = append(r.Trail, Visit{Chain: base, Verdict: v})
+	r.Visits = append(r.Visits, Visit{Chain: base, Verdict: v})
 	return v, nil
 }
 
@@ -163,7 +163,7 @@ func (c *Chain) shape(i int) shape {
 // OpenRule is the detail of the verdict of rules that Context.OpenRules adds.
 const OpenRule = "not known whether it applies; it does nothing to the packet"
 
-// rule evaluates one rule and notes it in the trail where it applied. Its verdict is Break where it did not, and Continue where it did and
+// rule evaluates one rule and adds it to the visits where it applied. Its verdict is Break where it did not, and Continue where it did and
 // decides nothing.
 func (r *evaluation) rule(chain *Chain, rule *Rule, s shape) Verdict {
 	c := r.Context
@@ -175,7 +175,7 @@ func (r *evaluation) rule(chain *Chain, rule *Rule, s shape) Verdict {
 	case open && s.inert:
 		v := Visit{Chain: chain, Rule: rule, Verdict: Verdict{Kind: Break, Detail: OpenRule}}
 		if r.EveryRule || r.OpenRules {
-			r.Trail = append(r.Trail, v)
+			r.Visits = append(r.Visits, v)
 		}
 		return v.Verdict
 	}
@@ -260,7 +260,7 @@ func (r *evaluation) done(v Verdict, failed Statement, changes []packet.Change) 
 		after := *c.Packet
 		visit.After = &after
 	}
-	c.Trail = append(c.Trail, visit)
+	c.Visits = append(c.Visits, visit)
 	return v
 }
 
@@ -268,7 +268,7 @@ func (r *evaluation) done(v Verdict, failed Statement, changes []packet.Change) 
 func (r *evaluation) missed(v Visit) Verdict {
 	if r.EveryRule {
 		v.Chain, v.Rule = r.Chain, r.Rule
-		r.Trail = append(r.Trail, v)
+		r.Visits = append(r.Visits, v)
 	}
 	return v.Verdict
 }

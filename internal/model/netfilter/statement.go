@@ -78,8 +78,8 @@ type Context struct {
 	Chooser Chooser
 	// Translate makes a binding for the packet's flow and changes the packet; nil outside nat chains.
 	Translate func(packet.Translation) Verdict
-	// Trail collects what was met. EveryRule adds the rules that did not apply; it goes with the plain evaluation, without the index.
-	Trail     []Visit
+	// Visits collects what was met. EveryRule adds the rules that did not apply; it goes with the plain evaluation, without the index.
+	Visits    []Visit
 	EveryRule bool
 	// OpenRules adds rules of which nobody can tell whether they applied, and that do nothing to the packet; the verdict is Break.
 	OpenRules bool

@@ -12,7 +12,7 @@ import (
 // answer is what comes back for a packet whose way ended: the packet where that was, and the stage that sends it; nil where nothing does.
 func (w *route) answer() (transit, stage) {
 	t := w.last
-	t.asked, t.steps, t.before = &w.steps[0], nil, len(w.steps)
+	t.inReplyTo, t.steps, t.before = &w.steps[0], nil, len(w.steps)
 	switch w.end.Kind {
 	case Delivered:
 		return t.reply(&w.end)
@@ -38,7 +38,7 @@ func (t transit) reply(end *End) (transit, stage) {
 	case end.Refused && p.Protocol != packet.TCP:
 		return t.icmpError(true, icmpErrors["icmp-port-unreachable"][familyIndex(p)])
 	}
-	next := packet.Packet{Tuple: p.Reply(), TTL: t.m.ttl(p.IsIPv6()), Length: t.m.answerLength(p, end.Refused, t.req.Echoes)}
+	next := packet.Packet{Tuple: p.Reply(), TTL: t.m.ttl(p.IsIPv6()), Length: t.m.answerLength(p, end.Refused, t.run.req.Echoes)}
 	switch p.Protocol {
 	case packet.TCP:
 		next.TCPFlags = packet.SYN | packet.ACK
@@ -188,7 +188,7 @@ func (t transit) reset() (transit, stage) {
 // nf_send_reset, nf_bridge_info_exists): it needs a route, but does not take it, and meets no rule.
 func (t transit) resetByBridge() passage {
 	t.note(Step{Stage: Sent, Why: "straight back by " + t.p.Out + ", past all rules: br_netfilter had the packet"})
-	if t.m.knows(snapshot.Routes) {
+	if t.m.isKnown(snapshot.Routes) {
 		if d := t.lookUp(""); d.Type != "unicast" && d.Type != "local" {
 			t.note(Step{Stage: Routed, Route: d})
 			return t.finish(Dropped, "the host has no route for the reset (route type "+d.Type+")")

@@ -144,8 +144,8 @@ func (b bridge) callsIP(ipv6 bool) bool {
 	if ipv6 {
 		key = "net.bridge.bridge-nf-call-ip6tables"
 	}
-	if !b.m.knows(snapshot.Sysctls) {
-		b.m.lacks(snapshot.Sysctls, "sysctls unknown; assuming "+key+" is 1")
+	if !b.m.isKnown(snapshot.Sysctls) {
+		b.m.assumeMissing(snapshot.Sysctls, "sysctls unknown; assuming "+key+" is 1")
 		return true
 	}
 	own := b.Bridge != nil && (ipv6 && b.Bridge.CallIP6Tables || !ipv6 && b.Bridge.CallIPTables)

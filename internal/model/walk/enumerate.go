@@ -26,7 +26,7 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 	if result.Outcomes, result.More, err = w.enumerate(limit); err != nil {
 		return nil, err
 	}
-	if err := w.turn(result, limit); err != nil {
+	if err := w.walkOtherOrder(result, limit); err != nil {
 		return nil, err
 	}
 	result.Assumed = w.assumed

@@ -202,7 +202,7 @@ func (t *transit) bridgeNetfilterPrerouting(netfilter.Family, netfilter.Hook) *E
 
 // bridgedDNAT routes a bridged packet whose destination was translated (br_nf_pre_routing_finish).
 func (t *transit) bridgedDNAT(b bridge) *End {
-	if !t.m.knows(snapshot.Routes) {
+	if !t.m.isKnown(snapshot.Routes) {
 		t.assumeRoute()
 		return nil
 	}

@@ -18,14 +18,14 @@ type linkEnd struct {
 type linkFacts struct{ is, not []string }
 
 func (t *transit) facts(m *netfilter.MatchInterface) *linkFacts {
-	end := linkEnd{t.m, m.Out != (t.asked != nil)}
-	f := t.links[end]
+	end := linkEnd{t.m, m.Out != (t.inReplyTo != nil)}
+	f := t.run.links[end]
 	if f == nil {
-		if t.links == nil {
-			t.links = map[linkEnd]*linkFacts{}
+		if t.run.links == nil {
+			t.run.links = map[linkEnd]*linkFacts{}
 		}
 		f = &linkFacts{}
-		t.links[end] = f
+		t.run.links[end] = f
 	}
 	return f
 }

@@ -103,34 +103,34 @@ func routingChanged(b, a *packet.Packet) bool {
 // evaluate runs a chain and notes the rules it met.
 func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook,
 	translate func(packet.Translation) netfilter.Verdict) *End {
-	ctx := &t.context
-	from, after := len(t.trail), t.p
+	ctx := &t.run.context
+	from, after := len(t.run.visits), t.p
 	*ctx = netfilter.Context{
-		Packet: &t.p, Family: f, Hook: h, Host: t.m, Chooser: t, Translate: translate, Trail: t.trail, EveryRule: t.req.EveryRule,
-		OpenRules: t.req.OpenRules,
+		Packet: &t.p, Family: f, Hook: h, Host: t.m, Chooser: t, Translate: translate, Visits: t.run.visits, EveryRule: t.run.req.EveryRule,
+		OpenRules: t.run.req.OpenRules,
 	}
 	v, err := c.Run(ctx)
-	t.trail = ctx.Trail
+	t.run.visits = ctx.Visits
 	for _, c := range ctx.Unshown {
-		t.notShown(MissingState{Host: t.m.Name, Chain: c})
+		t.run.notShown(MissingState{Host: t.m.Name, Chain: c})
 	}
 	if ctx.AskedOwner {
 		t.assumeOwner()
 	}
 	then := *t // as the packet was after each rule
-	for i := from; i < len(t.trail); i++ {
-		visit := &t.trail[i]
+	for i := from; i < len(t.run.visits); i++ {
+		visit := &t.run.visits[i]
 		if visit.After != nil {
 			after = *visit.After
 		}
 		then.p = after
 		t.steps = append(t.steps, then.record(Step{Stage: Ruled, Family: f, Hook: h, Visit: visit, Changes: visit.Changes}))
 	}
-	t.noteTie(c, f, h, t.trail[from:])
+	t.noteTie(c, f, h, t.run.visits[from:])
 	if err != nil {
 		return t.end(Looped, err.Error())
 	}
-	return t.judged(v, t.trail[from:])
+	return t.judged(v, t.run.visits[from:])
 }
 
 // judged ends the packet's way unless a verdict, the last visit's, lets it pass.

@@ -15,7 +15,7 @@ func (t *transit) ipsec(direction string) *End {
 		return nil
 	}
 	if why := t.m.Missing[snapshot.IPsec]; why != "" {
-		t.m.lacks(snapshot.IPsec, fmt.Sprintf("%s unknown (%s); assuming the packet is under none", snapshot.IPsec, why))
+		t.m.assumeMissing(snapshot.IPsec, fmt.Sprintf("%s unknown (%s); assuming the packet is under none", snapshot.IPsec, why))
 	}
 	for i := range t.m.IPsec {
 		policy := &t.m.IPsec[i]

@@ -14,7 +14,7 @@ const ipvsLink = "kube-ipvs0"
 func (t *transit) virtualService(_ netfilter.Family, h netfilter.Hook) *End {
 	if t.m.VirtualServices == nil {
 		if t.m.Missing[snapshot.IPVS] != "" {
-			t.m.lacks(snapshot.IPVS, "IPVS services unknown; assuming the packet is for none")
+			t.m.assumeMissing(snapshot.IPVS, "IPVS services unknown; assuming the packet is for none")
 		}
 		if !t.ofIPVSLink(h) {
 			return nil
@@ -34,7 +34,7 @@ func (t *transit) virtualService(_ netfilter.Family, h netfilter.Hook) *End {
 func (t *transit) heldBy(s *snapshot.VirtualService) bool {
 	p := &t.p
 	if s.Mark != 0 {
-		known := t.m.knows(snapshot.Rules) && t.m.knows(snapshot.RulesIPv6) && t.m.knows(snapshot.NFT)
+		known := t.m.isKnown(snapshot.Rules) && t.m.isKnown(snapshot.RulesIPv6) && t.m.isKnown(snapshot.NFT)
 		return p.Protocol.HasPorts() && (p.Mark == s.Mark || !known)
 	}
 	low, high := p.DestinationPort.Span()
@@ -56,5 +56,5 @@ func (t *transit) ofIPVSLink(h netfilter.Hook) bool {
 	}
 	_, listens := t.socket()
 	carries, _ := t.tunnel()
-	return t.asked == nil && t.p.Protocol.HasPorts() && !listens && carries == nil
+	return t.inReplyTo == nil && t.p.Protocol.HasPorts() && !listens && carries == nil
 }

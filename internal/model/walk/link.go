@@ -14,7 +14,7 @@ import (
 
 // arrive is the start of a walk for a packet that came from outside.
 func (t transit) arrive() passage {
-	if t.p.In = t.req.Arrives; t.p.In == "" {
+	if t.p.In = t.run.req.Arrives; t.p.In == "" {
 		t.p.In = t.wayBack()
 	}
 	if t.p.TTL == 0 {
@@ -25,7 +25,7 @@ func (t transit) arrive() passage {
 
 // wayBack is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
 func (t *transit) wayBack() string {
-	if !t.m.knows(snapshot.Routes) {
+	if !t.m.isKnown(snapshot.Routes) {
 		return ""
 	}
 	a := t.m.FIB.Lookup(fib.Query{Destination: t.p.Source, Protocol: t.p.Protocol})
@@ -56,13 +56,13 @@ func (t transit) receive() passage {
 	t.note(Step{Stage: Received})
 	l := m.FIB.Link(p.In)
 	switch {
-	case l == nil && p.In != "" && m.knows(snapshot.Links):
+	case l == nil && p.In != "" && m.isKnown(snapshot.Links):
 		return t.finish(Dropped, fmt.Sprintf("the host has no interface %s", p.In))
-	case l == nil && m.knows(snapshot.Links):
+	case l == nil && m.isKnown(snapshot.Links):
 		m.assume("the incoming interface is unknown; assuming it is not a bridge port")
 		return t.to(transit.receiveIP)
 	case l == nil:
-		m.lacks(snapshot.Links, "interfaces unknown; assuming the incoming one is not a bridge port")
+		m.assumeMissing(snapshot.Links, "interfaces unknown; assuming the incoming one is not a bridge port")
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
@@ -183,9 +183,9 @@ func (t transit) leave(link string) passage {
 	f, ok := t.m.Forwarders[link]
 	if ok && !slices.Contains(f.Addresses, t.p.Destination) {
 		end.Forwarder = f.Name
-		passed := t.run.forwarder == link || t.req.Arrives == link && t.req.Host == t.m.Name
+		passed := t.run.forwarder == link || t.run.req.Arrives == link && t.run.req.Host == t.m.Name
 		switch {
-		case t.asked == nil:
+		case t.inReplyTo == nil:
 			t.run.forwarder = link
 		case f.Stateful && !passed:
 			end.Kind, end.Why = withoutRequest(&t.p)
@@ -208,7 +208,7 @@ func withoutRequest(reply *packet.Packet) (EndKind, string) {
 // cross takes the packet through a wire to another interface. What the kernel keeps beside it stays behind (skb_scrub_packet); its mark
 // does not where both ends are in one namespace.
 func (t transit) cross(peer snapshot.Peer) passage {
-	far, err := t.enter(peer.Host, t.p)
+	far, err := t.run.enter(peer.Host, t.p)
 	if end := t.unread(err); end != nil {
 		return t.over(end)
 	}
@@ -219,7 +219,7 @@ func (t transit) cross(peer snapshot.Peer) passage {
 	if t.m == far.m {
 		far.p.Mark = t.p.Mark
 	}
-	far.asked, far.steps, far.before = t.asked, t.steps, t.before
+	far.inReplyTo, far.steps, far.before = t.inReplyTo, t.steps, t.before
 	return far.to(transit.receive)
 }
 

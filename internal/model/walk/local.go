@@ -32,7 +32,7 @@ func (t transit) deliver() passage {
 	p := &t.p
 	end := t.end(Delivered, "")
 	end.Link = p.In
-	switch asked := t.asked; {
+	switch asked := t.inReplyTo; {
 	case asked == nil && t.toAnycast():
 		return t.finish(Dropped, "TCP has no connections with an anycast address, and answers nothing (tcp_v6_conn_request, tcp_v6_send_reset)")
 	case asked == nil && p.Protocol == packet.TCP && !t.begins():
@@ -69,8 +69,8 @@ func (t *transit) begins() bool { return t.p.TCPFlags&^(packet.SYN|packet.ECE|pa
 // listener finds the socket that listens where the packet went.
 func (t *transit) listener(end *End) {
 	p, m := &t.p, t.m
-	if !m.knows(snapshot.Listeners) {
-		m.lacks(snapshot.Listeners, "sockets unknown; assuming a process listens on "+p.DestinationEnd())
+	if !m.isKnown(snapshot.Listeners) {
+		m.assumeMissing(snapshot.Listeners, "sockets unknown; assuming a process listens on "+p.DestinationEnd())
 		return
 	}
 	if s, ok := t.socket(); ok {
@@ -124,9 +124,9 @@ func takes(bound, a netip.Addr) bool {
 // notWaitedFor tells why the socket that sent the request does not take the answer, "" where it does: it is connected, and takes packets
 // only from where it sent to, and errors only about what it sent.
 func (t *transit) notWaitedFor() string {
-	got, want := t.p.Tuple, t.asked.Packet.Reply()
+	got, want := t.p.Tuple, t.inReplyTo.Packet.Reply()
 	if t.p.About != nil {
-		got, want = *t.p.About, t.asked.Packet.Tuple
+		got, want = *t.p.About, t.inReplyTo.Packet.Tuple
 	}
 	switch {
 	case sameEnds(&got, &want):
@@ -152,21 +152,21 @@ func (t transit) send() passage {
 	if p.TTL == 0 {
 		p.TTL = m.ttl(p.IsIPv6())
 	}
-	if p.SourcePort == (packet.Port{}) && t.asked == nil && p.About == nil &&
+	if p.SourcePort == (packet.Port{}) && t.inReplyTo == nil && p.About == nil &&
 		(p.Protocol.HasPorts() || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) {
 		low, high := m.localPorts()[0], m.localPorts()[1]
 		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
 	}
-	if p.Length == 0 && t.asked == nil && p.TCPFlags == packet.SYN {
+	if p.Length == 0 && t.inReplyTo == nil && p.TCPFlags == packet.SYN {
 		p.Length = m.synLength(p.IsIPv6())
 	}
-	if t.asked == nil {
+	if t.inReplyTo == nil {
 		p.HasOwner, p.AssumedOwner = true, !p.HasOwner // root's, unless the request says whose
 	}
-	if p.Destination.IsUnspecified() && t.asked == nil {
+	if p.Destination.IsUnspecified() && t.inReplyTo == nil {
 		p.Destination = t.itself()
 	}
-	if !m.knows(snapshot.Routes) {
+	if !m.isKnown(snapshot.Routes) {
 		return t.sendUnrouted()
 	}
 	d := t.lookUp("")
@@ -176,7 +176,7 @@ func (t transit) send() passage {
 			d = t.lookUp("") // now with its source (ip_route_connect; rawv6_sendmsg)
 		}
 	}
-	if !p.Source.IsValid() && p.Destination.Is4() && m.knows(snapshot.Addresses) {
+	if !p.Source.IsValid() && p.Destination.Is4() && m.isKnown(snapshot.Addresses) {
 		p.Source = netip.IPv4Unspecified() // the host has no address at all
 	}
 	t.route = d
@@ -297,7 +297,7 @@ func (t transit) takeBack() passage {
 // findSocket gives an answer the socket that it is for, which the kernel looks for before the route (net.ipv4.ip_early_demux): rules at the
 // input hook see whose it is.
 func (t *transit) findSocket() {
-	asked := t.asked
+	asked := t.inReplyTo
 	if asked == nil || !t.p.Protocol.HasPorts() || asked.Stage != Sent || asked.Host != t.m.Name ||
 		!t.m.sysctl(true, "net.ipv4.ip_early_demux") {
 		return

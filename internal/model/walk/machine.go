@@ -65,10 +65,10 @@ func (m *machine) sayMissing(ipv6 bool) {
 	}
 	for _, part := range [...]snapshot.Part{rules, snapshot.NFT} {
 		if why, missing := m.Missing[part]; missing {
-			m.lacks(part, fmt.Sprintf("%s unknown (%s); assuming the packet meets none", part, why))
+			m.assumeMissing(part, fmt.Sprintf("%s unknown (%s); assuming the packet meets none", part, why))
 		}
 		if why := m.Partial[part]; why != "" {
-			m.lacks(part, fmt.Sprintf("some %s unknown (%s); assuming the packet meets no others", part, why))
+			m.assumeMissing(part, fmt.Sprintf("some %s unknown (%s); assuming the packet meets no others", part, why))
 		}
 	}
 }
@@ -79,39 +79,39 @@ func (m *machine) sayMissingPolicy(ipv6 bool) {
 	switch {
 	case !missing:
 	case slices.ContainsFunc(m.FIB.Rules, func(r fib.Rule) bool { return r.IPv6 == ipv6 }):
-		m.lacks(snapshot.Policy, fmt.Sprintf("some %s unknown (%s); assuming there are no others", snapshot.Policy, why))
+		m.assumeMissing(snapshot.Policy, fmt.Sprintf("some %s unknown (%s); assuming there are no others", snapshot.Policy, why))
 	default:
-		m.lacks(snapshot.Policy, fmt.Sprintf("%s unknown (%s); assuming the usual three", snapshot.Policy, why))
+		m.assumeMissing(snapshot.Policy, fmt.Sprintf("%s unknown (%s); assuming the usual three", snapshot.Policy, why))
 	}
 }
 
 // sayMissingBridgeRules tells of a bridge's rules that are not in the snapshot, where a frame comes to it.
 func (m *machine) sayMissingBridgeRules() {
 	if why, missing := m.Missing[snapshot.Bridge]; missing {
-		m.lacks(snapshot.Bridge, fmt.Sprintf("%s unknown (%s); assuming frames meet none", snapshot.Bridge, why))
+		m.assumeMissing(snapshot.Bridge, fmt.Sprintf("%s unknown (%s); assuming frames meet none", snapshot.Bridge, why))
 	}
 	if why := m.Partial[snapshot.Bridge]; why != "" {
-		m.lacks(snapshot.Bridge, fmt.Sprintf("some %s unknown (%s); assuming the frame meets no others", snapshot.Bridge, why))
+		m.assumeMissing(snapshot.Bridge, fmt.Sprintf("some %s unknown (%s); assuming the frame meets no others", snapshot.Bridge, why))
 	}
 }
 
 // assume notes that something is not known of the machine and how the walk goes on.
 func (m *machine) assume(what string) { m.run.assume(m.Name, what) }
 
-// lacks is assume where a part of the machine's state is not shown: what the packet met there is not all known.
-func (m *machine) lacks(part snapshot.Part, what string) {
+// assumeMissing is assume for a part of the machine's state that the snapshot lacks.
+func (m *machine) assumeMissing(part snapshot.Part, what string) {
 	m.assume(what)
 	m.run.notShown(MissingState{Host: m.Name, Part: part})
 }
 
 // meets notes that the packet comes to need a part of the machine's state, which may not be shown.
 func (m *machine) meets(part snapshot.Part) {
-	if !m.knows(part) {
+	if !m.isKnown(part) {
 		m.run.notShown(MissingState{Host: m.Name, Part: part})
 	}
 }
 
-func (m *machine) knows(part snapshot.Part) bool {
+func (m *machine) isKnown(part snapshot.Part) bool {
 	_, missing := m.Missing[part]
 	return !missing
 }
@@ -147,14 +147,14 @@ func (m *machine) confMax(link, key string) int {
 
 // forwards reports whether packets that came in by link may go out again (IN_DEV_FORWARD; net.ipv6.conf.all.forwarding).
 func (m *machine) forwards(link string, ipv6 bool) bool {
-	if own, ok := m.Sysctls[forwardingSetting(link, ipv6)]; ok && !m.knows(snapshot.Sysctls) {
+	if own, ok := m.Sysctls[forwardingSetting(link, ipv6)]; ok && !m.isKnown(snapshot.Sysctls) {
 		return own != "0"
 	}
-	if v, ok := m.Sysctls[forwardingSetting("", ipv6)]; ok && !m.knows(snapshot.Sysctls) {
+	if v, ok := m.Sysctls[forwardingSetting("", ipv6)]; ok && !m.isKnown(snapshot.Sysctls) {
 		return v != "0" // the links' own settings follow it (Documentation/networking/ip-sysctl.rst)
 	}
-	if !m.knows(snapshot.Sysctls) {
-		m.lacks(snapshot.Sysctls, "sysctls unknown; assuming the host forwards packets")
+	if !m.isKnown(snapshot.Sysctls) {
+		m.assumeMissing(snapshot.Sysctls, "sysctls unknown; assuming the host forwards packets")
 		return true
 	}
 	if ipv6 || link == "" {
@@ -228,7 +228,7 @@ func (m *machine) IPSet(name string) (*netfilter.Set, bool) {
 
 // AddressType implements netfilter.Host.
 func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType, bool) {
-	if !m.knows(snapshot.Addresses) && !m.knows(snapshot.Routes) {
+	if !m.isKnown(snapshot.Addresses) && !m.isKnown(snapshot.Routes) {
 		switch {
 		case !a.IsValid():
 			return netfilter.Unspec, false
@@ -237,7 +237,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		case a.IsMulticast():
 			return netfilter.MulticastAddress, true
 		}
-		m.lacks(snapshot.Addresses, "addresses unknown; assuming the packet's are not among them")
+		m.assumeMissing(snapshot.Addresses, "addresses unknown; assuming the packet's are not among them")
 		return netfilter.UnicastAddress, true
 	}
 	t, ok := addressTypes[m.FIB.AddressType(a, link)]
@@ -252,12 +252,12 @@ var addressTypes = map[string]netfilter.AddressType{
 
 // Route implements netfilter.Host.
 func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
-	if q.Back && len(m.FIB.Routes) == 0 && !m.knows(snapshot.Routes) {
-		m.lacks(snapshot.Routes,
+	if q.Back && len(m.FIB.Routes) == 0 && !m.isKnown(snapshot.Routes) {
+		m.assumeMissing(snapshot.Routes,
 			"routes unknown; assuming replies leave by the interface that the packet came in by (rpfilter)")
 		return netfilter.RouteAnswer{Type: netfilter.UnicastAddress, Back: true}, true
 	}
-	if !m.knows(snapshot.Routes) {
+	if !m.isKnown(snapshot.Routes) {
 		return netfilter.RouteAnswer{}, false
 	}
 	a := m.FIB.Lookup(fib.Query{Source: q.Source, Destination: q.Destination, In: q.In, Mark: q.Mark})

@@ -30,8 +30,8 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 	if s := t.p.Track.State; s != 0 && s != packet.Invalid && !t.p.Template || !t.m.Rules.Tracks(f) {
 		return nil
 	}
-	if !t.m.knows(snapshot.Flows) {
-		t.m.lacks(snapshot.Flows, "connections unknown; assuming the packet starts a new one")
+	if !t.m.isKnown(snapshot.Flows) {
+		t.m.assumeMissing(snapshot.Flows, "connections unknown; assuming the packet starts a new one")
 	}
 	t.m.view.Track(&t.p)
 	t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: t.p.Track.State.String()})
@@ -179,9 +179,9 @@ func (t *transit) masquerade() (netip.Addr, bool) {
 	}
 	a := t.m.FIB.SelectSource(t.p.Out, towards)
 	switch {
-	case t.m.knows(snapshot.Addresses):
+	case t.m.isKnown(snapshot.Addresses):
 	case a.IsValid() && t.m.FIB.HasAddress(a).Link == t.p.Out:
-		t.m.lacks(snapshot.Addresses, "addresses unknown; assuming it masquerades with "+a.String())
+		t.m.assumeMissing(snapshot.Addresses, "addresses unknown; assuming it masquerades with "+a.String())
 	default:
 		return t.ownAddress(some)
 	}
@@ -197,7 +197,7 @@ func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
 		return netip.IPv6Loopback(), true
 	case h == netfilter.Output:
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
-	case t.p.In == "" || !t.m.knows(snapshot.Addresses):
+	case t.p.In == "" || !t.m.isKnown(snapshot.Addresses):
 		return t.ownAddress("addresses unknown; redirecting uses its address on the incoming interface")
 	}
 	for _, a := range t.m.FIB.Addresses {
@@ -208,7 +208,7 @@ func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ownAddress is the machine's address on an interface that is not known, or of which it is not known: the only one that it has, or else
+// ownAddress is the machine's address on an unknown interface, or of which it is not known: the only one that it has, or else
 // packet.UnknownAddress.
 func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 	var own []netip.Addr
@@ -218,8 +218,8 @@ func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 		}
 	}
 	switch {
-	case !t.m.knows(snapshot.Addresses):
-		t.m.lacks(snapshot.Addresses, why)
+	case !t.m.isKnown(snapshot.Addresses):
+		t.m.assumeMissing(snapshot.Addresses, why)
 	case len(own) == 1:
 		t.m.assume("an interface on the way is unknown; assuming it has the only address, " + own[0].String())
 		return own[0], true

@@ -22,7 +22,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 		return ResolveStep{}, nobody // the answer comes in by the bridge, and is assumed the bridge's
 	}
 	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
-	if !q.sender.IsValid() && a.Is6() && t.m.knows(snapshot.Addresses) {
+	if !q.sender.IsValid() && a.Is6() && t.m.isKnown(snapshot.Addresses) {
 		return ResolveStep{}, nobody // a solicitation needs an address to come from (ndisc_send_ns)
 	}
 	r, ok := q.answered(t.m, l)
@@ -254,7 +254,7 @@ func (m *machine) answersFor(l *fib.Link, q *query) bool {
 				m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
 	}
 	own := m.FIB.HasAddress(q.address)
-	if !m.knows(snapshot.Routes) {
+	if !m.isKnown(snapshot.Routes) {
 		return own != nil && !m.ignoresARP(l.Name, own, q)
 	}
 	question := packet.Packet{Tuple: packet.Tuple{Source: q.sender, Destination: q.address}, Local: packet.Local{In: l.Name}}
@@ -341,7 +341,7 @@ func (q *query) passesAt(m *machine, p packet.Packet, by string, l *fib.Link, h 
 // in is a question or an answer in a machine on its way.
 func (q *query) in(m *machine, p packet.Packet) *transit {
 	a := q.asker
-	return &transit{run: a.run, m: m, p: p, asked: a.asked, before: a.before + len(a.steps)}
+	return &transit{run: a.run, m: m, p: p, inReplyTo: a.inReplyTo, before: a.before + len(a.steps)}
 }
 
 // arpReply runs the bridge's prerouting rules over a request: one may answer it in the name of its owner (ebtables arpreply). A request
@@ -425,7 +425,7 @@ func (t *transit) arpRules(f netfilter.Family, h netfilter.Hook, chains []*netfi
 			return netfilter.Verdict{Kind: netfilter.Drop, Detail: err.Error()}, nil
 		}
 		if v.Kind != netfilter.Accept {
-			return v, ctx.Trail[len(ctx.Trail)-1].Rule
+			return v, ctx.Visits[len(ctx.Visits)-1].Rule
 		}
 	}
 	return netfilter.Verdict{Kind: netfilter.Accept}, nil

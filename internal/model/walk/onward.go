@@ -65,7 +65,7 @@ func (p *places) node(a netip.Addr) (name string, own bool) {
 // onward takes a packet of a node's to the node that it has to come to where nobody captured what is between the two: to the one that is
 // the next hop, or else where its destination is. ok is false where the objects know none, or its state is not known.
 func (t transit) onward(l *fib.Link) (p passage, ok bool) {
-	known := t.places()
+	known := t.run.places()
 	if known.nodes[t.m.Name] == nil {
 		return p, false
 	}
@@ -84,7 +84,7 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	if name == "" || name == t.m.Name {
 		return p, false
 	}
-	far, err := t.enter(name, t.p)
+	far, err := t.run.enter(name, t.p)
 	if end := t.unread(err); end != nil {
 		return t.over(end), true
 	}
@@ -101,7 +101,7 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	t.m.assume(fmt.Sprintf("the network behind %s is unknown; assuming the packet reaches %s, which %s is for, unchanged, and comes in there by %s",
 		l.Name, name, t.p.Destination, in))
 	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
-	far.asked, far.steps, far.before = t.asked, t.steps, t.before
+	far.inReplyTo, far.steps, far.before = t.inReplyTo, t.steps, t.before
 	return far.to(transit.receiveFromOutside), true
 }
 

@@ -46,8 +46,8 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 		return fmt.Sprintf("what leaves by %s gets %s, whose effect is unknown", l.Name, l.ProgramOut)
 	case !out && l.Program != "":
 		return fmt.Sprintf("what comes in by %s gets %s first, whose effect is unknown", l.Name, l.Program)
-	case !m.knows(snapshot.Programs):
-		m.lacks(snapshot.Programs, "programs on its links unknown; assuming there are none")
+	case !m.isKnown(snapshot.Programs):
+		m.assumeMissing(snapshot.Programs, "programs on its links unknown; assuming there are none")
 	}
 	return ""
 }

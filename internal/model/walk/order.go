@@ -45,15 +45,15 @@ func (t *transit) tieOf(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook
 // chains are those of a hook in the order in which the kernel calls them.
 func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chain {
 	chains := t.m.Rules.Hook(f, h)
-	early := t.req.Early[t.m.Name]
-	if len(early) == 0 && t.turned == (tie{}) {
+	early := t.run.req.Early[t.m.Name]
+	if len(early) == 0 && t.run.turned == (tie{}) {
 		return chains
 	}
 	rank := func(c *netfilter.Chain) int {
 		if i := slices.Index(early, Ref(c)); i >= 0 {
 			return i
 		}
-		if t.tieOf(c, f, h) == t.turned {
+		if t.tieOf(c, f, h) == t.run.turned {
 			return len(early) + slices.Index(t.m.Rules.Tables, c.Table) // the first table's first
 		}
 		return len(early)
@@ -66,10 +66,10 @@ func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chai
 // noteTie remembers where a chain did something before or after another one that may as well have come at another place.
 func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook, visits []netfilter.Visit) {
 	at := t.tieOf(c, f, h)
-	if !acted(visits) || slices.ContainsFunc(t.ties, func(o assumedOrder) bool { return o.tie == at }) {
+	if !acted(visits) || slices.ContainsFunc(t.run.ties, func(o assumedOrder) bool { return o.tie == at }) {
 		return
 	}
-	early := t.req.Early[t.m.Name]
+	early := t.run.req.Early[t.m.Name]
 	chains := t.chains(f, h)
 	i := slices.Index(chains, c)
 	for j, o := range chains {
@@ -82,7 +82,7 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 		if j < i {
 			first, second = o, c
 		}
-		t.ties = append(t.ties, assumedOrder{at, [2]ChainRef{Ref(first), Ref(second)}})
+		t.run.ties = append(t.run.ties, assumedOrder{at, [2]ChainRef{Ref(first), Ref(second)}})
 		return
 	}
 }
@@ -98,9 +98,9 @@ var passes = [...]netfilter.VerdictKind{
 	netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break,
 }
 
-// turn walks in the other order where chains are tied, one place after the other. Where the packet fares otherwise then, the order is an
-// assumption, and the outcomes are Result.Otherwise.
-func (w *walker) turn(result *Result, limit int) error {
+// walkOtherOrder walks again with tied chains in the other order, one tie after the other. If the outcomes differ, the order is an assumption,
+// and the other outcomes are in Result.Otherwise.
+func (w *walker) walkOtherOrder(result *Result, limit int) error {
 	if len(w.req.Pin) > 0 {
 		return nil // a part of another walk, which did so
 	}

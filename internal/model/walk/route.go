@@ -16,7 +16,7 @@ func (t *transit) lookUp(in string) *fib.Answer {
 	p := &t.p
 	t.m.sayMissingPolicy(p.IsIPv6())
 	if why := t.m.Partial[snapshot.Routes]; why != "" {
-		t.m.lacks(snapshot.Routes, "its routes are not all known: "+why)
+		t.m.assumeMissing(snapshot.Routes, "its routes are not all known: "+why)
 	}
 	if p.AssumedOwner && slices.ContainsFunc(t.m.FIB.Rules, func(r fib.Rule) bool { return r.HasUIDs && r.IPv6 == p.IsIPv6() }) {
 		t.assumeOwner()
@@ -59,7 +59,7 @@ func (t transit) receiveIP() passage {
 
 // routeIn finds out where a received packet goes (ip_route_input_slow).
 func (t transit) routeIn() passage {
-	if !t.m.knows(snapshot.Routes) {
+	if !t.m.isKnown(snapshot.Routes) {
 		next := t.assumeRoute()
 		return t.to(next)
 	}
@@ -111,7 +111,7 @@ func (t *transit) assumeRoute() stage {
 		t.m.meets(snapshot.Routes)
 		return transit.input
 	}
-	t.m.lacks(snapshot.Routes, "routes unknown; assuming packets for other hosts are forwarded")
+	t.m.assumeMissing(snapshot.Routes, "routes unknown; assuming packets for other hosts are forwarded")
 	t.route = &fib.Answer{Type: "unicast"}
 	return transit.forward
 }
@@ -168,7 +168,7 @@ func (t *transit) reroute() *End {
 	if t.p.IsIPv6() && t.p.Destination.IsLinkLocalMulticast() {
 		return nil // it keeps to its link (ip6_route_me_harder: rt6_need_strict)
 	}
-	if !t.m.knows(snapshot.Routes) {
+	if !t.m.isKnown(snapshot.Routes) {
 		t.routeOwn()
 		return nil
 	}
@@ -196,7 +196,7 @@ func (t *transit) isOwn() bool {
 func (t *transit) routeOwn() {
 	t.route = &fib.Answer{Type: "local"}
 	if !t.isOwn() {
-		t.m.lacks(snapshot.Routes, "routes unknown; assuming its packets leave the host")
+		t.m.assumeMissing(snapshot.Routes, "routes unknown; assuming its packets leave the host")
 		t.route.Type = "unicast"
 	}
 }

@@ -23,17 +23,18 @@ type passage struct {
 	err  error // a host's state cannot be had
 }
 
-// transit is a packet in one machine: as it is now, and what the kernel has found out there about its way. Every stage has one of its own.
+// transit is a packet in one machine: its present form, and what the kernel has found out there about its way. It is a value, and each stage
+// changes its own copy. Through run, a stage changes what all later stages see: choices, facts of links, and machines.
 type transit struct {
-	*run
-	m        *machine
-	p        packet.Packet
-	route    *fib.Answer // found before the usual place: local output, or a bridge that routed a translated packet
-	bridge   *bridgeInfo // set while br_netfilter has the frame
-	loopback bool        // it was sent to the machine itself
-	asked    *Step       // of an answer: the first step of what it answers; nil for the request
-	steps    []Step      // that it made in this stage,
-	before   int         // and how many there were before, those of both ways counted
+	run       *run // the execution that it is part of, shared by all its stages
+	m         *machine
+	p         packet.Packet
+	route     *fib.Answer // found before the usual place: local output, or a bridge that routed a translated packet
+	bridge    *bridgeInfo // set while br_netfilter has the frame
+	loopback  bool        // it was sent to the machine itself
+	inReplyTo *Step       // of an answer: the first step of what it answers; nil for the request
+	steps     []Step      // that it made in this stage,
+	before    int         // and how many there were before, those of both ways counted
 }
 
 // maxStages bounds a packet's way: far more than any real one, and little enough to end at once. A ring of routers that restore the TTL
@@ -53,7 +54,7 @@ type run struct {
 	unshown   []MissingState // of the way that is walked
 
 	context netfilter.Context // used anew for every chain
-	trail   []netfilter.Visit // of all chains so far; steps point into it
+	visits  []netfilter.Visit // of all chains so far; steps point into it
 	flow    *packet.Flow      // the last one that a step has
 }
 
@@ -164,11 +165,11 @@ func (t *transit) record(s Step) Step {
 	if *f == nil {
 		return s
 	}
-	if t.flow == nil || *t.flow != **f {
+	if t.run.flow == nil || *t.run.flow != **f {
 		copied := **f
-		t.flow = &copied
+		t.run.flow = &copied
 	}
-	*f = t.flow
+	*f = t.run.flow
 	return s
 }
 
@@ -192,7 +193,7 @@ type pastAnswer struct {
 // alike for all of its packets, and what is not known stays what it was taken to be.
 func (t *transit) Choose(c netfilter.Choice) int {
 	lasting := c.Kind == netfilter.Hash || c.Kind == netfilter.Unknown
-	key := question{host: t.m, kind: reflect.TypeOf(c.About), answering: t.asked != nil}
+	key := question{host: t.m, kind: reflect.TypeOf(c.About), answering: t.inReplyTo != nil}
 	if c.Kind == netfilter.Hash {
 		key.rule, key.tuple = c.Rule, t.p.Tuple
 	}
@@ -200,8 +201,8 @@ func (t *transit) Choose(c netfilter.Choice) int {
 		key.rule, key.answering = c.Rule, false
 	}
 	if lasting {
-		if i := slices.IndexFunc(t.answers[key], func(q pastAnswer) bool { return reflect.DeepEqual(q.about, c.About) }); i >= 0 {
-			return t.answers[key][i].answer
+		if i := slices.IndexFunc(t.run.answers[key], func(q pastAnswer) bool { return reflect.DeepEqual(q.about, c.About) }); i >= 0 {
+			return t.run.answers[key][i].answer
 		}
 	}
 	if c.Interface != nil {
@@ -210,20 +211,20 @@ func (t *transit) Choose(c netfilter.Choice) int {
 		}
 	}
 	answer := max(nextOption(c.Options, 0), 0)
-	if at := len(t.choices); at < len(t.prefix) {
-		answer = min(t.prefix[at], len(c.Options)-1)
+	if at := len(t.run.choices); at < len(t.run.prefix) {
+		answer = min(t.run.prefix[at], len(c.Options)-1)
 	}
 	if lasting {
-		if t.answers == nil {
-			t.answers = map[question][]pastAnswer{}
+		if t.run.answers == nil {
+			t.run.answers = map[question][]pastAnswer{}
 		}
-		t.answers[key] = append(t.answers[key], pastAnswer{c.About, answer})
+		t.run.answers[key] = append(t.run.answers[key], pastAnswer{c.About, answer})
 	}
 	if c.Interface != nil {
 		t.facts(c.Interface).learn(c.Interface.Name, (answer == 0) != c.Interface.Not)
 	}
-	running := max(len(t.context.Trail)-len(t.trail), 0) // rules of the chain that runs, which are steps when it has run
-	t.choices = append(t.choices, Decision{Choice: c, Host: t.m.Name, Answer: answer, Step: t.before + len(t.steps) + running})
+	running := max(len(t.run.context.Visits)-len(t.run.visits), 0) // rules of the chain that runs, which are steps when it has run
+	t.run.choices = append(t.run.choices, Decision{Choice: c, Host: t.m.Name, Answer: answer, Step: t.before + len(t.steps) + running})
 	return answer
 }
 

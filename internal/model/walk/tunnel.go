@@ -64,9 +64,9 @@ func (t *transit) remote(l *fib.Link) (*fib.VXLAN, *fib.FDBEntry, *End) {
 		return nil, nil, t.end(Undecided, "the settings of "+l.Name+", which is of kind vxlan, are not known")
 	case v.Unknown != "":
 		return nil, nil, t.end(Undecided, fmt.Sprintf("%s is a vxlan with what is not walked: %s", l.Name, v.Unknown))
-	case !t.m.knows(snapshot.FDB):
+	case !t.m.isKnown(snapshot.FDB):
 		return nil, nil, t.end(Undecided, "the forwarding database of "+l.Name+" is not known")
-	case !t.m.knows(snapshot.Routes):
+	case !t.m.isKnown(snapshot.Routes):
 		return nil, nil, t.end(Undecided, "the routes are not known, by which what "+l.Name+" sends leaves")
 	}
 	if e := t.m.remotes[remoteStation{l.Name, station}]; e != nil {
@@ -143,7 +143,7 @@ type Carrier struct{ Tuple, Carried packet.Tuple }
 func (t *transit) seenPort() packet.Port {
 	p := &t.p
 	low, high := p.SourcePort.Span()
-	for _, c := range t.req.Carriers[t.m.Name] {
+	for _, c := range t.run.req.Carriers[t.m.Name] {
 		port := c.Tuple.SourcePort
 		c.Tuple.SourcePort = p.SourcePort
 		if c.Tuple == p.Tuple && c.Carried == p.Tunnel.Inner.Tuple && low <= port.Number && port.Number <= high {
@@ -160,7 +160,7 @@ func (t *transit) tunnel() (l *fib.Link, end *End) {
 	if p.Tunnel == nil || p.Protocol != packet.UDP {
 		return nil, nil
 	}
-	if !t.m.knows(snapshot.Links) {
+	if !t.m.isKnown(snapshot.Links) {
 		return nil, t.end(Undecided, "the links are not known, of which one may be of kind vxlan and take it")
 	}
 	for i := range t.m.FIB.Links {
@@ -223,8 +223,8 @@ func (t *transit) learnRemote(l *fib.Link, station packet.MAC, outer *packet.Pac
 			return false
 		}
 	}
-	if !t.m.knows(snapshot.FDB) {
-		t.m.lacks(snapshot.FDB,
+	if !t.m.isKnown(snapshot.FDB) {
+		t.m.assumeMissing(snapshot.FDB,
 			fmt.Sprintf("the forwarding database of %s is unknown; assuming it has no permanent entry for %s", l.Name, station))
 	}
 	if t.m.remotes == nil {

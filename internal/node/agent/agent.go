@@ -342,7 +342,7 @@ func (a *agent) noteChange() {
 		p.pace.asked = true
 	}
 	if len(a.proxies) == 0 {
-		a.take()
+		a.applyDelta()
 	}
 }
 
@@ -423,17 +423,17 @@ func shorten(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ours reports whether the agent made a change itself.
-func (a *agent) ours(n notice) bool {
+// isOwnChange reports whether the agent made a change itself.
+func (a *agent) isOwnChange(n notice) bool {
 	return n.port != 0 && n.port == a.nft.Port() ||
-		slices.ContainsFunc(a.families, func(p programsOf) bool { return p.programs.ours(n) })
+		slices.ContainsFunc(a.families, func(p programsOf) bool { return p.programs.isOwnChange(n) })
 }
 
 // watchKernel hears of deleted rules until the context ends.
 func (a *agent) watchKernel(ctx context.Context) {
 	const what = "watch the kernel's rules"
 	report := func(n notice) {
-		if a.ours(n) {
+		if a.isOwnChange(n) {
 			return
 		}
 		select {

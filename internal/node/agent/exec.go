@@ -79,8 +79,8 @@ func (p *programs) note(pid int) {
 	p.pids[pid] = true
 }
 
-// ours reports whether one of the programs that the agent ran recently made a change.
-func (p *programs) ours(n notice) bool {
+// isOwnChange reports whether one of the programs that the agent ran recently made a change.
+func (p *programs) isOwnChange(n notice) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.nested {

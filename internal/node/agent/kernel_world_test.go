@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -408,9 +410,10 @@ func (w *world) answers(n int, from, network, address string) map[string]int {
 
 func (w *world) eventually(what string, holds func() bool) {
 	w.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.Fatalf("never: %s\n%s", what, w.sh("ip netns exec %s %s -t nat", w.node, w.tool("iptables-save")))
+	eventually.Succeeds(w, time.Minute, func() error {
+		if !holds() {
+			return fmt.Errorf("%s\n%s", what, w.sh("ip netns exec %s %s -t nat", w.node, w.tool("iptables-save")))
 		}
-	}
+		return nil
+	})
 }

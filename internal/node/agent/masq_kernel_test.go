@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/eventually"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,13 +118,12 @@ func (w *world) masqRules(save string) string {
 func (w *world) expectMasq(save, want string) {
 	w.Helper()
 	want = strings.TrimPrefix(want, "\n")
-	deadline := time.Now().Add(10 * time.Second)
-	for got := w.masqRules(save); got != want; got = w.masqRules(save) {
-		if time.Now().After(deadline) {
-			w.Fatalf("%s (-want +got):\n%s", save, cmp.Diff(want, got))
+	eventually.Succeeds(w, 10*time.Second, func() error {
+		if diff := cmp.Diff(want, w.masqRules(save)); diff != "" {
+			return fmt.Errorf("%s (-want +got):\n%s", save, diff)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // metric is the value of one metric line; "" where there is none.

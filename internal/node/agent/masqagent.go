@@ -98,7 +98,7 @@ func (m *masqAgent) run(ctx context.Context) {
 	r := reconciler{
 		changed: wakeup{m.source.Changed(), func() { m.ask(byWatch) }},
 		damaged: wakeup{m.repairs, func() { m.ask(byRepair) }},
-		tasks:   []task{{m.until, m.look}},
+		tasks:   []task{{m.until, m.reconcile}},
 	}
 	r.run(ctx)
 }
@@ -118,8 +118,8 @@ func (m *masqAgent) until(now time.Time) time.Duration {
 	return max(0, later(m.earliest, m.next).Sub(now))
 }
 
-// look reads the configuration and brings the kernel to it.
-func (m *masqAgent) look(ctx context.Context) {
+// reconcile reads the configuration and writes its rules.
+func (m *masqAgent) reconcile(ctx context.Context) {
 	if len(m.asked) == 0 {
 		m.ask(byInterval)
 	}
@@ -151,7 +151,7 @@ func (m *masqAgent) read(ctx context.Context, by trigger) {
 	switch by {
 	case byWatch:
 		if maps, complete := m.source.Snapshot(); complete {
-			m.take(ctx, maps)
+			m.applyConfig(ctx, maps)
 		}
 	case byInterval:
 		m.reread(ctx)
@@ -168,11 +168,11 @@ func (m *masqAgent) reread(ctx context.Context) {
 		}
 		return
 	}
-	m.take(ctx, maps)
+	m.applyConfig(ctx, maps)
 }
 
-// take takes what the ConfigMaps say, unless something is wrong with it: then what holds goes on holding.
-func (m *masqAgent) take(ctx context.Context, maps []*corev1.ConfigMap) {
+// applyConfig uses the configuration of the ConfigMaps. If that has problems, the one in use stays.
+func (m *masqAgent) applyConfig(ctx context.Context, maps []*corev1.ConfigMap) {
 	config, problems := ipmasq.Parse(m.options, configFiles(maps))
 	if m.keep && config != nil && config.Default {
 		config, problems = nil, append(problems, ipmasq.Problem{
@@ -192,7 +192,7 @@ func (m *masqAgent) take(ctx context.Context, maps []*corev1.ConfigMap) {
 		if news {
 			m.state.warn("the configuration is not applied; %s", m.holding())
 		}
-		m.state.refuse(problems)
+		m.state.reject(problems)
 		return
 	}
 	if m.config == nil || m.config.Text(m.options.Form) != config.Text(m.options.Form) {

@@ -129,7 +129,7 @@ func (s *masqState) write(to logf, format string, args []any) {
 	s.more = make(chan struct{})
 }
 
-func (s *masqState) refuse(problems []ipmasq.Problem) {
+func (s *masqState) reject(problems []ipmasq.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Problems, s.refused = problems, true

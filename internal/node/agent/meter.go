@@ -139,7 +139,7 @@ func (s *series) append(b []byte, m *meter, key string) []byte {
 		b = fmt.Appendf(b, "%s%s%s %s\n", m.name, suffix, key, value)
 	}
 	if m.kind != "histogram" {
-		line("", key, number(s.value))
+		line("", key, formatNumber(s.value))
 		return b
 	}
 	more := key
@@ -149,13 +149,13 @@ func (s *series) append(b []byte, m *meter, key string) []byte {
 	for i, count := range s.counts {
 		le := "+Inf"
 		if i < len(s.bounds) {
-			le = number(s.bounds[i])
+			le = formatNumber(s.bounds[i])
 		}
 		line("_bucket", more+`le="`+le+`"`, strconv.FormatUint(count, 10))
 	}
-	line("_sum", key, number(s.value))
+	line("_sum", key, formatNumber(s.value))
 	line("_count", key, strconv.FormatUint(s.counts[len(s.bounds)], 10))
 	return b
 }
 
-func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +11,10 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/node/proxy/nftables"
+	"packetwalk.dev/internal/node/service"
 )
 
 // TestRemoveRules: nothing of packetwalk is left on the node; rules that a program of others keeps stay, as do all other rules, and while a
@@ -111,5 +115,43 @@ func TestRemoveRules(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func (r failingSyncer) Remove(context.Context) error { return r.err }
+
+// stuckSyncer is a syncer whose rules cannot be removed the first time.
+type stuckSyncer struct {
+	syncer
+	removals *int
+}
+
+func (h stuckSyncer) Remove(context.Context) error {
+	if *h.removals++; *h.removals == 1 {
+		return unix.EBUSY
+	}
+	return nil
+}
+
+// TestRemovesLater: what of others could not be removed after a sync is removed without another one.
+func TestRemovesLater(t *testing.T) {
+	ns, a := agentIn(t)
+	a.source = oneNode{}
+	other := stuckSyncer{removals: new(int)}
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
+		syncer: failingSyncer{}, other: other}
+	a.proxies = []*familyProxy{p}
+	if err := ns.Do(func() error {
+		if a.sync(t.Context(), p); p.failed > 0 || p.other == nil || *other.removals != 1 {
+			t.Errorf("after a sync: %d removals", *other.removals)
+		}
+		p.syncer = stuckSyncer{} // of which a look finds nothing
+		a.repair(t.Context())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if p.other != nil || *other.removals != 2 {
+		t.Errorf("after a look: %d removals", *other.removals)
 	}
 }

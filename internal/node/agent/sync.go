@@ -23,7 +23,7 @@ import (
 
 // sync brings the kernel to the API's state of now, for some families.
 func (a *agent) sync(ctx context.Context, proxies ...*familyProxy) {
-	delta := a.take()
+	delta := a.applyDelta()
 	for _, p := range proxies {
 		start := time.Now()
 		if a.yields() {
@@ -34,7 +34,7 @@ func (a *agent) sync(ctx context.Context, proxies ...*familyProxy) {
 		err := a.syncFamily(ctx, p, delta)
 		p.pace.after(start, time.Now(), err == nil || ctx.Err() != nil)
 		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
-		a.tellFailure(ctx, p, delta.Node, err)
+		a.reportFailure(ctx, p, delta.Node, err)
 	}
 	if a.whole {
 		a.whole = false
@@ -48,8 +48,8 @@ func (a *agent) sync(ctx context.Context, proxies ...*familyProxy) {
 	a.syncChecks(ctx, service.HealthChecks(checked...))
 }
 
-// take makes the service ports those of what has changed in the API; of all, at first and when another zone is the node's.
-func (a *agent) take() kube.Delta {
+// applyDelta updates the service ports of changed services. The first time, and after a change of the node's zone, it updates all.
+func (a *agent) applyDelta() kube.Delta {
 	a.metrics.taken()
 	delta := a.source.Delta(a.node == nil)
 	node := service.Node{Name: a.NodeName}
@@ -99,9 +99,9 @@ func (p *familyProxy) put(key service.Key, ports []service.Port, of []*discovery
 	p.ports.Put(key, ports)
 }
 
-// tellFailure reports that the rules cannot be written: to the health check, and from the second failure on as an event of the node. The
+// reportFailure reports that the rules cannot be written: to the health check, and from the second failure on as an event of the node. The
 // first failure is often transient.
-func (a *agent) tellFailure(ctx context.Context, p *familyProxy, node *corev1.Node, err error) {
+func (a *agent) reportFailure(ctx context.Context, p *familyProxy, node *corev1.Node, err error) {
 	if err == nil {
 		p.failed, p.told = 0, false
 		return

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 )
 
 // slowly runs the plugin where ebtables does not come to its end, and returns when it is there.
@@ -36,14 +38,13 @@ func (w *world) slowly(c call) (cmd *exec.Cmd, out *bytes.Buffer) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(there); err == nil {
-			return cmd, out
+	eventually.Succeeds(w.t, time.Minute, func() error {
+		if _, err := os.Stat(there); err != nil {
+			return fmt.Errorf("ebtables is not run: %s", out)
 		}
-		if time.Now().After(end) {
-			w.t.Fatalf("ebtables is not run: %s", out)
-		}
-	}
+		return nil
+	})
+	return cmd, out
 }
 
 // TestHungADD: while one ADD hangs, in a program or because it stands still, others and DEL go on; it ends with an error when the program

@@ -39,8 +39,8 @@ const lockLimit = 3 * programLimit
 // errLocked: somebody holds the lock.
 var errLocked = errors.New("another command is at work on it")
 
-// take takes a lock, waiting for it for up to limit; closing the file gives it back.
-func (l locks) take(at place, how int16, limit time.Duration) (*os.File, error) {
+// acquire locks a file, and waits for that up to limit. Closing the file releases the lock.
+func (l locks) acquire(at place, how int16, limit time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(string(l), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, coded(types.ErrIOFailure, fmt.Errorf("open the network's locks: %w", err))

@@ -87,7 +87,7 @@ func (s *session) cmdAdd(args *skel.CmdArgs, out io.Writer) error {
 	if err := s.takeBack(&a, false, func(old *attachment) bool { return old.Pending }); err != nil {
 		return err
 	}
-	if err := s.refuse(&a, podHandle); err != nil {
+	if err := s.checkAttachment(&a, podHandle); err != nil {
 		return err
 	}
 	if err := s.reserve(&a); err != nil {
@@ -96,8 +96,8 @@ func (s *session) cmdAdd(args *skel.CmdArgs, out io.Writer) error {
 	return s.attach(&a, pod, podHandle, out)
 }
 
-// refuse says why this attachment cannot be made.
-func (s *session) refuse(a *attachment, pod *netlink.Handle) error {
+// checkAttachment returns why the attachment is impossible, or nil.
+func (s *session) checkAttachment(a *attachment, pod *netlink.Handle) error {
 	if old := s.find(a.ContainerID, a.IfName, ""); old != nil {
 		return coded(codeExists, fmt.Errorf("add %s to container %s: it is there since an earlier ADD, with address %s; DEL it first", a.IfName,
 			a.ContainerID, old.Address))
@@ -279,7 +279,7 @@ func (s *session) cmdGC(*skel.CmdArgs) error {
 
 // cmdCheck is the command CHECK: every difference from what ADD made is named.
 func (s *session) cmdCheck(args *skel.CmdArgs) error {
-	if err := s.look(); err != nil {
+	if err := s.refresh(); err != nil {
 		return err
 	}
 	want, err := s.attachment(args)
@@ -320,7 +320,7 @@ func (s *session) checkPrevResult(a *attachment) []error {
 // cmdStatus is the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the pods there are without network
 // too (no master).
 func (s *session) cmdStatus(*skel.CmdArgs) error {
-	if err := s.look(); err != nil {
+	if err := s.refresh(); err != nil {
 		return err
 	}
 	if _, err := s.node.masterLink(); err != nil {

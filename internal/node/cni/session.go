@@ -47,8 +47,8 @@ func open(args *skel.CmdArgs) (*session, error) {
 
 func (s *session) close() { s.node.Close() }
 
-// look reads the state and brings it up to what the kernel has.
-func (s *session) look() error { return s.underLock(unix.F_RDLCK, func() error { return nil }) }
+// refresh reads the state, and updates it to what the kernel has.
+func (s *session) refresh() error { return s.underLock(unix.F_RDLCK, func() error { return nil }) }
 
 // change reads the state, brings it up to what the kernel has, lets f change it and writes it. f must not take long.
 func (s *session) change(f func() error) error {
@@ -61,7 +61,7 @@ func (s *session) change(f func() error) error {
 }
 
 func (s *session) underLock(how int16, f func() error) error {
-	lock, err := s.take(statePlace, how, lockLimit)
+	lock, err := s.acquire(statePlace, how, lockLimit)
 	if err != nil {
 		return coded(types.ErrTryAgainLater, fmt.Errorf("lock the state of network %s: %w", s.conf.Name, err))
 	}
@@ -77,7 +77,7 @@ func (s *session) underLock(how int16, f func() error) error {
 
 // hold locks an attachment until the function returned is called, waiting for it for up to limit.
 func (s *session) hold(hostIf string, limit time.Duration) (release func(), err error) {
-	lock, err := s.take(attachmentPlace(hostIf), unix.F_WRLCK, limit)
+	lock, err := s.acquire(attachmentPlace(hostIf), unix.F_WRLCK, limit)
 	if err != nil {
 		return nil, coded(types.ErrTryAgainLater, fmt.Errorf("lock the attachment %s: %w", hostIf, err))
 	}
@@ -125,7 +125,7 @@ func (s *session) alive(a *attachment) bool {
 // takeBack removes the attachments for which a function returns true, except those that another command works on. The lock of own is held.
 // known says that their addresses may be in use elsewhere.
 func (s *session) takeBack(own *attachment, known bool, which func(*attachment) bool) error {
-	if err := s.look(); err != nil {
+	if err := s.refresh(); err != nil {
 		return err
 	}
 	for _, old := range slices.Clone(s.Attachments) {
@@ -149,7 +149,7 @@ func (s *session) takeBackOne(own *attachment, known bool, old attachment, which
 		}
 		defer release()
 	}
-	if err := s.look(); err != nil { // its maker may have come to its end meanwhile
+	if err := s.refresh(); err != nil { // its maker may have come to its end meanwhile
 		return err
 	}
 	i := slices.IndexFunc(s.Attachments, func(a attachment) bool { return a.HostIf == old.HostIf && a.Address == old.Address })
@@ -161,7 +161,7 @@ func (s *session) takeBackOne(own *attachment, known bool, old attachment, which
 
 // holdNode locks what the node's pods share.
 func (s *session) holdNode() (*os.File, error) {
-	lock, err := s.take(nodePlace, unix.F_WRLCK, lockLimit)
+	lock, err := s.acquire(nodePlace, unix.F_WRLCK, lockLimit)
 	if err != nil {
 		err = coded(types.ErrTryAgainLater, fmt.Errorf("lock the node's part of network %s: %w", s.conf.Name, err))
 	}

@@ -25,14 +25,14 @@ var ErrTaken = errors.New("another packetwalk-node on this node has it")
 // is ErrTaken where another of the same user has it. Names that other users have taken do not count, however many they are. Of several that
 // try at once, one succeeds.
 func Take(part string) error {
-	l, err := take(part)
+	l, err := listen(part)
 	if err == nil {
 		go answer(l) // until the process ends
 	}
 	return err
 }
 
-func take(part string) (net.Listener, error) {
+func listen(part string) (net.Listener, error) {
 	own := recordName + part + "#" + rand.Text()
 	l, err := net.Listen("unix", own)
 	if err != nil {

@@ -143,13 +143,13 @@ func (w *Watcher) WatchServiceCIDRs(config *rest.Config) error {
 
 // Snapshot gives what is known now.
 func (w *Watcher) Snapshot() Snapshot {
-	s := w.beside()
+	s := w.otherObjects()
 	s.Services, s.EndpointSlices = allUnpacked[corev1.Service](w.services), allUnpacked[discoveryv1.EndpointSlice](w.slices)
 	return s
 }
 
-// beside is what there is beside services and their slices.
-func (w *Watcher) beside() (s Snapshot) {
+// otherObjects returns a snapshot of all objects except services and their slices.
+func (w *Watcher) otherObjects() (s Snapshot) {
 	for _, node := range Objects[*corev1.Node](w.nodes) {
 		s.Node = node
 	}
@@ -220,7 +220,7 @@ func (w *Watcher) Delta(whole bool) Delta {
 	if whole {
 		return w.Snapshot().Whole()
 	}
-	d := w.beside().Whole()
+	d := w.otherObjects().Whole()
 	d.Whole = false
 	for key := range changed {
 		var of ServiceObjects

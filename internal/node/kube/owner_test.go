@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,11 +94,12 @@ func TestOwner(t *testing.T) {
 	}
 	seen := func(what string) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); !o.deleted(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("it did not see %s", what)
+		eventually.Succeeds(t, 10*time.Second, func() error {
+			if !o.deleted() {
+				return fmt.Errorf("it did not see %s", what)
 			}
-		}
+			return nil
+		})
 	}
 	set := func(d *appsv1.DaemonSet, status int) {
 		api.mu.Lock()
@@ -121,9 +125,12 @@ func TestOwner(t *testing.T) {
 	is(true, "")
 	change.Object.Object = daemonSet() // another of that name
 	api.events <- change
-	for end := time.Now().Add(10 * time.Second); o.deleted() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
-	is(false, "its deletion was not seen either")
+	eventually.Succeeds(t, 10*time.Second, func() error {
+		if o.deleted() {
+			return errors.New("its deletion was not seen either")
+		}
+		return nil
+	})
 
 	// The rights of the pod have gone with it.
 	gone := metav1.WatchEvent{Type: "DELETED"}

@@ -63,12 +63,12 @@ func Main(args []string) (status int, ok bool) {
 	if len(args) != 3 || args[1] != command {
 		return 0, false
 	}
-	err := become(args[2])
+	err := execServer(args[2])
 	fmt.Fprintln(os.Stderr, "packetwalk-app:", err)
 	return 125, true
 }
 
-func become(file string) error {
+func execServer(file string) error {
 	text, err := limitio.ReadFile(file, maxSpec)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package handover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	"golang.org/x/sys/unix"
 
@@ -79,13 +82,12 @@ func TestHostileSender(t *testing.T) {
 		}
 		c.Close()
 	}
-	after := openFiles(t)
-	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = openFiles(t) {
-		time.Sleep(time.Millisecond) // the server closes its connection after the answer
-	}
-	if after > before {
-		t.Errorf("%d files are open, %d were", after, before)
-	}
+	eventually.Succeeds(t, 10*time.Second, func() error { // the server closes its connection after the answer
+		if after := openFiles(t); after > before {
+			return fmt.Errorf("%d files are open, %d were", after, before)
+		}
+		return nil
+	})
 	silent, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)

@@ -126,7 +126,7 @@ func (l *loader) pipe(write func(io.Writer) error) (blob, error) {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(write(w)) }()
 	b, err := l.spill(r)
-	r.CloseWithError(errors.New("nobody reads it any more"))
+	r.CloseWithError(errors.New("the reader stopped"))
 	return b, err
 }
 

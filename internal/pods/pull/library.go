@@ -131,7 +131,7 @@ func (l *Library) pull(c *Client, store *images.Store, ref name.Reference, text 
 		return false, err
 	}
 	fetched, err = c.refresh(l.life, store, text)
-	l.remember(ref, err)
+	l.recordResult(ref, err)
 	return fetched, err
 }
 
@@ -168,8 +168,8 @@ func (l *Library) remembered(ref name.Reference) error {
 	return network
 }
 
-// remember notes how a pull went.
-func (l *Library) remember(ref name.Reference, err error) {
+// recordResult records whether a pull succeeded.
+func (l *Library) recordResult(ref name.Reference, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

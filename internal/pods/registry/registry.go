@@ -44,11 +44,11 @@ func Handler(i Images, token string) http.Handler {
 		w.allow(0)
 		defer w.allow(serve.RestTime) // net/http writes what is left
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
-			refuse(w, http.StatusUnauthorized, codeUnauthorized, "this registry is for the node's container runtime")
+			writeError(w, http.StatusUnauthorized, codeUnauthorized, "this registry is for the node's container runtime")
 			return
 		}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			refuse(w, http.StatusMethodNotAllowed, codeUnsupported, "the lab's registry is read-only: images come by 'packetwalk image load'")
+			writeError(w, http.StatusMethodNotAllowed, codeUnsupported, "the lab's registry is read-only: images come by 'packetwalk image load'")
 			return
 		}
 		if r.URL.Path == "/v2/" || r.URL.Path == "/v2" {
@@ -61,7 +61,7 @@ func Handler(i Images, token string) http.Handler {
 		} else if _, digest, ok := split(r.URL.Path, "blobs"); ok {
 			a.blob(digest)
 		} else {
-			refuse(w, http.StatusNotFound, codeUnknownName, "there is nothing at "+r.URL.Path)
+			writeError(w, http.StatusNotFound, codeUnknownName, "there is nothing at "+r.URL.Path)
 		}
 	})
 }
@@ -92,7 +92,7 @@ type answer struct {
 func (a answer) manifest(repository, ref string) {
 	host := a.r.URL.Query().Get("ns")
 	if host == "" {
-		refuse(a.w, http.StatusForbidden, codeDenied, "the registry's own address is no name of an image: write its name, such as shop:v1")
+		writeError(a.w, http.StatusForbidden, codeDenied, "the registry's own address is no name of an image: write its name, such as shop:v1")
 		return
 	}
 	separator := ":"
@@ -102,9 +102,9 @@ func (a answer) manifest(repository, ref string) {
 	m, err := a.images.Manifest(a.r.Context(), host+"/"+repository+separator+ref)
 	switch {
 	case errors.Is(err, images.ErrNotFound):
-		refuse(a.w, http.StatusForbidden, codeDenied, err.Error())
+		writeError(a.w, http.StatusForbidden, codeDenied, err.Error())
 	case err != nil:
-		refuse(a.w, http.StatusForbidden, codeInternal, err.Error())
+		writeError(a.w, http.StatusForbidden, codeInternal, err.Error())
 	default:
 		a.head(m.MediaType, m.Digest)
 		a.w.Header().Set("Content-Length", strconv.Itoa(len(m.Content)))
@@ -123,9 +123,9 @@ func (a answer) blob(digest string) {
 	f, err := a.images.Blob(digest)
 	switch {
 	case errors.Is(err, images.ErrNotFound):
-		refuse(a.w, http.StatusNotFound, codeUnknownBlob, err.Error())
+		writeError(a.w, http.StatusNotFound, codeUnknownBlob, err.Error())
 	case err != nil:
-		refuse(a.w, http.StatusInternalServerError, codeInternal, err.Error())
+		writeError(a.w, http.StatusInternalServerError, codeInternal, err.Error())
 	default:
 		defer f.Close()
 		a.head("application/octet-stream", digest)
@@ -133,8 +133,8 @@ func (a answer) blob(digest string) {
 	}
 }
 
-// refuse answers as the specification has it ("Error Codes").
-func refuse(w http.ResponseWriter, status int, code, message string) {
+// writeError writes an error response ("Error Codes" in the distribution specification).
+func writeError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	text, _ := json.Marshal(map[string]any{"errors": []map[string]string{{"code": code, "message": message}}}) // strings only

@@ -151,7 +151,7 @@ func walkRules(tb testing.TB, rs *netfilter.Ruleset, vip netip.Addr, linear bool
 			}
 		}
 	}
-	return len(c.Trail)
+	return len(c.Visits)
 }
 
 func BenchmarkWalkRules(b *testing.B) {

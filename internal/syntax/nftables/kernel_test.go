@@ -234,7 +234,7 @@ func compareCounters(t *testing.T, p packet.Packet) (matched, missed int) {
 	if _, err := chain.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range ctx.Trail {
+	for _, v := range ctx.Visits {
 		if v.Rule == nil {
 			continue
 		}

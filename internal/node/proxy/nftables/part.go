@@ -93,7 +93,7 @@ func (s *State) newPart(st *portRecord) *part {
 		part.leadToFan(at, internal, p.InternalPolicy)
 		part.endpoints(at, p.InternalPolicy)
 	} else {
-		part.refuse(at)
+		part.addNoEndpoints(at)
 	}
 	for _, ip := range externalIPs(p) {
 		part.external(part.key(byAddress, ip), externalOK)
@@ -105,7 +105,7 @@ func (s *State) newPart(st *portRecord) *part {
 		part.firewall(s.w)
 	}
 	if p.AffinitySeconds > 0 {
-		part.remember()
+		part.addAffinity()
 	}
 	part.hairpins[service.Cluster] = st.slots[service.Cluster]
 	if p.InternalPolicy == service.Local || p.ExternalPolicy == service.Local && p.External() {
@@ -168,17 +168,17 @@ func (p *part) add(n name, e item) {
 	of.elements = append(of.elements, e)
 }
 
-// lead leads from a service port's name to a chain, and is signed.
-func (p *part) lead(n name, set, chain string) { p.add(n, item{set, n.key, chain, p.name}) }
+// addDispatch adds an element that leads from a service port to a chain.
+func (p *part) addDispatch(n name, set, chain string) { p.add(n, item{set, n.key, chain, p.name}) }
 
 // leadToFan leads to the chain of a policy, by its set where it has one.
 func (p *part) leadToFan(n name, way entryPath, policy service.Policy) {
 	chain := p.fan(n.at, way, policy)
 	if n.at == byAddress && p.port.AffinitySeconds == 0 {
-		p.lead(n, chain, "")
+		p.addDispatch(n, chain, "")
 		return
 	}
-	p.lead(n, mapServices[n.at], chain)
+	p.addDispatch(n, mapServices[n.at], chain)
 }
 
 // key is how packets name the service port at a place.
@@ -206,8 +206,8 @@ func (p *part) want(f fan) string {
 	return f.chain()
 }
 
-// remember has clients stay where they are.
-func (p *part) remember() {
+// addAffinity adds the elements that keep a client at its endpoint.
+func (p *part) addAffinity() {
 	var uses [2]bool
 	for _, f := range p.fans {
 		uses[f.policy] = true
@@ -241,13 +241,13 @@ func (p *part) endpoints(n name, policy service.Policy) {
 	of.endpoints = append(of.endpoints, row{mapEndpoints[n.at][policy], n.key, p.slots[policy]})
 }
 
-// refuse answers what finds no endpoint: refused if there is none at all, dropped if there is none here.
-func (p *part) refuse(n name) {
+// addNoEndpoints adds the elements of a service port without endpoints. It rejects if there are none at all, and drops if only this node has none.
+func (p *part) addNoEndpoints(n name) {
 	set := setDropped[n.at]
 	if len(p.port.ForCluster) == 0 {
 		set = setRefused[n.at]
 	}
-	p.lead(n, set, "")
+	p.addDispatch(n, set, "")
 }
 
 // external is one external way to the service port.
@@ -258,16 +258,16 @@ func (p *part) external(n name, ok bool) {
 		p.leadToFan(n, external, service.Cluster)
 		p.endpoints(n, service.Cluster)
 	default:
-		p.lead(n, mapServices[n.at], placePrefix[n.at]+chainDecide)
-		p.lead(n, mapPolicies[n.at][service.Cluster], p.fan(n.at, plain, service.Cluster))
+		p.addDispatch(n, mapServices[n.at], placePrefix[n.at]+chainDecide)
+		p.addDispatch(n, mapPolicies[n.at][service.Cluster], p.fan(n.at, plain, service.Cluster))
 		p.endpoints(n, service.Cluster)
 		if ok {
-			p.lead(n, mapPolicies[n.at][service.Local], p.fan(n.at, plain, service.Local))
+			p.addDispatch(n, mapPolicies[n.at][service.Local], p.fan(n.at, plain, service.Local))
 			p.endpoints(n, service.Local)
 		}
 	}
 	if !ok {
-		p.refuse(n)
+		p.addNoEndpoints(n)
 	}
 }
 

@@ -102,7 +102,7 @@ func (w *writer) chains(sets []fan) []nf.Chain {
 		chain(placePrefix[byAddress]+chainDecide, w.decide(byAddress)...),
 		chain(placePrefix[byNodePort]+chainDecide, w.decide(byNodePort)...),
 		w.services(sets),
-		chain(chainRemember, w.remember()...),
+		chain(chainRemember, w.affinityRules()...),
 	}
 	return append(chains, w.hooks()...)
 }
@@ -119,14 +119,14 @@ func (w *writer) hooks() []nf.Chain {
 	}
 	find := rule("services", nf.Verdict(nf.Jump, chainServices))
 	guard := w.isNew(w.firewall())
-	refused := append(w.refuse(byAddress), w.isNew(rule("an unused port of a cluster IP", w.load(w.destination, 0), nf.In(setClusterIPs, 0),
+	refused := append(w.noEndpointRules(byAddress), w.isNew(rule("an unused port of a cluster IP", w.load(w.destination, 0), nf.In(setClusterIPs, 0),
 		nf.Refuse(w.family))))
 	refused = append(refused, w.unallocated()...)
 	learn := w.isNew(rule("services with session affinity", append(translated(), nf.Verdict(nf.Jump, chainRemember))...))
 	return []nf.Chain{
 		base("firewall-prerouting", "filter", nf.Prerouting, beforeDNAT, guard),
 		base("firewall-output", "filter", nf.Output, beforeDNAT, guard),
-		base("filter-input", "filter", nf.Input, 0, append(slices.Concat(w.refuse(byNodePort), w.refuse(byAddress)), learn)...),
+		base("filter-input", "filter", nf.Input, 0, append(slices.Concat(w.noEndpointRules(byNodePort), w.noEndpointRules(byAddress)), learn)...),
 		base(chainForward, "filter", nf.Forward, 0, refused...),
 		base("filter-output", "filter", nf.Output, 0, refused...),
 		base("filter-postrouting", "filter", nf.Postrouting, 0, learn),
@@ -136,8 +136,8 @@ func (w *writer) hooks() []nf.Chain {
 	}
 }
 
-// refuse answers what is for service ports without endpoints, and drops what is for those without endpoints on this node.
-func (w *writer) refuse(at place) []nf.Rule {
+// noEndpointRules rejects packets for service ports without endpoints, and drops packets for those without endpoints on this node.
+func (w *writer) noEndpointRules(at place) []nf.Rule {
 	return []nf.Rule{
 		w.isNew(w.at(at, "without endpoints", nf.In(setRefused[at], 0), nf.Refuse(w.family))),
 		w.isNew(w.at(at, "without endpoints on this node", nf.In(setDropped[at], 0), nf.Verdict(nf.Drop, ""))),
@@ -176,9 +176,9 @@ func translated() []nf.Expr {
 		nf.Compare(nf.NotEqual, 0, nf.Native(0))}
 }
 
-// remember finds the service port that a translated flow was for. Each protocol has a rule, because nft lists the ports of conntrack with
+// affinityRules finds the service port that a translated connection is for. Each protocol has a rule, because nft lists the ports of conntrack with
 // the protocol only.
-func (w *writer) remember() (rules []nf.Rule) {
+func (w *writer) affinityRules() (rules []nf.Rule) {
 	address := uint32(nf.CtDstIP)
 	if w.Family == service.IPv6 {
 		address = nf.CtDstIP6

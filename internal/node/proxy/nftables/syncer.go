@@ -94,11 +94,11 @@ func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]ser
 // stands beside until that is whole: of two that know a service port, the first that translates a flow does so for both.
 func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
 	beside := NewSyncer(s.config, s.rules)
-	beside.table, beside.most = s.beside(), s.most
+	beside.table, beside.most = s.stagingTable(), s.most
 	state, c, err = s.compare(ctx, ports)
 	if errors.Is(err, errOtherShape) {
-		if _, _, err = beside.anew(ctx, ports); err == nil {
-			state, c, err = s.anew(ctx, ports)
+		if _, _, err = beside.rebuild(ctx, ports); err == nil {
+			state, c, err = s.rebuild(ctx, ports)
 		}
 	}
 	if err == nil {
@@ -107,16 +107,16 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 	return state, c, err
 }
 
-// anew makes the table of nothing.
-func (s *Syncer) anew(ctx context.Context, ports *service.Ports) (*State, Changes, error) {
+// rebuild writes the whole table.
+func (s *Syncer) rebuild(ctx context.Context, ports *service.Ports) (*State, Changes, error) {
 	if err := remove(ctx, s.rules, s.table); err != nil {
 		return nil, Changes{}, err
 	}
 	return s.compare(ctx, ports)
 }
 
-// beside is the table that stands in while the syncer's own is made anew.
-func (s *Syncer) beside() nf.Table {
+// stagingTable is the table that replaces the syncer's own during a rebuild.
+func (s *Syncer) stagingTable() nf.Table {
 	return nf.Table{Family: s.table.Family, Name: besideName}
 }
 
@@ -124,7 +124,7 @@ var errOtherShape = errors.New("sets and chains have other shapes")
 
 // compare makes the table that of the service ports by what differs. The error is errOtherShape where that cannot be.
 func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
-	err = s.undisturbed(ctx, func(h heldTable) error {
+	err = s.retryOnConflict(ctx, func(h heldTable) error {
 		state = s.wanted(ports, h.elements)
 		c = state.replace(h)
 		if h.hasOtherShape(&c.Steps[0]) {
@@ -145,7 +145,7 @@ func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *Stat
 // wanted is the state of all service ports, where a table holds elements.
 func (s *Syncer) wanted(ports *service.Ports, held Elements) *State {
 	state := NewState(s.config, held)
-	state.take(portsOf(ports, ports.Services()), nil)
+	state.plan(portsOf(ports, ports.Services()), nil)
 	return state
 }
 
@@ -168,8 +168,8 @@ func (h *heldTable) hasOtherShape(frame *Step) bool {
 		slices.ContainsFunc(frame.Chains, func(c nf.Chain) bool { return other(h.hooks, c.Name, c.Hook()) })
 }
 
-// undisturbed reads the table and does something with it, again if others write meanwhile.
-func (s *Syncer) undisturbed(ctx context.Context, do func(heldTable) error) error {
+// retryOnConflict reads the table and calls do. It repeats both if others write in between.
+func (s *Syncer) retryOnConflict(ctx context.Context, do func(heldTable) error) error {
 	for try := range tries {
 		h, err := s.read(ctx)
 		if err != nil {
@@ -232,7 +232,7 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 		return nil, err
 	}
 	var c Changes
-	err = s.undisturbed(ctx, func(h heldTable) error {
+	err = s.retryOnConflict(ctx, func(h heldTable) error {
 		c = state.Compare(h.elements)
 		c.leftOver(h)
 		names = s.damage(&c, h)
@@ -295,7 +295,7 @@ func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
 // Remove removes the table.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.state = nil
-	return errors.Join(remove(ctx, s.rules, s.table), remove(ctx, s.rules, s.beside()))
+	return errors.Join(remove(ctx, s.rules, s.table), remove(ctx, s.rules, s.stagingTable()))
 }
 
 // RemoveKubeProxys removes the table that kube-proxy has with nftables (k8s.io/kubernetes pkg/proxy/nftables), if it is there.

@@ -61,7 +61,7 @@ func execInside(args []string) (status int, err error) {
 	}
 	defer s.restore()
 	s.last.Store(time.Now().UnixNano())
-	child, err := startBecoming(append([]string{path}, args[1:]...), &syscall.ProcAttr{Dir: realnode.Home, Env: os.Environ(),
+	child, err := startProgram(append([]string{path}, args[1:]...), &syscall.ProcAttr{Dir: realnode.Home, Env: os.Environ(),
 		Files: append(s.descriptors(), alive.Fd()), Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.terminal}})
 	if err != nil {
 		return 0, err

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	"golang.org/x/sys/unix"
 
@@ -51,11 +54,12 @@ func TestHealth(t *testing.T) {
 		t.Error("who says nothing answers")
 	}
 	go health{pause: time.Millisecond, limit: 10 * time.Millisecond, start: 2, most: 1000}.watch(t.Context(), process, dumb)
-	for deadline := time.Now().Add(20 * time.Second); process.State().Restarts == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not started again: %+v", process.State())
+	eventually.Succeeds(t, 20*time.Second, func() error {
+		if state := process.State(); state.Restarts == 0 {
+			return fmt.Errorf("not restarted: %+v", state)
 		}
-	}
+		return nil
+	})
 }
 
 // TestAnswersWrongly: what is no HTTP/2 is no answer.

@@ -48,7 +48,7 @@ func runInside(pidFile string, args []string) (status int, err error) {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
-	pid, err := startBecoming(args, &syscall.ProcAttr{Env: environment, Dir: "/",
+	pid, err := startProgram(args, &syscall.ProcAttr{Env: environment, Dir: "/",
 		Files: []uintptr{null.Fd(), said.Fd(), said.Fd(), alive.Fd()}})
 	if err != nil {
 		return 0, err
@@ -101,10 +101,10 @@ func awaitMachine(pidFile string) (pidfd int, err error) {
 	return 0, fmt.Errorf("the node does not run after %v", machineLimit)
 }
 
-// startBecoming starts a program on the node, in which the calling thread is, by the node's own copy of this one: that has it end with this
+// startProgram starts a program on the node, in which the calling thread is, by the node's own copy of this one: that has it end with this
 // process, which Go's own way to (SysProcAttr.Pdeathsig) cannot, because in the node's PID namespace it has no parent. The fourth of attr's
 // files is the end of a pipe whose other end this process holds.
-func startBecoming(args []string, attr *syscall.ProcAttr) (pid int, err error) {
+func startProgram(args []string, attr *syscall.ProcAttr) (pid int, err error) {
 	pid, err = syscall.ForkExec(filepath.Join(programDir, processName), append([]string{processName, stageBecome}, args...), attr)
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", args[0], err)
@@ -112,8 +112,8 @@ func startBecoming(args []string, attr *syscall.ProcAttr) (pid int, err error) {
 	return pid, nil
 }
 
-// become is startBecoming's child on its way to be the program, which ends with its parent.
-func become(args []string) error {
+// execProgram runs in startProgram's child and executes the program, which ends with its parent.
+func execProgram(args []string) error {
 	const alive = 3
 	unix.CloseOnExec(alive)
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {

@@ -48,7 +48,7 @@ func Main(args []string) (status int, ok bool) {
 			status, err = runInside(args[2], args[3:])
 		}
 	case stageBecome:
-		status, err = statusNoExec, become(args[2:])
+		status, err = statusNoExec, execProgram(args[2:])
 	case stageMake:
 		err = makeMachine(args[2])
 	case stageInit:

@@ -31,7 +31,7 @@ func makeRoot(s *realnode.Spec, groups []group) error {
 	}
 	var mounts []detachedMount
 	for _, b := range s.Binds {
-		m, err := take(b)
+		m, err := cloneMount(b)
 		if err != nil {
 			return err
 		}
@@ -69,8 +69,8 @@ func overlay(s *realnode.Spec) error {
 	return rootfs.Overlay{Lower: s.Lower, Upper: s.Upper(), Work: s.Work()}.Mount(s.Root(), 0)
 }
 
-// take takes hold of a directory of the machine.
-func take(b realnode.Bind) (detachedMount, error) {
+// cloneMount clones a directory of the machine as a detached mount.
+func cloneMount(b realnode.Bind) (detachedMount, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, b.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return detachedMount{}, fmt.Errorf("open %s: %w", b.Source, err)

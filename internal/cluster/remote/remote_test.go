@@ -295,7 +295,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a conversation in which nobody reads the answers ends, and leaves nothing.
+// TestNobodyReads: a conversation in which the reader stopped ends, and leaves nothing.
 func TestNobodyReads(t *testing.T) {
 	w := newWorld(t)
 	defer func(d time.Duration) { *remote.Writing = d }(*remote.Writing)

@@ -2,7 +2,6 @@ package walk
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"packetwalk.dev/internal/model/conntrack"
@@ -10,56 +9,6 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 )
-
-// policy gives a host policy rules beside the usual ones; -1 for what suppresses nothing.
-func (h *host) policy(rules ...fib.Rule) {
-	rules = append(rules, fib.Rule{Priority: 0, Table: fib.TableLocal}, fib.Rule{Priority: 32766, Table: fib.TableMain})
-	for _, r := range rules {
-		r.Action, r.SuppressPrefixLength, r.SuppressGroup = "lookup", -1, -1
-		h.FIB.Rules = append(h.FIB.Rules, r)
-	}
-}
-
-// TestReversePathPorts: policy rules see the look-up of the way back with the ports of an answer, if one of them is not for local output
-// only.
-func TestReversePathPorts(t *testing.T) {
-	request, reply := fib.RulePorts{First: 80, Last: 80}, fib.RulePorts{First: 4000, Last: 4000}
-	for name, c := range map[string]struct {
-		rule   fib.Rule
-		passes bool
-	}{
-		"destination port of the answer": {fib.Rule{Protocol: packet.TCP, DestinationPorts: reply}, true},
-		"destination port of the packet": {fib.Rule{Protocol: packet.TCP, DestinationPorts: request}, false},
-		"for local output":               {fib.Rule{In: "lo", Protocol: packet.TCP, DestinationPorts: reply}, false},
-	} {
-		n, _, router, _ := chain(t)
-		router.Sysctls["net.ipv4.conf.all.rp_filter"] = "1"
-		c.rule.Priority, c.rule.Table = 100, 100
-		router.policy(c.rule)
-		router.FIB.Routes = append(router.FIB.Routes, fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("10.2.0.9/32"),
-			Link: "left", Scope: "link"})
-		for to, local := range map[string]bool{"10.2.0.2:80": false, "10.1.0.1:80": true} {
-			o := n.walk(Request{Host: "router", Forwarded: true, Arrives: "left", Packet: syn("10.2.0.9:4000", to), OneWay: true}).Outcomes[0]
-			if (o.End.Kind != Dropped) != c.passes {
-				t.Errorf("%s, local %v: %s", name, local, ends(o))
-			}
-		}
-	}
-}
-
-// TestPolicyRuleOfPortByChance: a policy rule that asks for a port which the kernel chose by chance decides both ways, the same each time.
-func TestPolicyRuleOfPortByChance(t *testing.T) {
-	n, _, router, server := chain(t)
-	router.iptables(nat("-A POSTROUTING -p tcp -j MASQUERADE --random"))
-	server.policy(fib.Rule{Priority: 100, Table: 100, Protocol: packet.TCP, DestinationPorts: fib.RulePorts{First: 8080, Last: 8080}})
-	server.FIB.Routes = append(server.FIB.Routes, fib.Route{Table: 100, Type: "blackhole", Destination: netip.MustParsePrefix("0.0.0.0/0")})
-	outcomes := n.tcp("client", "10.2.0.2:80").Outcomes
-	if len(outcomes) != 2 || outcomes[0].BackEnd.Kind != Dropped || outcomes[1].BackEnd.Kind != Delivered {
-		for _, o := range outcomes {
-			t.Error(ends(o))
-		}
-	}
-}
 
 // TestMasqueradeWithoutAddress: what a host without an address sends is left as it is; one that has an address elsewhere cannot masquerade.
 func TestMasqueradeWithoutAddress(t *testing.T) {
@@ -107,44 +56,6 @@ func TestMasqueradeByIPv6NextHop(t *testing.T) {
 	}
 }
 
-// TestAcknowledge: the acknowledgement has no mark of the nat chains; where that makes it leave by another interface, a masqueraded
-// connection ends.
-func TestAcknowledge(t *testing.T) {
-	for _, away := range []bool{false, true} {
-		n, _, router, server := chain(t)
-		n.wire(router, "other", server, "eth1")
-		router.address("other", "10.3.0.1/24")
-		server.address("eth1", "10.3.0.2/24")
-		router.iptables(nat(
-			"-A PREROUTING -d 10.9.9.9/32 -j MARK --set-xmark 0x4000/0x4000",
-			"-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80",
-			"-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE"))
-		if away {
-			router.policy(fib.Rule{Priority: 100, From: netip.MustParsePrefix("10.1.0.0/24"), Mask: 0x4000, Table: 100})
-			router.FIB.Routes = append(router.FIB.Routes,
-				fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.3.0.2"),
-					Link: "other"})
-		}
-		r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80")})
-		want(t, r, "1 delivered at server: tcp 10.2.0.1:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63")
-		next, err := Acknowledge(n, r.Request, &r.Outcomes[0])
-		if err != nil || len(next.Outcomes) != 1 {
-			t.Fatalf("%+v, %v", next, err)
-		}
-		end := &next.Outcomes[0].End
-		forgets, always, err := Forgets(n, r.Request, &r.Outcomes[0])
-		if err != nil || always != away || len(forgets) > 0 != away || away && (forgets[0].Host != "router" || forgets[0].Why == "") {
-			t.Errorf("forgets: %+v, always %t, %v", forgets, always, err)
-		}
-		if away && (end.Kind != Dropped || end.Host != "router" || !end.Forgotten || !strings.Contains(end.Why, "masqueraded for right")) {
-			t.Errorf("by another interface: %s", ends(next.Outcomes[0]))
-		}
-		if !away && (end.Kind != Delivered || end.Packet.Source != netip.MustParseAddr("10.2.0.1") || end.Forgotten) {
-			t.Errorf("by the same interface: %s", ends(next.Outcomes[0]))
-		}
-	}
-}
-
 // TestForgetsByChance: where a rule that decides by chance has the acknowledgement leave by another interface, the connection may end.
 func TestForgetsByChance(t *testing.T) {
 	n, _, router, server := chain(t)
@@ -162,15 +73,6 @@ func TestForgetsByChance(t *testing.T) {
 	ends, always, err := Forgets(n, r.Request, &r.Outcomes[0])
 	if err != nil || always || len(ends) != 1 || ends[0].Host != "router" {
 		t.Errorf("forgets: %+v, always %t, %v", ends, always, err)
-	}
-}
-
-// TestNoAcknowledgement: a refusal has none.
-func TestNoAcknowledgement(t *testing.T) {
-	n, _, _, _ := chain(t)
-	r := n.tcp("client", "10.2.0.2:81")
-	if next, err := Acknowledge(n, r.Request, &r.Outcomes[0]); next != nil || err != nil {
-		t.Errorf("of a refusal: %+v, %v", next, err)
 	}
 }
 

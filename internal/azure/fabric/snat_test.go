@@ -3,11 +3,14 @@ package fabric_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/eventually"
 
 	"packetwalk.dev/internal/azure/vnet"
 )
@@ -123,12 +126,12 @@ func TestOutboundPorts(t *testing.T) {
 	w.listen("server", "0.0.0.0:81")
 	ports := w.fill(server+":80", 1023)
 	// With one port left the next flow finds it at once, as soon as the fabric has seen that there are few.
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(run(t, w.fabric.Namespace(), "nft", "list", "map", "ip", "azure", "spare"), "elements"); {
-		if time.Now().After(deadline) {
-			t.Fatal("the fabric keeps no spare port")
+	eventually.Succeeds(t, 10*time.Second, func() error {
+		if !strings.Contains(run(t, w.fabric.Namespace(), "nft", "list", "map", "ip", "azure", "spare"), "elements") {
+			return errors.New("the fabric keeps no spare port")
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
 	last, err := w.dial("node0", "", server+":80")
 	if err != nil {
 		t.Fatal("the last port was not found: ", err)

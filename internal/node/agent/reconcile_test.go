@@ -1,0 +1,216 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxy"
+	"packetwalk.dev/internal/node/service"
+)
+
+// slowLook is a syncer that needs seconds to look at all rules.
+type slowLook struct {
+	syncer
+	synced chan time.Time
+	fails  error
+}
+
+func (slowLook) Configure(proxy.Config) {}
+
+func (slowLook) Canary(context.Context) (bool, error) { return true, nil }
+
+func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
+	s.synced <- time.Now()
+	return proxy.Result{}, nil
+}
+
+func (s slowLook) Repair(context.Context) ([]string, error) {
+	time.Sleep(4 * time.Second)
+	return nil, s.fails
+}
+
+// changingAPI is an API that something changes in.
+type changingAPI struct {
+	oneNode
+	changed chan struct{}
+}
+
+func (c changingAPI) Changed() <-chan struct{} { return c.changed }
+
+func (changingAPI) Delta(bool) kube.Delta {
+	return kube.Delta{Services: map[service.Key]kube.ServiceObjects{{Namespace: "default", Service: "web"}: {}}}
+}
+
+// looping is an agent whose looks are such, in a bubble of time; its context lasts an hour there.
+func looping(t *testing.T, look slowLook, more ...*familyProxy) (a *agent, api changingAPI, ended <-chan struct{}) {
+	o := Defaults()
+	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api = changingAPI{changed: make(chan struct{}, 1)}
+	a.source = api
+	a.proxies = append([]*familyProxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}, more...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	done := make(chan struct{})
+	go func() { a.loop(ctx, func() {}); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	look.awaits(t, done)
+	return a, api, done
+}
+
+// awaits is when the next sync is.
+func (s slowLook) awaits(t *testing.T, ended <-chan struct{}) time.Time {
+	select {
+	case at := <-s.synced:
+		return at
+	case <-ended:
+		t.Fatal("no sync in an hour")
+	}
+	return time.Time{}
+}
+
+// TestChangesDoNotWaitForLooks: after a look at the rules of thousands of services, which takes seconds, a change is written at once.
+func TestChangesDoNotWaitForLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		look := slowLook{synced: make(chan time.Time, 9)}
+		a, api, ended := looping(t, look)
+		for range 3 {
+			a.notices <- struct{}{}
+			time.Sleep(noticeQuiet + 5*time.Second) // the look is over
+			changed := time.Now()
+			api.changed <- struct{}{}
+			if took := look.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for another look
+				t.Errorf("a change was written after %v", took)
+			}
+		}
+	})
+}
+
+// TestLookThatFails: a syncer that could not look at its rules, or put them back, is asked to sync.
+func TestLookThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		look := slowLook{synced: make(chan time.Time, 9), fails: unix.ENOBUFS}
+		a, _, ended := looping(t, look)
+		a.notices <- struct{}{}
+		told := time.Now()
+		if took := look.awaits(t, ended).Sub(told); took > 10*time.Second {
+			t.Errorf("the rules were written after %v", took)
+		}
+	})
+}
+
+// TestFamilyThatFails: the rules of one family follow changes at their own pace while the other's cannot be written, and that is tried
+// again with each change.
+func TestFamilyThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		look := slowLook{synced: make(chan time.Time, 9)}
+		refused := 0
+		six := &familyProxy{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
+			syncer: onceMore{failingSyncer{err: unix.ENOMEM}, &refused, func() {}}}
+		a, api, ended := looping(t, look, six)
+		for range 60 {
+			changed := time.Now()
+			api.changed <- struct{}{}
+			if took := look.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for a look
+				t.Errorf("a change was written after %v", took)
+			}
+		}
+		if refused < 60 {
+			t.Errorf("the other was tried %d times", refused)
+		}
+		if four := a.proxies[0]; len(four.pending) > 0 || four.triggered == nil || len(six.pending) != 1 {
+			t.Errorf("pending: %v and %v; observed of the good one: %v", four.pending, six.pending, four.triggered)
+		}
+		before := refused
+		time.Sleep(20 * time.Minute)
+		if n := refused - before; n < 35 || n > 50 {
+			t.Errorf("without changes the other was tried %d times in 20 minutes", n)
+		}
+	})
+}
+
+// TestRefused: rules that the kernel does not take are a failure in the metrics, a fault, the end of being healthy though nothing changes
+// in the API, and an event of the node's: once, if it lasts, also where there is no node at first.
+func TestRefused(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.faults.last, a.health = 0, proxy.NewHealth(0, time.Now)
+	api := oneNode{events: make(chan corev1.Event, 10)}
+	a.source = changingAPI{}
+	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: failingSyncer{err: unix.ENOMEM}}
+	a.proxies = []*familyProxy{p}
+	for i := range 5 {
+		if i == 3 {
+			a.source = api
+		}
+		if a.sync(t.Context(), p); p.failed != i+1 || len(p.pending) != 1 || a.health.Healthy() {
+			t.Errorf("sync %d: failed %d times, %d pending, healthy: %v", i, p.failed, len(p.pending), a.health.Healthy())
+		}
+	}
+	if e := <-api.events; e.InvolvedObject.Name != "node0" || e.Reason != "FailedToWriteServiceRules" ||
+		!strings.Contains(e.Message, "memory") {
+		t.Errorf("event %+v", e)
+	}
+	if len(api.events) > 0 {
+		t.Errorf("another event: %+v", <-api.events)
+	}
+	mux := http.NewServeMux()
+	a.faults.serve(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, faultsPath, nil))
+	if !strings.Contains(w.Body.String(), "sync IPv4: cannot allocate memory") {
+		t.Errorf("faults %s", w.Body)
+	}
+	text := string(a.metrics.text())
+	if want := `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4",node="node0"} 5`; !strings.Contains(text, want) {
+		t.Errorf("no %s in\n%s", want, text)
+	}
+}
+
+// onceMore is a failingSyncer that tells when it is asked for the second time.
+type onceMore struct {
+	failingSyncer
+	syncs *int
+	told  func()
+}
+
+// TestListensWhileAFamilyFails: of damage to the rules of one family is heard also where the other's cannot be written.
+func TestListensWhileAFamilyFails(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
+	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.source = oneNode{events: make(chan corev1.Event, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.proxies = []*familyProxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
+		syncer: onceMore{failingSyncer{err: unix.EOPNOTSUPP}, new(int), cancel}}}
+	watched := 0
+	a.loop(ctx, func() {
+		if ctx.Err() == nil {
+			watched++
+		}
+	})
+	if watched != 1 {
+		t.Errorf("after a sync that failed, it was listened to the kernel %d times", watched)
+	}
+}
