@@ -80,7 +80,7 @@ func (s *security) azure(t *testing.T) {
 	t.Run("unknown", func(t *testing.T) {
 		for _, args := range [][]string{{"--name", s.Name}, {"--snapshot", capture, "--azure=" + files}} {
 			out, err := s.Try(20*time.Second, append([]string{"walk", "--from", pod, "--to", "198.51.100.80:8080"}, args...)...)
-			if err == nil || !strings.Contains(out, "not known: ") || !strings.Contains(out, "service tag Internet holds the public addresses of") {
+			if err == nil || !strings.Contains(out, "[unknown: ") || !strings.Contains(out, "service tag Internet holds the public addresses of") {
 				t.Errorf("%v: %v\n%s", args, err, out)
 			}
 		}
