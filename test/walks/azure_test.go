@@ -131,7 +131,7 @@ func (e *end) String() string {
 	switch {
 	case e.Kind == "":
 		return "none"
-	case strings.HasPrefix(e.Node, "internet/"), strings.HasPrefix(e.Why, "by internet,"):
+	case strings.HasPrefix(e.Node, "internet/"), e.Why == "through internet":
 		return fmt.Sprintf("outside %s > %s:%v", p.SrcIP, p.DstIP, p.DstPort)
 	}
 	return fmt.Sprintf("%s %s %s:%v > %s:%v", e.Kind, e.Node, p.SrcIP, p.SrcPort, p.DstIP, p.DstPort)
