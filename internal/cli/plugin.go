@@ -68,7 +68,7 @@ func pluginCommand(s Streams) *cobra.Command {
 		Short: "where the packets of a cluster go, and which rule decides",
 		Long: `Walks a packet through a cluster. Prints which source address the destination sees, and which rule decides it.
 
-It reads the nodes that the packet reaches. On each it starts one short-lived privileged pod in a namespace of its own, and removes all of it
+It reads the nodes that the packet reaches. On each it starts one short-lived privileged pod in a new namespace, and removes all of it
 at the end. It changes nothing else. docs/plugin.md says what it creates, what it reads and what it cannot see.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from svc/web --to svc/kube-system/kube-dns:53 --proto udp --live

@@ -305,7 +305,7 @@ func TestKeepEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := connect(40); err != nil {
-		t.Errorf("with those to somebody else kept: %v", err)
+		t.Errorf("with entries to other endpoints kept: %v", err)
 	}
 	fill()
 	if err := a.KeepEnded(netns.FlowFilter{Protocol: 6, Destination: netip.MustParsePrefix("10.9.0.2/32")}); err != nil {

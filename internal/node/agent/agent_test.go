@@ -33,7 +33,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// oneService is an API with a service whose health check nobody but a service proxy answers.
+// oneService is an API with a service whose health check only a service proxy answers.
 type oneService struct{ objectSource }
 
 func (oneService) Delta(bool) kube.Delta {

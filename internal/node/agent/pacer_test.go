@@ -51,7 +51,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 	}
 }
 
-// TestPacerIsNoLag: with nftables many changes a second wait for each other no longer than somebody who follows them notices.
+// TestPacerIsNoLag: with nftables, many changes a second delay each other only imperceptibly.
 func TestPacerIsNoLag(t *testing.T) {
 	p := newPacer(BackendNFTables, 0, 30*time.Second)
 	for now := time.Unix(0, 0); now.Before(time.Unix(60, 0)); {
@@ -63,7 +63,7 @@ func TestPacerIsNoLag(t *testing.T) {
 	}
 }
 
-// TestPacerKeepsThePeriod: a least time between two syncs that somebody set is kept between any two, also after the first.
+// TestPacerKeepsThePeriod: a configured minimum time between syncs holds between any two, also after the first.
 func TestPacerKeepsThePeriod(t *testing.T) {
 	for backend, period := range map[string]time.Duration{BackendIPTables: 3 * time.Second, BackendNFTables: time.Second} {
 		p := newPacer(backend, period, 30*time.Second)

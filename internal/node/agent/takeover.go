@@ -25,7 +25,7 @@ const (
 // lookFault is the fault of not knowing which other processes run.
 const lookFault = "look for other service proxies on this node"
 
-// waitState is what the agent waits for: before it starts to write rules, and while another service proxy writes the same. It is safe for
+// waitState holds what the agent waits for: before it starts to write rules, and while another service proxy writes the same. It is safe for
 // concurrent use.
 type waitState struct {
 	metric  *series

@@ -26,7 +26,7 @@ const (
 	roleTake  = "take"  // one that has a part, and says so
 	roleBind  = "bind"  // one that has many names of the record
 	roleFlick = "flick" // one that has it now and then
-	roleWorld = "world" // the test itself, in a network namespace of its own
+	roleWorld = "world" // the test itself, in a new network namespace
 )
 
 func TestMain(m *testing.M) {
@@ -85,7 +85,7 @@ func bindMany(how string) error {
 	return nil
 }
 
-// inWorld runs the test again in a network namespace of its own, and reports whether this is there.
+// inWorld runs the test again in a new network namespace, and reports whether it runs in that.
 func inWorld(t *testing.T) bool {
 	kerneltest.NeedRoot(t)
 	if os.Getenv(role) == roleWorld {

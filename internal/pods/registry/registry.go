@@ -92,7 +92,7 @@ type answer struct {
 func (a answer) manifest(repository, ref string) {
 	host := a.r.URL.Query().Get("ns")
 	if host == "" {
-		writeError(a.w, http.StatusForbidden, codeDenied, "the registry's own address is no name of an image: write its name, such as shop:v1")
+		writeError(a.w, http.StatusForbidden, codeDenied, "the registry's own address is not an image name; write one, such as shop:v1")
 		return
 	}
 	separator := ":"
