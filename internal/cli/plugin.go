@@ -68,8 +68,8 @@ func pluginCommand(s Streams) *cobra.Command {
 		Short: "where the packets of a cluster go, and which rule decides",
 		Long: `Walks a packet through a cluster. Prints which source address the destination sees, and which rule decides it.
 
-It reads the nodes that the packet reaches. On each it starts one short-lived privileged pod in a new namespace, and removes all of it
-at the end. It changes nothing else. docs/plugin.md says what it creates, what it reads and what it cannot see.`,
+It reads the nodes that the packet reaches. On each it starts one short-lived privileged pod, in a new namespace or in that of an
+administrator, and removes what it created at the end. It changes nothing else. docs/plugin.md says what it creates, what it reads and what it cannot see.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from svc/web --to svc/kube-system/kube-dns:53 --proto udp --live
   kubectl packetwalk capture --all-nodes -o cluster.pwcap.tar.gz`,
@@ -204,8 +204,8 @@ func rbacCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rbac",
 		Short: "print the least rights, as an administrator can give them",
-		Long: `Prints the namespace and the roles that an administrator makes, and binds to the plugin's users. Who may create privileged pods in a
-namespace controls the nodes: give it only to users who may.`,
+		Long: `Prints the namespace and the roles that an administrator makes, and binds to the plugin's users. A user who can create privileged
+pods controls the nodes: bind the roles only to users who may do that.`,
 		Args: noArguments("it asks for none"),
 		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, cluster.Rights(configMaps...)) },
 	}

@@ -138,7 +138,7 @@ func parseProto(s string) (packet.Protocol, error) {
 	case "icmp", "icmpv6", "ping":
 		return packet.ICMP, nil
 	}
-	return 0, fmt.Errorf("unknown protocol %q; use tcp, udp or icmp", s)
+	return 0, fmt.Errorf("unknown protocol %q of --proto; use tcp, udp or icmp", s)
 }
 
 // run walks and prints.

@@ -50,7 +50,7 @@ type routes struct {
 // Start runs the controller, and waits until each node has its route. The nodes have their ranges by now.
 func (l *routes) Start(ctx context.Context) error { return l.restart(ctx, ctx) }
 
-// restart starts the controller again for new nodes, which the running one would find only after a while. The new one runs until ctx ends.
+// restart replaces a running controller, which would find new nodes only after a while. The new one runs until ctx ends.
 // restart waits for routes until waiting ends.
 func (l *routes) restart(ctx, waiting context.Context) error {
 	table, _, ok := l.Cluster().PodRouteTable()

@@ -119,7 +119,7 @@ func (p *proxy) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	}
 }
 
-// countRequest counts a request to a backend and returns their number. The count survives new tables.
+// countRequest counts a request to a backend, and returns how many came before. The count survives new tables.
 func (p *proxy) countRequest(b *ingress.Backend) uint64 {
 	counter, ok := p.turns.Load(b.Name())
 	if !ok {

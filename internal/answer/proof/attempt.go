@@ -87,7 +87,7 @@ func (a *attempt) readAll() {
 	}
 }
 
-// compareUntilDone compares what was seen with the prediction until they agree or no more can come.
+// compareUntilDone compares what was seen with the prediction, repeatedly until both agree or waiting ends.
 func (a *attempt) compareUntilDone(ctx, waiting context.Context, enough context.CancelFunc) (Report, error) {
 	begin := time.Now()
 	var answer *witness.Result

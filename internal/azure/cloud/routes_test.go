@@ -78,7 +78,7 @@ func TestRunRoutes(t *testing.T) {
 	eventually.Succeeds(t, 20*time.Second, func() error {
 		node, err := client.CoreV1().Nodes().Get(ctx, "node1", metav1.GetOptions{})
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		if c := node.Status.Conditions; len(c) != 1 || c[0].Type != v1.NodeNetworkUnavailable || c[0].Status != v1.ConditionFalse {
 			return fmt.Errorf("conditions %v", c)

@@ -130,7 +130,10 @@ func (w *world) awaitFlows(count int) {
 	eventually.Succeeds(w.t, 30*time.Second, func() error {
 		flows, err := w.fabric.Namespace().Flows(netns.FlowFilter{Protocol: unix.IPPROTO_TCP})
 		flows = slices.DeleteFunc(flows, func(f netns.Flow) bool { return f.TCPState != 3 || f.Source.Addr() == vnet.ProbeSource })
-		if err == nil && len(flows) > count {
+		if err != nil {
+			return err
+		}
+		if len(flows) > count {
 			return fmt.Errorf("%d flows, want %d: %+v", len(flows), count, flows)
 		}
 		return nil

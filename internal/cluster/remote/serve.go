@@ -25,7 +25,7 @@ type Machine interface {
 	Open(path string, inode uint64) (proof.Place, func(), error)
 }
 
-// Serve answers on one stream until it ends or breaks off, the reader stopped any more, or ctx ends, and then closes all that was
+// Serve answers on one stream until it ends or breaks off, its reader stops, or ctx ends, and then closes all that was
 // opened for it. A stream that ends between two questions is no error. version is this program's. It may leave a read of in behind, and a
 // write to out: what they are of is to be closed then.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, m Machine, version string) error {

@@ -5,7 +5,7 @@ import "packetwalk.dev/internal/model/desired"
 type (
 	// State is what Apply brings a namespace to.
 	State = desired.State
-	// Sysctl is one value of State.
+	// Sysctl is one kernel setting of State.
 	Sysctl = desired.Sysctl
 	// Address is one address of a link in State.
 	Address = desired.Address

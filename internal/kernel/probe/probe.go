@@ -253,7 +253,7 @@ func (p *Probe) wait(ctx context.Context) error {
 		if n <= 0 {
 			continue
 		}
-		done, err := p.receiveAnswer()
+		done, err := p.checkAnswer()
 		if done || err != nil {
 			return err
 		}
@@ -261,8 +261,8 @@ func (p *Probe) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// receiveAnswer reads from a ready socket and reports whether it read the answer.
-func (p *Probe) receiveAnswer() (bool, error) {
+// checkAnswer reports whether the event that made the socket ready is the answer.
+func (p *Probe) checkAnswer() (bool, error) {
 	if p.connected() {
 		return true, nil
 	}

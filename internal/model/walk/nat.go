@@ -208,7 +208,7 @@ func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ownAddress is the machine's address on an unknown interface, or of which it is not known: the only one that it has, or else
+// ownAddress is the machine's address on an interface that is unknown, or whose addresses are: the only one that it has, or else
 // packet.UnknownAddress.
 func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 	var own []netip.Addr

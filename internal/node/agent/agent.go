@@ -175,7 +175,7 @@ func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a.rules = nftables.NewRules(a.nft)
 	a.faults = faults{warn: a.warn, last: faultsLast, now: map[string]fault{}}
 	a.api = apiServer{faults: &a.faults, log: a.log, reachable: m.apiReachable}
-	a.waiting = newWaiting(m.waiting)
+	a.waiting = newWaitState(m.waiting)
 	a.others = others{look: conflict.ServiceProxies}
 	m.start(&o)
 	a.checks = proxy.NewHealthChecks(a.health.Healthy)

@@ -42,7 +42,7 @@ func (o *Options) Apply(c *proxyconfig.Configuration) error {
 	return errors.Join(a.errs...)
 }
 
-// configReader collects what is wrong with a configuration.
+// configReader sets Options by a configuration, and collects its errors.
 type configReader struct {
 	*Options
 	errs []error

@@ -37,7 +37,7 @@ type waitState struct {
 	looked  bool     // for all processes that have to end
 }
 
-func newWaiting(metric *series) waitState {
+func newWaitState(metric *series) waitState {
 	return waitState{metric: metric, changed: make(chan struct{}, 1)}
 }
 

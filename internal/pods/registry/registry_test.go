@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/v2/user/shop/manifests/v1?ns=ghcr.io", Authorization(token), 200, `"schemaVersion":2`},
 		{"HEAD", "/v2/user/shop/manifests/v1?ns=ghcr.io", Authorization(token), 200, ""},
 		{"GET", "/v2/user/shop/manifests/v1?ns=quay.io", Authorization(token), 403, "image load"},
-		{"GET", "/v2/user/shop/manifests/v1", Authorization(token), 403, "no name of an image"},
+		{"GET", "/v2/user/shop/manifests/v1", Authorization(token), 403, "not an image name"},
 		{"GET", "/v2/user/other/manifests/v1?ns=ghcr.io", Authorization(token), 403, "run packetwalk image load"},
 		{"GET", "/v2/broken/manifests/v1?ns=ghcr.io", Authorization(token), 403, "the disk is full"},
 		{"GET", "/v2/user/shop/blobs/sha256:" + strings.Repeat("0", 64), Authorization(token), 404, "BLOB_UNKNOWN"},

@@ -241,7 +241,8 @@ func (p *part) endpoints(n name, policy service.Policy) {
 	of.endpoints = append(of.endpoints, row{mapEndpoints[n.at][policy], n.key, p.slots[policy]})
 }
 
-// addNoEndpoints adds the elements of a service port without endpoints. It rejects if there are none at all, and drops if only this node has none.
+// addNoEndpoints adds the elements of a service port without endpoints. They reject if there are none at all, and drop if only this node
+// has none.
 func (p *part) addNoEndpoints(n name) {
 	set := setDropped[n.at]
 	if len(p.port.ForCluster) == 0 {

@@ -176,8 +176,8 @@ func translated() []nf.Expr {
 		nf.Compare(nf.NotEqual, 0, nf.Native(0))}
 }
 
-// affinityRules finds the service port that a translated connection is for. Each protocol has a rule, because nft lists the ports of conntrack with
-// the protocol only.
+// affinityRules finds the service port that a translated connection is for. Each protocol has a rule, because nft lists the ports of
+// conntrack with the protocol only.
 func (w *writer) affinityRules() (rules []nf.Rule) {
 	address := uint32(nf.CtDstIP)
 	if w.Family == service.IPv6 {

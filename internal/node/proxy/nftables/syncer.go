@@ -145,7 +145,7 @@ func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *Stat
 // wanted is the state of all service ports, where a table holds elements.
 func (s *Syncer) wanted(ports *service.Ports, held Elements) *State {
 	state := NewState(s.config, held)
-	state.plan(portsOf(ports, ports.Services()), nil)
+	state.apply(portsOf(ports, ports.Services()), nil)
 	return state
 }
 

@@ -27,11 +27,11 @@ type update struct {
 
 // Update takes the state to other ports of some services, sorted as service.Of gives them, and gives the steps to it.
 func (s *State) Update(services map[service.Key][]service.Port) Changes {
-	return s.plan(services, map[*portRecord]*part{}).changes()
+	return s.apply(services, map[*portRecord]*part{}).changes()
 }
 
-// plan returns the update of the state to new ports of some services. parts caches the parts of ports; nil disables that.
-func (s *State) plan(services map[service.Key][]service.Port, parts map[*portRecord]*part) *update {
+// apply changes the state to new ports of some services, and returns the update. parts caches the parts of ports; nil disables that.
+func (s *State) apply(services map[service.Key][]service.Port, parts map[*portRecord]*part) *update {
 	u := &update{State: s, parts: parts, had: map[name]*portRecord{}, shared: map[[2]string]int{}, fans: map[string]fan{}}
 	for _, key := range slices.SortedFunc(maps.Keys(services), service.CompareKeys) {
 		u.service(key, services[key])
