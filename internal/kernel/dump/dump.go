@@ -21,6 +21,7 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -65,17 +66,19 @@ func (d *Dumper) Parts(ctx context.Context, name string, ns *netns.Namespace, pa
 	d.init()
 	modules := d.modules()
 	raw := &capture.Raw{Name: name, Taken: time.Now(), Kernel: d.release, NetNS: ns.Inode(), Outputs: map[string]capture.Output{}}
+	rows := slices.DeleteFunc(slices.Clone(capture.Dumps), func(row capture.Dump) bool {
+		return len(parts) > 0 && !slices.Contains(parts, row.Part)
+	})
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, row := range capture.Dumps {
-		if len(parts) > 0 && !slices.Contains(parts, row.Part) {
-			continue
-		}
+	for _, group := range batches(rows) {
 		wg.Go(func() {
-			out := d.run(ctx, ns, row, modules)
+			outputs := d.runGroup(ctx, ns, group, modules)
 			mu.Lock()
 			defer mu.Unlock()
-			raw.Outputs[row.File] = out
+			for i, row := range group {
+				raw.Outputs[row.File] = outputs[i]
+			}
 		})
 	}
 	wg.Wait()
@@ -85,9 +88,20 @@ func (d *Dumper) Parts(ctx context.Context, name string, ns *netns.Namespace, pa
 	return raw, nil
 }
 
-func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
+// runGroup returns the outputs of rows that one process can print.
+func (d *Dumper) runGroup(ctx context.Context, ns *netns.Namespace, rows []capture.Dump, m *modules) (outputs []capture.Output) {
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
+	if outputs, ok := d.batch(ctx, ns, rows); ok {
+		return outputs
+	}
+	for _, row := range rows {
+		outputs = append(outputs, d.run(ctx, ns, row, m))
+	}
+	return outputs
+}
+
+func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
 	var out capture.Output
 	var err error
 	switch {
@@ -145,12 +159,16 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 	none := capture.Output{Command: words, Error: "the program is not there"}
 	for _, args := range row.Commands {
 		for _, tool := range d.tools(args) {
-			missing, err := m.without(needs[variant(tool.Root, tool.Path, tool.Name)]...)
+			needed := needs[variant(tool.Root, tool.Path, tool.Name)]
+			missing, err := m.without(needed...)
 			if err != nil {
 				return capture.Output{Command: words, Error: err.Error()}
 			}
 			if missing != "" {
 				continue
+			}
+			if slices.Contains(needed, "nf_tables") && hasNoTables(ns) {
+				return capture.Output{Skipped: "nf_tables has no tables in the namespace"}
 			}
 			tool.In = ns.Do
 			if result, started := untilWhole(ctx, row, tool); started {
@@ -164,6 +182,12 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 		return capture.Output{Skipped: notLoaded(missing)}
 	}
 	return none
+}
+
+// hasNoTables reports whether the programs of nf_tables would print nothing. Most namespaces are pods, which have no rules.
+func hasNoTables(ns *netns.Namespace) bool {
+	some, err := ruleset.HasTables(ns)
+	return err == nil && !some
 }
 
 func notLoaded(module string) string {

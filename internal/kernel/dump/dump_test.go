@@ -119,6 +119,11 @@ func TestDumpChangesNothing(t *testing.T) {
 		if out := raw.Outputs["iptables-legacy-save.txt"]; out.Skipped == "" {
 			t.Errorf("legacy tables where there are none: %+v", out)
 		}
+		for _, file := range []string{capture.RulesetFile, "iptables-save.txt", "ip6tables-save.txt", "ebtables-save.txt"} {
+			if out := raw.Outputs[file]; out.Skipped == "" {
+				t.Errorf("%s where nf_tables has no tables: %+v", file, out)
+			}
+		}
 		if h := capture.NewLoader(raw.Name).Load(raw); len(h.Rules.Tables) != 0 || len(h.Missing) != 0 {
 			t.Errorf("%d tables; missing %v", len(h.Rules.Tables), h.Missing)
 		}

@@ -42,12 +42,20 @@ func RuleHandles(n *netns.Namespace, family, table, chain string) ([]uint64, err
 }
 
 // CountChains counts the chains of all tables of nf_tables.
-func CountChains(n *netns.Namespace) (int, error) {
+func CountChains(n *netns.Namespace) (int, error) { return count(n, "chains", nf.Table.ListChains) }
+
+// HasTables reports whether nf_tables has tables.
+func HasTables(n *netns.Namespace) (bool, error) {
+	tables, err := count(n, "tables", nf.Table.ListTables)
+	return tables > 0, err
+}
+
+func count(n *netns.Namespace, what string, list func(nf.Table) netlink.Message) (int, error) {
 	nft := NFTables{NetNS: n.FD()}
 	defer nft.Close()
-	answers, err := nft.Ask(context.Background(), nf.Table{Family: unix.NFPROTO_UNSPEC}.ListChains())
+	answers, err := nft.Ask(context.Background(), list(nf.Table{Family: unix.NFPROTO_UNSPEC}))
 	if err != nil {
-		return 0, fmt.Errorf("list chains in %s: %w", n.Path(), err)
+		return 0, fmt.Errorf("list %s in %s: %w", what, n.Path(), err)
 	}
 	return len(answers), nil
 }

@@ -124,6 +124,9 @@ func (t Table) list(kind int, a Attrs) netlink.Message {
 	return t.message(kind, netlink.Dump, a)
 }
 
+// ListTables asks for the tables of the family.
+func (t Table) ListTables() netlink.Message { return t.list(msgGetTable, nil) }
+
 // ListChains asks for the chains of the family.
 func (t Table) ListChains() netlink.Message { return t.list(msgGetChain, nil) }
 
