@@ -216,7 +216,7 @@ func restore(ns *netns.Namespace, file, text string) error {
 	args := restorers[file]
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin = strings.NewReader(text)
-	// Nobody else writes this namespace's tables: the machine's lock, which others hold for seconds, is not for them.
+	// No other process writes this namespace's tables. So restore does not need the machine's lock, which other processes hold for seconds.
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE=/dev/null")
 	var words strings.Builder
 	cmd.Stdout, cmd.Stderr = &words, &words

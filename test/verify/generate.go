@@ -72,7 +72,7 @@ type endpoint struct {
 	port     int
 }
 
-// vip is an address that somebody may translate.
+// vip is an address that the rules of a site may translate.
 type vip struct {
 	address netip.Addr
 	port    int

@@ -185,7 +185,7 @@ func (t *tables) account() string {
 	return " -m nfacct --nfacct-name " + name
 }
 
-// odd are matches that nobody needs to understand: whether the model does, it says itself.
+// odd returns a match that the model need not understand. The model itself says whether it does.
 func (t *tables) odd(table string) string {
 	all := []string{" -m u32 --u32 0&0xf=0x5", " -m ecn --ecn-ip-ect 0", " -m cpu --cpu 0", " -m string --algo bm --string abc",
 		" -m time --timestart 01:00 --timestop 13:00"}

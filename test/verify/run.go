@@ -233,7 +233,7 @@ func open(predicted *walk.Result) bool {
 // beyond tells of a rule that the model does not understand.
 func beyond(r *netfilter.Rule) bool { return r != nil && !r.Understood() }
 
-// notUnderstood tells of an outcome that ends where nobody can tell what a rule does, because the model does not understand that rule.
+// notUnderstood reports whether an outcome ends undecided at a rule that the model does not understand.
 func notUnderstood(o *walk.Outcome) bool {
 	return slices.ContainsFunc(slices.Concat(o.There, o.Back), func(s walk.Step) bool {
 		return s.Visit != nil && s.Visit.Verdict.Kind == netfilter.Undecided && beyond(s.Visit.Rule)

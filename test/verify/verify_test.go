@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,7 @@ func runTests(m *testing.M) int {
 	if os.Getuid() != 0 {
 		return m.Run()
 	}
+	debug.SetGCPercent(400) // a world is small and makes much garbage
 	d, err := OpenDirectory()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -60,6 +62,7 @@ func TestFound(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)

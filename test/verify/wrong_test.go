@@ -7,7 +7,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// wrongWorld is a client, a router, a server and a host that nobody speaks to.
+// wrongWorld is a client, a router, a server and a host that no other host talks to.
 const wrongWorld = `
 -- wires --
 vm/client eth0 node/r c
