@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/testing/flows"
 )
 
-// wired makes a namespace that is the node which walks are of, and one for everybody else, who never answers.
+// wired creates the namespace of the node on which packets are walked, and one namespace for all other hosts, which never answer.
 func wired(ctx context.Context, dir, name string, v Settings) (node, others *netns.Namespace, err error) {
 	if others, err = netns.Create(filepath.Join(dir, name+"-others")); err != nil {
 		return nil, nil, err
@@ -31,7 +31,7 @@ func wired(ctx context.Context, dir, name string, v Settings) (node, others *net
 	}
 	var there, here strings.Builder
 	for i, link := range []string{outside, pods} {
-		mac := fmt.Sprintf("02:00:00:00:00:%02x", i+1) // of both ends: nobody asks for it
+		mac := fmt.Sprintf("02:00:00:00:00:%02x", i+1) // of both ends, because ARP is off
 		fmt.Fprintf(&there, "link add %s address %s type veth peer name other address %s\n", link, mac, mac)
 		fmt.Fprintf(&there, "link set other up arp off netns %s name %s\nlink set %s up arp off\n", node.Path(), link, link)
 		fmt.Fprintf(&here, "link set %s up\n", link)
@@ -60,7 +60,7 @@ func wired(ctx context.Context, dir, name string, v Settings) (node, others *net
 	return node, others, nil
 }
 
-// single is an address of which nobody asks whether another has it.
+// single returns an address as a single-address prefix for ip(8), without duplicate address detection.
 func single(a netip.Addr) string {
 	text := netip.PrefixFrom(a, a.BitLen()).String()
 	if a.Is6() {
@@ -143,7 +143,7 @@ func (n *node) ways(p *probe) (outcomes, error) {
 		}
 		e := &r.Outcomes[i].End
 		text := nowhere
-		if e.Kind == walk.Left || e.Kind == walk.Delivered && e.Packet.Protocol != packet.TCP { // a reset ends it at once: nobody listens
+		if e.Kind == walk.Left || e.Kind == walk.Delivered && e.Packet.Protocol != packet.TCP { // a reset ends it at once: nothing listens
 			text = flows.Way{Answers: netip.AddrPortFrom(e.Packet.Destination, e.Packet.DestinationPort.Number), To: e.Packet.Source}.String()
 		}
 		ways[text] += odds

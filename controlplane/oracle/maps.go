@@ -45,7 +45,7 @@ func newUpstreamMaps(ns *netns.Namespace, v Settings) (*upstream, error) {
 	return u, nil
 }
 
-// failedSyncs is a log of the proxier's that keeps why a sync failed: it tells nobody else.
+// failedSyncs is a log sink that keeps the error of a failed sync. The proxier reports that error only in its log.
 type failedSyncs struct{ failure *error }
 
 // Init implements klog.LogSink.

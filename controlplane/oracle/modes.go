@@ -31,7 +31,7 @@ const packetsOfStep = 60
 type tableModes struct {
 	settings   Settings
 	namespaces [3]*netns.Namespace
-	others     []*netns.Namespace // everybody else, around the first two, where real flows are sent
+	others     []*netns.Namespace // all other hosts, for each of the first two, where real flows are sent
 	upstream   *upstream
 	ours       *oursMaps
 	tally      *Tally

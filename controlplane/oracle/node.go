@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// node is the host on which packets are walked: its pods are behind one link, and everybody else behind another; nobody asks for neighbours
-// there. It has an address of load balancers itself, as nodes do that stand behind some.
+// node is the host on which packets are walked. Its pods are behind one link, and all other hosts are behind another. Neither link resolves
+// neighbours. Like nodes behind load balancers, the node has an address of a load balancer itself.
 type node struct{ host snapshot.Host }
 
 // Host implements snapshot.Source.

@@ -163,7 +163,7 @@ func (o *ours) rewrite(ctx context.Context) error {
 func (o *ours) repair(ctx context.Context) error {
 	names, err := o.syncer.Repair(ctx)
 	if err == nil && len(names) > 0 {
-		err = fmt.Errorf("ours repairs what nobody has touched: %v", names)
+		err = fmt.Errorf("our proxy repairs unchanged rules: %v", names)
 	}
 	return err
 }

@@ -181,7 +181,7 @@ func (u *upstream) tell(to World) {
 	}
 }
 
-// health asks a health check node port for the number of local endpoints; "" when nobody listens.
+// health asks a health check node port for the number of local endpoints. When no process listens, it returns "" and an error.
 func (u *upstream) health(ctx context.Context, address string) (string, error) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,

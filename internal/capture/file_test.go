@@ -322,7 +322,7 @@ func TestReadErrors(t *testing.T) {
 		{"file left out", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2)), capture.ErrDamaged, "missing"},
 		{"shorter file", archive(t, manifestOf(1, "node/n1", "ip-link.json", 9), link), capture.ErrDamaged, "2 bytes"},
 		{"file twice", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, link), capture.ErrDamaged, "not listed"},
-		{"file that nobody told of", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, entry{name: "hosts/node/n2/x", data: ""}),
+		{"file missing in the manifest", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, entry{name: "hosts/node/n2/x", data: ""}),
 			capture.ErrDamaged, "not listed"},
 		{"absolute path", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, entry{name: "/etc/passwd", data: "x"}),
 			capture.ErrDamaged, "/etc/passwd"},
@@ -340,7 +340,7 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// TestWriteRefusesWhatReadRefuses: no capture is written that nobody can read.
+// TestWriteRefusesWhatReadRefuses checks that no capture is written that Read refuses.
 func TestWriteRefusesWhatReadRefuses(t *testing.T) {
 	for _, name := range []string{"node/a b", "node/a\nb", "pod/../x", "netns/", ""} {
 		c := small()

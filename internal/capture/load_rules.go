@@ -103,7 +103,7 @@ func loadNFT(l *Loader, text []byte) error {
 	if err != nil {
 		return err
 	}
-	// Somebody may have traced meanwhile, and nothing hangs on that.
+	// Another process may have traced meanwhile. Nothing depends on its tables.
 	lowered = slices.DeleteFunc(lowered, func(t *netfilter.Table) bool { return witness.IsTraceTable(t.Name) })
 	joined, missing := listed.Join(lowered, l.saved)
 	l.Host.Rules.Tables, l.saved = joined, nil

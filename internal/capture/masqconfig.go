@@ -25,7 +25,7 @@ type agentPod struct {
 
 type configMapSource struct{ ConfigMap struct{ Name string } }
 
-// maxMasqConfigMaps bounds how many ConfigMaps pods can name: anybody may make a pod.
+// maxMasqConfigMaps bounds how many ConfigMaps pods can name: any user may create a pod.
 const maxMasqConfigMaps = 16
 
 // masqFlag is the flag of packetwalk-node that names its ConfigMaps, and masqAgent is in the names of all other ip-masq-agents.

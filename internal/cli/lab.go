@@ -199,7 +199,7 @@ func downCommand(s Streams) *cobra.Command {
 				dirs = []lab.Dir{d}
 			}
 			for _, d := range dirs {
-				// Half a removal helps nobody: an interrupt waits for the end of this lab's.
+				// Do not abort a removal midway: an interrupt waits for the end of this lab's removal.
 				if err := lab.Destroy(context.WithoutCancel(c.Context()), d); err != nil {
 					return fmt.Errorf("lab %s: %w", d.Name(), err)
 				}

@@ -270,7 +270,7 @@ func printNotes(s Streams, lines ...string) {
 	}
 }
 
-// completionTime bounds how long somebody waits at a tab.
+// completionTime bounds how long the user waits for a completion.
 const completionTime = 3 * time.Second
 
 // complete completes by the cluster's objects.

@@ -41,7 +41,7 @@ its pods), node/NAME[:PORT], a DNS name of the cluster such as web.shop.svc.clus
 	return c
 }
 
-// mostNodes bounds what is started for one walk where nobody says otherwise.
+// mostNodes bounds what is started for one walk, unless --max-nodes sets another limit.
 const mostNodes = 20
 
 // endsOf are the ends that have names.

@@ -140,8 +140,9 @@ var programs = map[string]string{
 	"k":       `exec "${0%/*}/packetwalk" kubectl "$@"`,
 	"az":      `exec "${0%/*}/packetwalk" az "$@"`,
 	"ssh":     `exec "${0%/*}/packetwalk" ssh "$@"`,
-	// The articles' users are not root; here everybody is. The machine's own sudo would look for az and kubectl in a PATH of its own.
-	"sudo": `case ${1-} in -*) echo "sudo: no options here: everybody is root in a lab's shell" >&2; exit 1;; esac; exec env "$@"`,
+	// The articles' users are not root; in a lab's shell every user is. The machine's own sudo would look for az and kubectl in its own
+	// PATH.
+	"sudo": `case ${1-} in -*) echo "sudo: invalid option; every command of a lab's shell runs as root" >&2; exit 1;; esac; exec env "$@"`,
 }
 
 // isProgram reports whether a workplace has a program of its own called name.
@@ -198,8 +199,8 @@ func (w *workplace) addPrograms() error {
 
 func (w *workplace) remove() { _ = os.RemoveAll(w.dir) }
 
-// environment is one in which the folder bin is the first of PATH, and a lab is the one that is meant. Programs that administrators use are
-// not in everybody's PATH.
+// environment returns an environment whose PATH starts with the folder bin, and which selects a lab. It adds the folders of administrators'
+// programs, which are not in every user's PATH.
 func environment(environ []string, bin string, d lab.Dir) []string {
 	var env []string
 	path := ""

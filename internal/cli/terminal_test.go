@@ -38,7 +38,7 @@ func terminal(t *testing.T, columns uint16) *os.File {
 	return other
 }
 
-// TestScreen: colours and a width on a terminal only, unless somebody says otherwise.
+// TestScreen checks that only a terminal has colours and a width, unless the user says otherwise.
 func TestScreen(t *testing.T) {
 	tty := terminal(t, 72)
 	t.Setenv("TERM", "xterm")

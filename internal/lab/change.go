@@ -120,7 +120,7 @@ func (l *lab) readCluster() error {
 	if err == nil {
 		to, err = l.Dir.Parse(next)
 	}
-	if err != nil { // somebody else's doing: it is written whole, and of what can be done
+	if err != nil { // another process changed the file: the lab writes it whole, for a possible change
 		l.Log.Warn("a change that was cut off is left out", "file", l.Dir.NextClusterFile(), "err", err)
 		return os.Remove(l.Dir.NextClusterFile())
 	}

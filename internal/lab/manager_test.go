@@ -136,7 +136,7 @@ func (w withoutAzure) Host(name string) (*snapshot.Host, error) {
 	return &alone, nil
 }
 
-// sources are those that a packet's destination sees, or why nobody can tell.
+// sources returns the sources that a packet's destination sees, or why the outcome is undecided.
 func sources(t *testing.T, src snapshot.Source, req walk.Request) []string {
 	t.Helper()
 	result, err := walk.Walk(src, req)

@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/lab/status"
 )
 
-// TestAzureToken: it is made once; an empty file, which would let everybody in, is an error.
+// TestAzureToken shows that the token is created once, and that an empty file is an error, because it would let every client in.
 func TestAzureToken(t *testing.T) {
 	d := layout.Dir(t.TempDir())
 	if err := os.Mkdir(d.Path("pki"), 0o700); err != nil {

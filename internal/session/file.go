@@ -148,7 +148,7 @@ func (f *File) input() (input, int64, error) {
 	return spool, n, nil
 }
 
-// openText takes a text for what somebody saw on one node.
+// openText opens a text as what a user saw on one node.
 func (f *File) openText(text []byte) (*Session, error) {
 	if bytes.IndexByte(text, 0) >= 0 {
 		return nil, &InputError{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", f.Path)}

@@ -16,7 +16,7 @@ import (
 // ErrQuit is a tour that its reader has ended.
 var ErrQuit = errors.New("the tour was ended")
 
-// A Runner takes a reader, or nobody, through a script.
+// A Runner takes a reader through a script, or runs it without one.
 type Runner struct {
 	Script *Script
 	Dir    string   // where the commands run: what the page's commands name is there
@@ -24,7 +24,7 @@ type Runner struct {
 	View   View
 	// Endpoint reports whether a chain of iptables is called after an endpoint's address, and so otherwise in each lab; nil: none is.
 	Endpoint func(chain string) bool
-	// Next is asked before each command, which is on the screen by then. An error ends the tour; nil: nobody is asked.
+	// Next is called before each command, which is on the screen by then. An error ends the tour. Where Next is nil, the tour does not ask.
 	Next func(context.Context) error
 	// Limit is the time that a command may take. Default: two minutes.
 	Limit time.Duration
@@ -168,7 +168,7 @@ func (r *Runner) run(ctx context.Context, command string, screen io.Writer) (str
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
 	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // ESRCH, as a rule: nobody is left
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // ESRCH, as a rule: no process is left
 	}
 	switch {
 	case bounded.Err() != nil && ctx.Err() == nil:

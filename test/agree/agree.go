@@ -296,8 +296,8 @@ func (v *View) once(ctx context.Context, source *capture.Lazy, p Pair) (*proof.R
 	return &report, err
 }
 
-// wrong says what keeps a walk from agreeing with the kernel in full. Of a packet that leaves the cluster nobody there knows whether
-// anything answers.
+// wrong says what keeps a walk from agreeing with the kernel in full. It accepts a missing answer to a packet that leaves the cluster,
+// because no host of the cluster knows whether anything answers.
 func wrong(r *proof.Report) string {
 	compared := *r
 	if r.Way != nil && r.Way.End.Kind == walk.Left {

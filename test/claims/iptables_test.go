@@ -58,7 +58,7 @@ func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
 	return w
 }
 
-// endpoints waits until so many pods run and every node's rules lead to them and nobody else.
+// endpoints waits until n pods run and the rules of every node lead to these pods only.
 func (w *iptablesWorld) endpoints(t *testing.T, n int) {
 	t.Helper()
 	eventually.Succeeds(t, 30*time.Second, func() error {

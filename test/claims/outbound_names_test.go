@@ -40,7 +40,7 @@ func TestB2(t *testing.T) {
 		}
 	}
 	if out, err := o.Try(20*time.Second, "kubectl", "--name", o.Name, "exec", "ubuntu", "--", "nslookup", "no.such.name"); err == nil {
-		t.Errorf("a name that nobody has: %s", out)
+		t.Errorf("an unknown name: %s", out)
 	}
 	expect(t, agrees(t, o.World, "pod/ubuntu", "internet/ifconfig.co:80"),
 		`^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+-\d+, because on node `+part1Node)

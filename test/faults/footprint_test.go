@@ -102,7 +102,7 @@ func (f footprint) expectGone(t *testing.T, w *world.World) {
 	}
 }
 
-// runs reports whether there is such a process that is more than an entry nobody has waited for (state Z, proc_pid_stat(5)).
+// runs reports whether a process exists and is not a zombie (state Z, proc_pid_stat(5)).
 func runs(pid int) bool {
 	stat, err := procstat.Read(fmt.Sprintf("/proc/%d", pid))
 	return err == nil && stat.State != procstat.Zombie

@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// mayDo is all that the manifests' service account may do, as "kubectl auth can-i --list" has it, beside what everybody may.
+// mayDo lists all that the manifests' service account may do, as "kubectl auth can-i --list" prints it, beyond what every user may.
 var mayDo = []string{
 	"endpointslices.discovery.k8s.io [] [] [list watch]", "events [] [] [create]", "nodes [] [] [list watch]",
 	"pods/status [] [] [patch]", "servicecidrs.networking.k8s.io [] [] [list watch]", "services [] [] [list watch]",

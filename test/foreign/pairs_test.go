@@ -81,7 +81,7 @@ func targets(t *testing.T, w *world.World, objects *snapshot.Objects, pods []str
 		add("udp", "pod/%s:7", p)
 		add("icmp", "pod/%s", p)
 	}
-	add("tcp", "pod/%s:81", pods[2]) // nobody listens
+	add("tcp", "pod/%s:81", pods[2]) // no process listens
 	add("udp", "pod/%s:81", pods[2])
 	for _, n := range nodeNames(objects) {
 		add("tcp", "node/%s:7", n)

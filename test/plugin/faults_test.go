@@ -35,7 +35,7 @@ func wrongImage(t *testing.T, p *plugin) {
 		append(toTwo, "--image", "example.org/none:1", "--start-timeout", "20s")...)
 }
 
-// noServer: where the API server should be nobody listens.
+// noServer runs a walk with an API server address on which no process listens.
 func noServer(t *testing.T, p *plugin) {
 	text, err := os.ReadFile(p.kubeconfig)
 	if err != nil {
@@ -77,8 +77,8 @@ func (p *plugin) start(t *testing.T, args ...string) *pluginRun {
 	return r
 }
 
-// half is a walk --live that has read the nodes and has not sent the packet: it cannot say that it is about to, since nobody reads that
-// until it is released.
+// half returns a walk --live that has read the nodes and has not sent the packet. It cannot announce the packet, because no process reads
+// its standard error until release.
 func (p *plugin) half(t *testing.T) *pluginRun {
 	t.Helper()
 	r, w, err := os.Pipe()

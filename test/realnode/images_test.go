@@ -14,8 +14,9 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// pulled: the node's containerd pulls what is in the machine's store, under any registry's name, whatever the pull policy; also by its
-// digest, and from another lab process. What is not there says in the pod's events what to do. Nobody else on the node gets anything.
+// pulled shows that the node's containerd pulls images of the machine's store, under any registry's name, whatever the pull policy. It also
+// pulls by digest, and from another lab process. For a missing image, the pod's events say what to do. No other client on the node gets
+// anything.
 func pulled(t *testing.T, w *world.World, node string) {
 	id := os.Getpid()
 	names := map[string]string{ // by imagePullPolicy
@@ -103,7 +104,8 @@ func run(t *testing.T, w *world.World, name, image, policy string) {
 	}
 }
 
-// onlyContainerd: the registry answers nobody without the node's secret, which is the node's root's alone, and nobody elsewhere.
+// onlyContainerd shows that the registry answers only clients with the node's secret, which only the node's root can read. It answers no
+// client elsewhere.
 func onlyContainerd(t *testing.T, w *world.World, node string) {
 	t.Helper()
 	for script, want := range map[string]string{

@@ -27,8 +27,8 @@ var proxySteps = []proxyStep{
 	{name: "kube-proxy with nftables", spec: "{implementation: kube-proxy, backend: nftables}", table: "kube-proxy", kubeProxy: true, works: true},
 	{name: "packetwalk with nftables", spec: "{backend: nftables}", table: nftables.TableName, works: true},
 	{name: "packetwalk again", spec: "{}", iptables: true, works: true},
-	{name: "nobody", spec: "{implementation: none}"},
-	{name: "packetwalk after nobody", spec: "{}", iptables: true, works: true},
+	{name: "none", spec: "{implementation: none}"},
+	{name: "packetwalk after none", spec: "{}", iptables: true, works: true},
 }
 
 // proxies: the service proxy changes while everything runs, on each node: services answer by whoever it is, also those that are

@@ -317,7 +317,7 @@ func kills(t *testing.T, w *world.World, node string) {
 	}
 	w.Run(t, "up", "--name", w.Name)
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the first process that nobody wrote down: %v", err)
+		t.Errorf("the first process without a pid file: %v", err)
 	}
 	answers(t, w)
 	pid, _ = machine()

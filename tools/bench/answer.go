@@ -225,7 +225,7 @@ func (w *watch) rules(ctx context.Context, node string) error {
 func (w *watch) note(stage, vip string) {
 	select {
 	case w.events <- event{stage, time.Now(), vip}:
-	default: // nobody reads any more
+	default: // the reader is gone
 	}
 }
 

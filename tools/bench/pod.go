@@ -141,7 +141,7 @@ func readPods(r io.Reader, seen chan<- podSighting) {
 			if is {
 				select {
 				case seen <- podSighting{o.Metadata.Name, stage, time.Now()}:
-				default: // nobody reads any more
+				default: // the reader is gone
 				}
 			}
 		}

@@ -36,7 +36,7 @@ type product struct {
 	minutes int    // what its build takes with an empty build cache, in minutes of one core, measured on two
 }
 
-// products are what build makes, by the name that it takes. Those other than controlplane are only built when somebody asks for them.
+// products are what build makes, by the name that it takes. Products other than controlplane are only built on request.
 var products = map[string][]product{
 	"controlplane": {{name: "packetwalk-controlplane", source: ".", what: "upstream's control plane, etcd, CoreDNS and kubectl", minutes: 10}},
 	"e2e": {
@@ -225,8 +225,8 @@ func (t target) buildOnce(ctx context.Context) error {
 	return t.compile(ctx)
 }
 
-// compile builds beside the final place and renames, so that the final name is a whole program or nothing.
-// What an earlier build left that was killed outright is removed first: the lock says that nobody is at it.
+// compile builds beside the final path and renames, so that the final name is a whole program or nothing. First it removes what an earlier,
+// killed build left. The lock guarantees that no other build is using it.
 func (t target) compile(ctx context.Context) error {
 	partial := t.binary() + ".partial"
 	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -68,7 +68,8 @@ func (c *connector) attach(ctx context.Context, namespace, pod, container string
 	return c.cfg.ACI.Logs(ctx, group, container, logs.Options{Follow: true}, client.Stdout())
 }
 
-// portForward carries one connection to the group's address: by the network, as any pod's, because nobody can enter the group.
+// portForward carries one connection to the group's address. It uses the network, as for any pod, because no outside process can enter the
+// group.
 func (c *connector) portForward(ctx context.Context, namespace, pod string, port int32, stream io.ReadWriteCloser) error {
 	group, err := c.group(namespace, pod)
 	if err != nil {

@@ -138,8 +138,8 @@ func synced(ctx context.Context, factories ...informers.SharedInformerFactory) e
 	return nil
 }
 
-// register makes the Node and keeps its lease. One that is there keeps its labels and taints, which somebody may have changed; its status
-// becomes the connector's, by the library's controller.
+// register creates the Node and renews its lease. An existing Node keeps its labels and taints, which another client may have changed. The
+// library's controller replaces its status with the connector's.
 func (c *connector) register(ctx context.Context, nodes *vknode.NodeController) error {
 	there, err := c.makeNode(ctx)
 	if err != nil {

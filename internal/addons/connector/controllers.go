@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// controllers are virtual-kubelet's, of the node and of its pods. A Node that somebody deletes is registered again.
+// controllers returns virtual-kubelet's controllers of the node and its pods. If another client deletes the Node, it is registered again.
 func (c *connector) controllers() (*vknode.NodeController, *vknode.PodController, error) {
 	client := c.cfg.Client
 	nodes, err := vknode.NewNodeController(heartbeat{}, c.node.DeepCopy(), client.CoreV1().Nodes(),

@@ -114,7 +114,7 @@ func (f *follower) run(ctx context.Context) {
 				return
 			}
 		case f.refusal() != "":
-			pause = time.Hour // until somebody deletes the pod
+			pause = time.Hour // until a client deletes the pod
 		default:
 			if settled := f.reconcile(ctx); !settled && time.Since(begin) < eagerness {
 				pause = eager
@@ -150,7 +150,7 @@ func (f *follower) reconcile(ctx context.Context) (settled bool) {
 	switch {
 	case ctx.Err() != nil:
 		return true
-	case made && aci.IsNotFound(err): // somebody deleted it: it is made anew
+	case made && aci.IsNotFound(err): // another client deleted it: create it again
 		f.mu.Lock()
 		f.made = false
 		f.mu.Unlock()

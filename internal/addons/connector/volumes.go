@@ -67,7 +67,7 @@ func downward(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) 
 	return "", fmt.Errorf("a container group does not know %s when it is made", ref.FieldPath)
 }
 
-// token is one of the pod's service account. Nobody renews it in a group, so that it holds for as long as the API server allows.
+// token returns a token of the pod's service account. No process renews it in a group, so it is valid for as long as the API server allows.
 func (c *connector) token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
 	const year = int64(365 * 24 * 3600)
 	seconds := year

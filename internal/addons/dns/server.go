@@ -23,12 +23,12 @@ const (
 	perMessage     = 500              // records in a message of a transfer: far from the 64 KiB that it can have
 )
 
-// A Server is a small authoritative name server (RFC 1035), over UDP and TCP, for the lab's internet: it answers A, AAAA and, for the
-// addresses that it knows, PTR. Names that it does not have do not exist: there is nobody else to ask.
+// A Server is a small authoritative name server (RFC 1035), over UDP and TCP, for the lab's internet. It answers A, AAAA and, for the
+// addresses that it knows, PTR. A name that it does not have does not exist, because there is no other server to ask.
 type Server struct {
 	Names Records
 	Zone  *Zone     // whose names are beside those; nil without one
-	Key   *Key      // of who may update and transfer the zone; nil: nobody may
+	Key   *Key      // of clients that may update and transfer the zone; nil: no client may
 	Log   io.Writer // a line for each question, update and transfer
 
 	slots chan struct{}

@@ -242,7 +242,7 @@ func TestOnlyWithTheKey(t *testing.T) {
 	}
 }
 
-// TestClientWantsSignatures: an answer of somebody else is not taken for the server's.
+// TestClientWantsSignatures shows that the client rejects an answer that the server has not signed.
 func TestClientWantsSignatures(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -266,7 +266,7 @@ func TestClientWantsSignatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Update(t.Context(), m); err == nil {
-		t.Error("an update that nobody signed for is taken as done")
+		t.Error("an update without a signature is accepted")
 	}
 }
 

@@ -22,12 +22,12 @@ type accessLog struct {
 	lines   []byte        // to be written
 	lost    int           // lines since those
 	spare   []byte        // what was written, for the next lines
-	writing chan struct{} // closes when all is written; nil: nobody writes
+	writing chan struct{} // closes when all is written; nil: no write is in progress
 }
 
 func newAccessLog(w io.Writer) *accessLog { return &accessLog{w: w} }
 
-// maxLines is how many bytes wait at most to be written: nobody may be reading.
+// maxLines is the most that waits to be written, in bytes. The limit is needed because the log may have no reader.
 const maxLines = 4 << 20
 
 func (l *accessLog) add(line string) {

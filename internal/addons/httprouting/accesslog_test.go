@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// gate is a writer that nobody reads from until it is opened.
+// gate is a writer that blocks until it is opened, as a pipe does that no process reads.
 type gate struct {
 	open chan struct{}
 	mu   sync.Mutex

@@ -121,7 +121,7 @@ func (s *site) get(t *testing.T, path string, header http.Header) (*http.Respons
 	return resp, string(body)
 }
 
-// unreachable is an address on which nobody listens.
+// unreachable returns an address on which no process listens.
 func unreachable(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -48,7 +48,7 @@ func watch(w *kube.Watches, client *rest.RESTClient, resource string, object run
 	return w.Add(kube.List{Client: client, Resource: resource, Object: object, Fields: selector, Transform: slim})
 }
 
-// slim takes off what nobody reads and makes most of many an object.
+// slim removes the managed fields. Nothing reads them, and they make up most of many objects.
 func slim(o any) (any, error) {
 	if m, ok := o.(metav1.Object); ok {
 		m.SetManagedFields(nil)

@@ -40,7 +40,7 @@ type line struct {
 	owner       string // whose rule or address it is
 	// shape is equal for lines that differ only in which endpoint or node it was.
 	shape string
-	bad   bool // the packet ended, or nobody can tell
+	bad   bool // the packet ended, or what becomes of it is unknown
 }
 
 // translation is a rule's, or a binding's, change of an address.

@@ -20,8 +20,8 @@ func masqObjects(texts ...string) snapshot.Objects {
 	return o
 }
 
-// TestMasqOutside: why a destination that the ip-masq-agent translates is none of its ranges, and that nobody says so when it should be
-// one.
+// TestMasqOutside checks the reason why the ip-masq-agent translates a destination: it is in none of the agent's ranges. A destination that
+// should be in a range gets a different reason.
 func TestMasqOutside(t *testing.T) {
 	for name, test := range map[string]struct {
 		objects snapshot.Objects

@@ -30,7 +30,7 @@ func (o Owner) String() string {
 	return o.Kind + " " + o.Name + ": " + o.Role
 }
 
-// Owners knows whose addresses and chains are. The zero value and nil know nobody.
+// Owners knows the owners of addresses and chains. The zero value and nil know no owner.
 type Owners struct {
 	objects  snapshot.Objects
 	book     *attribution.Book    // of those who write rules; nil where none is known
@@ -44,7 +44,7 @@ type Owners struct {
 	signed *signatures
 }
 
-// nobody is who knows no object.
+// nobody is an Owners that knows no object.
 var nobody Owners
 
 // signatures are those of the writers of rules.
@@ -115,7 +115,8 @@ func (o *Owners) AddAddress(a netip.Addr, owner Owner) {
 	}
 }
 
-// Address tells whose an address is, or with a port whose service it is. The second result is false where nobody is known.
+// Address returns the owner of an address, or with a port the service that it belongs to. The second result is false where no owner is
+// known.
 func (o *Owners) Address(a netip.Addr, proto packet.Protocol, port uint16) (Owner, bool) {
 	if o == nil {
 		return Owner{}, false

@@ -169,8 +169,8 @@ func newReasoner(o *Owners) *reasoner {
 	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]attribution.Fields{}, drawn: map[*netfilter.Rule]string{}}
 }
 
-// reason tells why a rule, or a chain's policy, is there and who writes such rules; of those that nobody signs, the comment. p is the
-// packet as the rule left it.
+// reason returns why a rule, or a chain's policy, exists and which component writes such rules. For a rule that no writer signs, it returns
+// the comment. p is the packet as the rule left it.
 func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reason {
 	c, to := v.Chain, v.Verdict.Chain
 	if c.Table == nil {

@@ -119,7 +119,7 @@ func TestWhy(t *testing.T) {
 		{name: "tracked for security groups", table: "azure", to: "inside",
 			rules: `-A hop/nic3 iifname @guarded goto inside comment "tracked, for the network security groups of the sender"`,
 			want:  "Azure: tracked, for the network security groups of the sender"},
-		{name: "anybody's comment", table: "filter", verdict: netfilter.Drop,
+		{name: "a user's comment", table: "filter", verdict: netfilter.Drop,
 			rules: `-A FORWARD -m comment --comment "no mail" -p tcp --dport 25 -j DROP`, want: "no mail"},
 		{name: "nothing known", table: "filter", verdict: netfilter.Drop, rules: `-A FORWARD -j DROP`},
 	} {

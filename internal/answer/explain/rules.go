@@ -142,7 +142,7 @@ func does(r *netfilter.Rule) string {
 	return text
 }
 
-// asksMark are the bits of a mark that a rule tests; all where nobody can tell which.
+// asksMark returns the bits of a mark that a rule tests. It returns all bits where the tested bits are unknown.
 func asksMark(r *netfilter.Rule, field string) uint32 {
 	var bits uint32
 	for _, s := range r.Statements {

@@ -48,7 +48,7 @@ func TestEveryRuleIsSigned(t *testing.T) {
 				switch {
 				case r.Line == nil && v.Rule == nil: // not every policy needs a reason
 				case r.Line == nil:
-					t.Errorf("%s: nobody signs -A %s %s → %v", where, v.Chain.Name, v.Rule.Text, v.Verdict.Chain)
+					t.Errorf("%s: no writer is known for -A %s %s → %v", where, v.Chain.Name, v.Rule.Text, v.Verdict.Chain)
 				case r.Writer != w.writer:
 					t.Errorf("%s: %s says that it wrote -A %s %s, which %s did: %s", where, r.Writer, v.Chain.Name, v.Rule.Text, w.writer, r.For)
 				case strings.ContainsAny(r.For, "{}\x00"):
@@ -58,7 +58,7 @@ func TestEveryRuleIsSigned(t *testing.T) {
 			})
 			for _, c := range chains {
 				if book.Chain(family(c), c.Table.Name, c.Name) == nil {
-					t.Errorf("%s: nobody signs chain %s", where, c.Name)
+					t.Errorf("%s: no writer is known for chain %s", where, c.Name)
 				}
 			}
 		}
@@ -88,7 +88,7 @@ func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilt
 		if len(open) == 0 {
 			for _, c := range chains {
 				if !seen[c] && !slices.Contains(open, c) {
-					open = append(open, c) // nobody leads there
+					open = append(open, c) // no other chain leads there
 				}
 			}
 		}

@@ -306,7 +306,7 @@ func dropped() *walk.Result {
 	filter := chains(netfilter.IPv4, "filter", `
 -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
 -A FORWARD -p tcp -m tcp --dport 25 -j REJECT --reject-with tcp-reset
--A FORWARD -d 10.13.1.4/32 -m comment --comment "nobody talks to the database" -j DROP
+-A FORWARD -d 10.13.1.4/32 -m comment --comment "no access to the database" -j DROP
 -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
 `)
 	w := &way{packet: tcp("10.13.76.7:41000", "10.13.1.4:5432")}

@@ -22,7 +22,7 @@ const (
 	answerTimeout = 500 * time.Millisecond // for a program that need not answer; verify's do
 	quiet         = 15 * time.Millisecond
 	silence       = 40 * time.Millisecond
-	unheard       = 200 * time.Millisecond // after a question for a neighbour that nobody answers: the kernel asks again
+	unheard       = 200 * time.Millisecond // after a neighbour request without an answer: the kernel asks again
 	slowest       = 250 * time.Millisecond // between two comparisons
 )
 

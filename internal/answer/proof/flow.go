@@ -155,12 +155,12 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 	}
 }
 
-// fromOutside tells of a request that no host of those walked sent: where its answer goes, nobody may have asked.
+// fromOutside reports whether no host of the walk sent the request. The host that gets the answer may not have asked for it.
 func fromOutside(outcome *walk.Outcome) bool { return outcome.There[0].Stage != walk.Sent }
 
-// laterReset tells of a TCP answer that gets a reset, which is not walked: delivered where nobody asked, as far as is known, or rejected
-// with one. It ends the connections that take it for the request's; one that saw the answer which was rejected is still kept for a while
-// (nf_conntrack_tcp_packet).
+// laterReset reports whether a TCP answer gets a reset, which is not walked. The answer is rejected with a reset, or delivered where, as
+// far as is known, no host asked. The reset ends the connections that take it for the request's. A connection that saw the rejected answer
+// is still kept for a while (nf_conntrack_tcp_packet).
 func laterReset(outcome *walk.Outcome, answered bool) bool {
 	b := outcome.BackEnd
 	if b == nil || b.Packet.Protocol != packet.TCP {
@@ -169,7 +169,7 @@ func laterReset(outcome *walk.Outcome, answered bool) bool {
 	return b.Kind == walk.Delivered && (b.Refused || fromOutside(outcome)) || b.Kind == walk.Rejected && b.Reject == "tcp-reset" && !answered
 }
 
-// unresolved tells of a packet for whose next hop nobody answers.
+// unresolved reports whether a packet was dropped because no host answers for its next hop.
 func unresolved(end *walk.End) bool {
 	return end.Kind == walk.Dropped && end.Reject == "icmp-host-unreachable"
 }
@@ -238,7 +238,7 @@ func (c *comparison) answer(outcome *walk.Outcome) {
 		position: len(outcome.There) + len(outcome.Back)})
 }
 
-// expectedAnswers are what the sender can learn; nil where nobody can tell.
+// expectedAnswers returns what the sender can learn; nil where that is unknown.
 func expectedAnswers(outcome *walk.Outcome, sender string) []witness.Answer {
 	end, backEnd := &outcome.End, outcome.BackEnd
 	own := end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves)
@@ -265,7 +265,7 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []witness.Answer {
 	return []witness.Answer{witness.Connected, witness.Answered}
 }
 
-// beyond tells of a packet that ends where nobody can tell what becomes of it.
+// beyond reports whether it is unknown what becomes of a packet after this end.
 func beyond(e *walk.End) bool { return e.Kind == walk.Undecided || e.Kind == walk.Left }
 
 // rejectionOf is what a socket makes of the error that a packet's end sends.
@@ -277,7 +277,8 @@ func rejectionOf(end *walk.End) witness.Answer {
 	return refusalOf(&told)
 }
 
-// refusalOf is what a socket makes of a reset or an ICMP error (icmp_err_convert, icmpv6_err_convert): it is refused where nobody listens.
+// refusalOf returns what a socket makes of a reset or an ICMP error (icmp_err_convert, icmpv6_err_convert). The packet is refused where no
+// process listens.
 func refusalOf(p *packet.Packet) witness.Answer {
 	unreachable, code, _ := walk.ErrorOf("icmp-port-unreachable", p.Protocol == packet.ICMPv6)
 	if p.About != nil && (p.Type != unreachable || p.Code != code) {

@@ -177,7 +177,7 @@ func TestLiveRouted(t *testing.T) {
 	}{
 		{"service", to(packet.TCP, "10.0.0.10:80"), witness.Connected, "10.2.0.1:"},
 		{"direct", to(packet.TCP, "10.2.0.2:8080"), witness.Connected, "10.1.0.2:"},
-		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), witness.Refused, "10.1.0.2:"},
+		{"no listener", to(packet.TCP, "10.2.0.2:81"), witness.Refused, "10.1.0.2:"},
 		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), witness.Refused, ""},
 		{"reset", to(packet.TCP, "10.2.0.2:98"), witness.Refused, ""},
 		{"dropped", to(packet.TCP, "10.2.0.2:97"), witness.TimedOut, ""},

@@ -84,7 +84,7 @@ func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) 
 	return found
 }
 
-// nobody expects no packet.
+// nobody reports that no packet is expected.
 func nobody(packet.Tuple) bool { return false }
 
 // byChance reports whether a port that the kernel chooses by chance is on one of the ways.

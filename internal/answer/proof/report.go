@@ -30,7 +30,7 @@ type Report struct {
 	Unanswered bool
 	// Abandoned says that there are more outcomes than were looked at, and that the one that the kernel took may be among the others.
 	Abandoned bool
-	// Undecided says that the prediction ends before the packet's way does, because nobody can tell how it goes on.
+	// Undecided says that the prediction ends before the packet's way does, because it is unknown how the packet goes on.
 	Undecided bool
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.
 	Source string

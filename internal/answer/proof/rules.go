@@ -189,7 +189,7 @@ func traced(v *netfilter.Visit) bool {
 		v.Verdict.Kind != netfilter.Break && (v.Rule != nil || v.Chain.Base != nil)
 }
 
-// open tells of rules of which nobody could tell whether they would apply.
+// open reports whether a visit is of a rule for which it is unknown whether it would apply.
 func open(v *netfilter.Visit) bool {
 	return v != nil && v.Rule != nil && v.Verdict.Detail == netfilter.OpenRule
 }

@@ -49,7 +49,7 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) b
 		return false
 	case back:
 		if end = outcome.BackEnd; c.sender == "" {
-			return false // nobody waits for the answer: who gets it may refuse it
+			return false // no socket waits for the answer: the host that gets it may refuse it
 		}
 	}
 	return !isRedirect(&p.Packet) && !isExpectedError(end, &p.Packet) && !c.endedCopies[quoted]

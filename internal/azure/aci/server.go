@@ -290,6 +290,6 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		c.receive()
 	}()
-	defer c.stdin.Close() // input that nobody reads must not hold receive
+	defer c.stdin.Close() // unread input must not block receive
 	granted.run(ctx, c)
 }

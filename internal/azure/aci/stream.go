@@ -119,7 +119,7 @@ type terminalSize struct {
 // resize says a new size. One at a time.
 func (c *stream) resize(s terminalSize) {
 	select {
-	case <-c.sizes: // nobody has looked at it, and this one is newer
+	case <-c.sizes: // the previous size is unread, and this one is newer
 	default:
 	}
 	c.sizes <- Size{Width: s.Width, Height: s.Height}

@@ -60,8 +60,8 @@ func Login(ctx context.Context, r *armview.Resources, scopes []string) error {
 // maxWhy bounds the words of a failed login, in characters.
 const maxWhy = 1000
 
-// noLogin says in one line what to do where nobody is logged in. Azidentity's error has a line for each way that was tried: which of them
-// was meant to work, only the user knows.
+// noLogin returns an error of one line that says what to do when no user is logged in. Azidentity's error has a line for each way that it
+// tried. Only the user knows which of them was meant to work.
 func noLogin(err error) error {
 	var lines []string
 	for line := range strings.Lines(err.Error()) {
@@ -193,8 +193,7 @@ func plainID(id string) bool {
 	return err == nil && !strings.ContainsAny(id, "?#%\\") && !strings.Contains(id, "/..")
 }
 
-// one asks for a path, and for all pages of a list. That it may not be read, or is not there, is no error; that nobody is logged in is
-// one.
+// one requests a path, and all pages of a list. A forbidden or missing path is not an error. A missing login is an error.
 func (a *reader) one(ctx context.Context, r request) error {
 	at := runtime.JoinPaths(a.client.Endpoint(), r.path) + "?api-version=" + r.version
 	for page := 0; at != ""; page++ {

@@ -211,7 +211,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// loginError is how azidentity says that nobody is logged in.
+// loginError is how azidentity reports a missing login.
 type loginError struct{ error }
 
 func (loginError) NonRetriable() {}

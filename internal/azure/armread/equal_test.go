@@ -149,7 +149,7 @@ func machineOf(nic vnet.NIC) string {
 	return "vm/" + nic.Machine
 }
 
-// destinations are all machines and hosts, an address of nobody, and what is routed in another way.
+// destinations returns addresses of all other machines and all hosts, an unassigned address, and an address in each route's prefix.
 func destinations(n vnet.Network, from vnet.NIC) []netip.AddrPort {
 	all := []netip.AddrPort{netip.MustParseAddrPort("172.31.255.1:80")}
 	for _, h := range n.Hosts {

@@ -145,8 +145,8 @@ func extend(t *testing.T, src snapshot.Source, r *armview.Resources) *armview.Az
 	return e
 }
 
-// TestFloatingReply shows that a back end of a rule with floating IP, as AKS's are, answers from the front end's address: the reply goes by
-// its subnet's routes. Nobody else may send from that address.
+// TestFloatingReply shows that a back end of a rule with floating IP, as AKS's are, answers from the front end's address. The reply follows
+// the routes of the back end's subnet. No other host may send from that address.
 func TestFloatingReply(t *testing.T) {
 	for name, c := range map[string]struct{ file, line, want string }{
 		"to the internet":       {"outbound_rules", "fabric 198.51.100.80 > 203.0.113.20:80", "back: left fabric: through internet"},

@@ -66,12 +66,12 @@ func decide(k netfilter.VerdictKind) netfilter.Statement {
 	return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: k}}
 }
 
-// unknown ends the walk: nobody can tell, and why.
+// unknown returns a statement that ends the walk as undecided, and says why.
 func unknown(why string, values ...any) netfilter.Statement {
 	return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Undecided, Detail: fmt.Sprintf(why, values...)}}
 }
 
-// maybe is a test of which nobody can tell whether it holds: the walk goes both ways.
+// maybe returns a test whose result is unknown, so that the walk goes both ways.
 func maybe(what string, values ...any) netfilter.Statement {
 	return &netfilter.UnknownTest{Text: fmt.Sprintf(what, values...)}
 }

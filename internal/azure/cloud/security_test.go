@@ -58,7 +58,7 @@ func TestSecurityRules(t *testing.T) {
 		}, own + "500 -TCP-80-Internet Inbound Allow Tcp Internet → 203.0.113.10 [80]\n502 -UDP-53-Internet Inbound Allow Udp Internet → 203.0.113.10 [53]\n"},
 		{"ranges", ranges(func(*v1.Service) {}), own + "500 -TCP-80-198.51.100.0_28 Inbound Allow Tcp 198.51.100.0/28 → 203.0.113.10 [80]\n" +
 			"502 -TCP-80-198.51.100.80_32 Inbound Allow Tcp 198.51.100.80/32 → 203.0.113.10 [80]\n"},
-		{"nobody else", ranges(annotate("service.beta.kubernetes.io/azure-deny-all-except-load-balancer-source-ranges", "true")),
+		{"only these ranges", ranges(annotate("service.beta.kubernetes.io/azure-deny-all-except-load-balancer-source-ranges", "true")),
 			own + "500 -TCP-80-198.51.100.0_28 Inbound Allow Tcp 198.51.100.0/28 → 203.0.113.10 [80]\n" +
 				"502 -TCP-80-198.51.100.80_32 Inbound Allow Tcp 198.51.100.80/32 → 203.0.113.10 [80]\n503 -TCP-80-deny_all Inbound Deny Tcp * → 203.0.113.10 [80]\n"},
 		{"annotation", annotate("service.beta.kubernetes.io/azure-allowed-ip-ranges", "198.51.100.10/32 , 198.51.100.0/30"),

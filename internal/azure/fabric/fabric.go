@@ -251,7 +251,7 @@ func (f *Fabric) attach(kind, name string, far *netns.Namespace, side func(vnet.
 	return fail(fmt.Errorf("the network has no such %s", kind))
 }
 
-// wire makes the pair, and sets the far end up unless somebody has.
+// wire creates the veth pair, and configures the far end unless it is already configured.
 func wire(w vnet.Wire, near, far *netns.Namespace) error {
 	if err := spreadReceive(far); err != nil {
 		return err

@@ -42,16 +42,16 @@ func TestVirtualNetwork(t *testing.T) {
 	if f, err := c.ask(); err != nil || !strings.HasPrefix(f[1], "10.13.64.5:") {
 		t.Errorf("the VM saw %v, %v", f, err)
 	}
-	// Every address answers to ARP as the host does, whether somebody has it or not.
+	// Every address, assigned or not, answers ARP with the host's MAC address.
 	for _, addr := range []string{"10.13.64.1", w.address("node1"), "10.13.79.200"} {
 		run(t, w.ns["node0"], "sh", "-c", "ping -c1 -W1 "+addr+" >/dev/null; true")
 		if out := run(t, w.ns["node0"], "ip", "neigh", "show", addr); !strings.Contains(out, vnet.HostMAC) {
 			t.Errorf("%s: %s", addr, out)
 		}
 	}
-	// What nobody owns gets nothing, and neither does a source that is not the NIC's.
+	// An unassigned address gets no connection, and neither does a source that is not the NIC's.
 	if _, err := w.dialShort("node0", "", "10.13.79.200:22"); err == nil {
-		t.Error("connected to nobody")
+		t.Error("connected without a listener")
 	}
 	run(t, w.ns["node0"], "ip", "addr", "add", "10.13.70.1/32", "dev", "lo")
 	if _, err := w.dialShort("node0", "10.13.70.1", vm+":22"); err == nil {

@@ -219,8 +219,8 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	return "[" + strings.Join(met, " ") + "]"
 }
 
-// TestSecurityGroupsInKernel: random flows get where Network.Decide says that they do, and no others. A port that nobody listens on refuses
-// what reaches it; what a group denies is not answered.
+// TestSecurityGroupsInKernel shows that random flows get through exactly where Network.Decide says that they do. A port without a listener
+// refuses the flows that reach it. Flows that a group denies get no answer.
 func TestSecurityGroupsInKernel(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.update(func(n *vnet.Network) error {

@@ -25,9 +25,9 @@ type Prober func(ctx context.Context, p vnet.Probe, member netip.Addr) error
 type Timing struct {
 	// Interval replaces every probe's IntervalSeconds.
 	Interval time.Duration
-	// Eager is how often a member that has never been up is tried, and EagerFor how long (250 ms, for 30 s), so that nobody
-	// waits for the first answer of a new back end. When more than 50 are tried so, each is tried less often in proportion, down to
-	// the regular interval. Azure knows no such thing: its members come up at the first regular probe.
+	// Eager is how often a member that has never been up is probed, and EagerFor for how long (250 ms, for 30 s). So no client
+	// has to wait for the first answer of a new back end. When more than 50 are probed so, each is probed less often in proportion,
+	// down to the regular interval. Azure has no such thing: its members come up at the first regular probe.
 	Eager, EagerFor time.Duration
 }
 

@@ -50,7 +50,7 @@ func TestOutbound(t *testing.T) {
 	if _, err := w.dialShort("node0", "10.13.64.5", server+":80"); err == nil {
 		t.Error("a pod's own address left for the internet")
 	}
-	// Nobody is reached from outside by a private address or by one that is not given to anybody.
+	// From outside, no connection reaches a private address or an address that no machine has.
 	for _, to := range []string{w.address("testvm") + ":22", "203.0.113.99:22", vip + ":22"} {
 		if _, err := w.dialShort("client", "", to); err == nil {
 			t.Errorf("reached %s", to)

@@ -164,7 +164,7 @@ func (w *nftWriter) vnet(n Network, name string, f *firewall) {
 	}
 	id := "vnet/" + nftName(name)
 	w.set("set", id, "ipv4_addr", "", there)
-	w.chain(id, "", append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "nobody has the address"`, id)}, f.toOwner()...)...)
+	w.chain(id, "", append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "no NIC has the address"`, id)}, f.toOwner()...)...)
 }
 
 // routes are the effective routes of a virtual network's subnets with a route table; hops learns the IDs of the NICs that they lead to.

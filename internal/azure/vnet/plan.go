@@ -171,8 +171,8 @@ func fabricState(n Network) desired.State {
 	return s
 }
 
-// nicState routes a NIC's addresses to it. All go by the primary one, whose link-layer address is known: so the fabric asks
-// nobody, and the kernel's table of neighbours (one for all namespaces) has one entry a NIC.
+// nicState routes a NIC's addresses to it, all through the primary one, whose link-layer address is known. So the fabric sends no ARP
+// requests, and the kernel's neighbour table (one for all namespaces) has one entry for each NIC.
 func nicState(nic NIC) desired.State {
 	link, primary := nic.Link(), nic.Primary().Address
 	s := desired.State{

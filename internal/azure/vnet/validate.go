@@ -80,8 +80,8 @@ func (v *validator) vnets(n Network) {
 	}
 }
 
-// routeTables checks the tables, and that subnets name tables that are there. A next hop that nobody has, or that does not forward, is no
-// error: Azure takes such a route, and drops what it leads to.
+// routeTables checks the tables, and that the tables of subnets exist. A next hop that is unassigned, or that does not forward, is not an
+// error. Azure accepts such a route, and drops the packets that follow it.
 func (v *validator) routeTables(n Network) {
 	for _, t := range n.RouteTables {
 		v.unique("route table", t.Name)

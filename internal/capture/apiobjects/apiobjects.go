@@ -78,7 +78,8 @@ func FetchBy(ctx context.Context, config *rest.Config, patience time.Duration) (
 	return lists, nil
 }
 
-// unread joins what went wrong with each list. Where it is the same with all of them, nobody answers, that is said once.
+// unread joins the errors of all lists. Where every list fails with the same error, the API server does not answer, and unread reports that
+// once.
 func unread(problems []error) error {
 	var first *url.Error
 	for i, problem := range problems {

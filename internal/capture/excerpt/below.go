@@ -12,7 +12,7 @@ import (
 // annotation is what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
 var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
 
-// unannotated is a line without what somebody wrote behind it. A comment of the rule's own stays, whatever it has.
+// unannotated returns a line without the annotation behind it. A comment that is part of the rule stays, whatever it contains.
 func unannotated(line string) string {
 	if strings.IndexByte(line, '<') < 0 && strings.IndexByte(line, '#') < 0 && strings.IndexByte(line, general) < 0 {
 		return line

@@ -78,7 +78,7 @@ type chainTables map[string]string
 func tablesOfJumps(runs []*run) chainTables {
 	tables := chainTables{}
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.table == "" }) {
-		return tables // nobody will ask
+		return tables // the table of every run is known
 	}
 	naming := map[string][]*run{} // the runs that are of a chain, or jump to it
 	for _, r := range runs {

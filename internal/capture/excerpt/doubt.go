@@ -48,8 +48,8 @@ func isBare(r *iptables.Rule) bool {
 		r.Out.Name == "" && r.Protocol.Name == "" && r.Fragment == iptables.AnyFragment
 }
 
-// doubtDead takes a listed rule that would make all below it dead, since its listing hides interfaces, for one that has some: nobody writes
-// dead rules.
+// doubtDead marks a listed rule as doubtful if it would make all rules below it dead. Its listing hides interfaces, so the rule is assumed
+// to have some: users do not write dead rules.
 func (b *builder) doubtDead() {
 	b.each(func(_ place, c *partialChain) {
 		for i := range c.rules {
@@ -63,8 +63,8 @@ func (b *builder) doubtDead() {
 // mostUnreached is how many chains of a table that nothing shown leads to the walk asks about: each may double its outcomes.
 const mostUnreached = 3
 
-// doubtUnreached lets built-in chains that are not shown whole lead to the chains that nothing shown leads to, each with a question: the
-// kernel keeps no chain, and nobody lists one, that is of no use.
+// doubtUnreached adds jumps from built-in chains that are not shown whole to the chains that no shown rule leads to. Each jump carries a
+// question. The kernel keeps no useless chain, and users list none.
 func (b *builder) doubtUnreached() {
 	led := map[place]bool{}
 	b.each(func(at place, c *partialChain) {

@@ -95,7 +95,7 @@ func TestOneHost(t *testing.T) {
 		t.Errorf("prose: %v", err)
 	}
 	if _, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("table ip t {\n}\n")); err == nil || !strings.Contains(err.Error(), "line 1: nft list ruleset: ") {
-		t.Errorf("nft's own syntax that nobody reads: %v", err)
+		t.Errorf("nft's native syntax: %v", err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// contents is what a text shows that is less than a machine's whole state: lines that somebody copied out of a terminal or an article.
+// contents is what a text shows of a machine. It is less than the machine's whole state: lines copied from a terminal or an article.
 type contents struct {
 	Tables           []iptables.Table // IPv4's
 	IPv6             []iptables.Table // ip6tables'
@@ -148,7 +148,7 @@ func splitLegacy(runs []*run) (legacy, others []*run) {
 	return legacy, others
 }
 
-// touched reports whether a rule may be other than iptables-save printed it: its target is cut off, or somebody wrote behind it.
+// touched reports whether a rule may differ from what iptables-save printed: its target is cut off, or text was added after it.
 func touched(tables []iptables.Table) bool {
 	for r := range rules([][]iptables.Table{tables}) {
 		if r.Unknown != "" || lacksTarget(r) {

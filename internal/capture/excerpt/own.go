@@ -11,9 +11,9 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// own takes a destination for one of the machine's addresses where the text shows none of those, and rules that translate what is for the
-// machine itself (-m addrtype --dst-type LOCAL) name the port: a node port, or one that a container publishes. Nobody asks for another
-// machine's port there.
+// own assumes that a destination is one of the machine's addresses. It does so where the text shows none, and a rule that translates
+// packets for the machine (-m addrtype --dst-type LOCAL) names the port. Such a port is a node port, or one that a container publishes.
+// Users do not ask for such a port of another machine.
 func (rd *reader) own(to netip.AddrPort, families ...[]iptables.Table) {
 	a := to.Addr()
 	if !a.IsValid() || to.Port() == 0 || len(rd.Host.FIB.Addresses)+len(rd.Host.FIB.Routes) > 0 || a.IsLoopback() || a.IsMulticast() {

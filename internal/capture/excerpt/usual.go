@@ -187,7 +187,7 @@ func (k *knownRules) table(r *run, jumps chainTables) (table, why string) {
 	return "", ""
 }
 
-// signed tells the table of a rule that is a well-known jump, or that somebody has a reason for.
+// signed returns the table of a rule that is a well-known jump, or for which a known writer has a reason.
 func (k *knownRules) signed(chain string, r *iptables.Rule) (table, why string) {
 	spec := r.Spec()
 	for _, u := range k.usual {

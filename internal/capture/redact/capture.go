@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/model/attribution"
 )
 
-// NewKey makes a key for one redaction. Who does not have it cannot tell which address or name stood where; nobody keeps it.
+// NewKey makes a key for one redaction. A reader without the key cannot tell which address or name stood where. The key is not kept.
 func NewKey() []byte {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails (crypto/rand)

@@ -11,15 +11,15 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// nameMap replaces names by keyed hashes of them. What everybody has stays: the names of Kubernetes' own namespaces and services, of the
-// chains that its components always make, of the links that the distributions and network plugins always make, and the beginnings that
-// tell what a thing is.
+// nameMap replaces names by keyed hashes of them. It keeps public names: those of Kubernetes' own namespaces and services, and of the
+// chains that its components always make. It also keeps the names of links that the distributions and network plugins always make, and the
+// prefixes that tell what a thing is.
 type nameMap struct {
 	book       *attribution.Book // of who gives chains their names
 	key        []byte
 	links      map[string]bool // links that there are
 	prefixes   map[string]bool // beginnings of links' names that rules speak of: "azv", "eth0."
-	beginnings []string        // those and the ones that everybody has, longest first
+	beginnings []string        // those and publicPrefixes, longest first
 	originals  *Originals
 }
 

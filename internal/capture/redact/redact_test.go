@@ -449,7 +449,8 @@ func TestRedactOddTexts(t *testing.T) {
 	}
 }
 
-// TestChains: of a chain's name there stays what its writer always calls it so; of one that nobody is known to write, nothing.
+// TestChains checks that a chain's name keeps the part that its writer always uses. The name of a chain without a known writer keeps
+// nothing.
 func TestChains(t *testing.T) {
 	r := redaction(t, small())
 	for _, name := range []string{"PREROUTING", "prerouting", "KUBE-SERVICES", "cali-nat-outgoing", "DOCKER-USER", "IP-MASQ-AGENT", "nat-prerouting"} {

@@ -151,8 +151,8 @@ func plain(v any) string {
 	return string(data)
 }
 
-// layOut sets a table as Python's tabulate does in its format "simple": two spaces between columns, and headers two wider than their text.
-// A cell stays in its line, whatever somebody has named so.
+// layOut formats a table as Python's tabulate does in its format "simple": two spaces between columns, and headers two wider than their
+// text. A cell stays on its line, whatever characters a user has put into a name.
 func layOut(headers []string, rows []map[string]string) string {
 	for _, r := range rows {
 		for h, text := range r {

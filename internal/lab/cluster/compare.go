@@ -30,8 +30,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("~ %s: %s → %s", c.Path, c.From, c.To)
 }
 
-// changeable are the fields, and with a * all below them, that a running cluster takes; [] stands for an element of a list. Everything else
-// needs a new cluster, also what is added here later, until somebody has thought of it.
+// changeable lists the fields that can change in a running cluster. A * adds all fields below, and [] stands for an element of a list. To
+// change any other field takes a new cluster. That includes fields that the cluster gets later, until they are listed here.
 var changeable = []string{
 	"spec.network.nonMasqueradeCIDRs",
 	"spec.serviceProxy.implementation",

@@ -135,8 +135,8 @@ func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 // NodeSecurityGroup is the name of the network security group that AKS makes for its nodes' NICs.
 func (c *Cluster) NodeSecurityGroup() string { return "aks-agentpool-" + c.ID() + "-nsg" }
 
-// PodRange is the range that the service proxy takes for pods (its clusterCIDR): the nodes' subnet with plugin azure, else PodCIDR, which
-// with plugin none need not be valid: nobody but the user's plugin knows then.
+// PodRange is the range of pods for the service proxy (its clusterCIDR): the nodes' subnet with plugin azure, else PodCIDR. With plugin
+// none it need not be valid, because then only the user's plugin knows the range.
 func (c *Cluster) PodRange() netip.Prefix {
 	if c.Spec.Network.Plugin == PluginKubenet || c.Spec.Network.Plugin == PluginNone {
 		return c.Spec.Network.PodCIDR

@@ -41,7 +41,7 @@ func (c Config) Components() []Component {
 
 // etcdArgs runs one member on unix sockets: nothing but this lab's API server, as the same user, can reach it.
 func (c Config) etcdArgs() []string {
-	const member = "http://127.0.0.1:2380" // etcd refuses to advertise a socket; nothing listens there and nobody asks
+	const member = "http://127.0.0.1:2380" // etcd refuses to advertise a socket; nothing listens or connects there
 	return []string{
 		"--name=lab",
 		"--data-dir=" + c.etcdDir(),

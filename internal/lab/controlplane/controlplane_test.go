@@ -126,7 +126,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// contents reads all files below dir and checks that nobody else can.
+// contents reads all files below dir, and checks that no other user has permissions on them.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)

@@ -254,8 +254,8 @@ func Prepare(config Config, now time.Time) (*Authority, error) {
 	return authority, writeFiles(configurationFiles(config))
 }
 
-// ensureFrontProxy makes the API server's identity for aggregated API servers, which a lab of an older version does not have. Its
-// authority signs nothing else, and nobody keeps its key.
+// ensureFrontProxy creates the API server's identity for aggregated API servers, which a lab of an older version lacks. The identity's
+// authority signs nothing else, and its key is not stored.
 func ensureFrontProxy(config Config, now time.Time) error {
 	last := config.pki("front-proxy-client.crt")
 	if _, err := os.Stat(last); !errors.Is(err, fs.ErrNotExist) {

@@ -31,8 +31,8 @@ func RegistryHosts(dir string) (string, error) {
 	return registry.Hosts(registryAddress.String(), filepath.Join(realnode.KubernetesDir, realnode.ClientCA), token), err
 }
 
-// ServeRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, and nobody else
-// there has the token; that it is the lab's containerd knows by the certificate.
+// ServeRegistry serves images to a machine's containerd until ctx ends. It listens in the machine's network namespace, where no other
+// client has the token. Containerd recognizes the lab's registry by the certificate.
 func (l *Service) ServeRegistry(ctx context.Context, ca *controlplane.Authority, ns *netns.Namespace, dir string) error {
 	token, err := registryToken(dir)
 	if err != nil {

@@ -201,7 +201,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	g.mu.Lock()
 	removed := g.removed
 	g.mu.Unlock()
-	if removed { // by somebody else; what has the name now is another group's
+	if removed { // by another caller; what has the name now belongs to another group
 		return nil
 	}
 	if g.stop != nil {
@@ -221,7 +221,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	return errors.Join(removetree.Remove(g.dir), removetree.Remove(g.disk), supervise.RemoveLog(g.cfg.LogFile(g.name)))
 }
 
-// endProcesses kills what is left in the group's namespaces: what somebody else began there.
+// endProcesses kills the processes left in the group's namespaces, which other programs started there.
 func (g *group) endProcesses(ctx context.Context) error {
 	var opened []*netns.Namespace
 	defer func() { netns.CloseAll(opened) }()

@@ -56,7 +56,7 @@ func (g *group) startInside(cmd *exec.Cmd) error {
 	return space.Start(cmd)
 }
 
-// proxyArgs are packetwalk-node's flags for what the extension's settings say. Nobody asks it for its health or metrics there.
+// proxyArgs returns packetwalk-node's flags for the extension's settings. No client asks packetwalk-node for health or metrics there.
 func (g *group) proxyArgs(p aci.ExtensionProperties) ([]string, error) {
 	text, err := base64.StdEncoding.DecodeString(p.ProtectedSettings[aci.SettingKubeConfig])
 	if err == nil {

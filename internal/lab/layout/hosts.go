@@ -233,8 +233,8 @@ const maxSandboxes = 100
 // maxResolvConf is the most that is read of a pod's resolv.conf, bytes.
 const maxResolvConf = 64 << 10
 
-// openOf opens a regular file of a real node's own, for reading. What the node's processes have put on the way leads nowhere else, and
-// keeps nobody waiting.
+// openOf opens a regular file of a real node for reading. Nothing that the node's processes put in the path leads elsewhere or blocks the
+// caller.
 func openOf(state, name string) (*os.File, error) {
 	dir, err := safepath.Open(state)
 	if err != nil {

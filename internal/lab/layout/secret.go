@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 )
 
-// Secret returns a secret of the lab, which is made once in its life: 32 bytes in base64, in a file. An empty file is an error, because it
-// would let everybody in.
+// Secret returns a secret of the lab: 32 bytes in base64, in a file. It creates the secret once in the lab's life. An empty file is an
+// error, because it would let every client in.
 func Secret(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -34,7 +34,7 @@ func Revise(n *vnet.Network, from, to *cluster.Cluster) error {
 	return reviseBalancer(n, to)
 }
 
-// reviseVNets takes the VNets as they are to be, but for the route tables that somebody else gave to subnets.
+// reviseVNets sets the VNets to their new state. It keeps the route tables that another client assigned to subnets.
 func reviseVNets(n *vnet.Network, before, after vnet.Network) {
 	for i := range after.VNets {
 		v := &after.VNets[i]

@@ -32,8 +32,8 @@ type Provisioner struct {
 	Dir func(node string) (root, below string, ok bool)
 }
 
-// make makes a directory for a claim that a node was chosen for, and says what the volume is. Everybody may write there; a pod's fsGroup is
-// kubelet's to apply.
+// make creates a directory for a claim that has a chosen node, and returns the volume. The directory is world-writable. Kubelet applies a
+// pod's fsGroup.
 func (p Provisioner) make(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*corev1.PersistentVolume, error) {
 	if err := check(c); err != nil {
 		return nil, err

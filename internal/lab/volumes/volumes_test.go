@@ -65,8 +65,9 @@ func await(t *testing.T, what string, is func() bool) {
 	})
 }
 
-// TestRun: a claim gets a directory of its node that everybody may write to, and the volume is of no other node. It is gone, with what is
-// in it, when the claim has let go of it; what links in it lead to stays. Claims and volumes of others are left alone.
+// TestRun shows that a claim gets a world-writable directory of its node, and that the volume belongs to no other node. After the claim has
+// released the volume, the directory and its contents are gone. The targets of links in it stay. Claims and volumes of others are left
+// alone.
 func TestRun(t *testing.T) {
 	p, root := newProvisioner(t)
 	others, retained := claimOn("one"), p.object(claimOn("one"), newClass())
@@ -143,7 +144,8 @@ func TestRemoveDeep(t *testing.T) {
 	}
 }
 
-// TestRemovePipe: a pod that sees the volumes' directory puts a pipe in its place, which nobody writes to.
+// TestRemovePipe replaces the volumes' directory with a pipe that no process writes to, as a pod that sees the directory can. It shows that
+// remove fails and does not wait for a writer.
 func TestRemovePipe(t *testing.T) {
 	p, root := newProvisioner(t)
 	v, err := p.make(claimOn("one"), newClass())

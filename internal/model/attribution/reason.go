@@ -96,7 +96,7 @@ type Rule struct {
 	Known               Fields     // what the rules around it say
 }
 
-// Reason is what a rule is there for. Its Writer is empty where nobody is known to write such rules.
+// Reason is why a rule exists. Its Writer is empty where no component is known to write such rules.
 type Reason struct {
 	Writer, File string
 	For          string
@@ -142,7 +142,7 @@ type Part struct {
 	Free bool   // the word stands for more than a few texts of the writer's own
 }
 
-// Parts takes a chain's name apart, by the first pattern that fits and is not just a word; nil where nobody has such names.
+// Parts splits a chain's name by the first pattern that fits and is not just a word. It returns nil where no writer has such names.
 func (b *Book) Parts(name string) []Part {
 	for i := range b.Writers {
 		w := &b.Writers[i]
@@ -217,7 +217,7 @@ func (b *Book) Said(r *Rule) Fields {
 	return f
 }
 
-// Sign says what a rule is there for; ok is false where nobody has a reason for it.
+// Sign returns why a rule exists; ok is false where no writer has a reason for it.
 func (b *Book) Sign(r *Rule) (reason Reason, ok bool) {
 	b.lines(r, func(w *Writer, l *Line, f Fields) bool {
 		for k, v := range r.Known {

@@ -46,9 +46,9 @@ func (l *search) decide() {
 	}
 }
 
-// ownGateways takes gateways away that are addresses of the machine itself: such a next hop has host scope, and what is sent by it is
-// for a neighbour on the link (fib_check_nh_v4_gw, net/ipv4/fib_semantics.c; rt_set_nexthop). The kernel looks when the route is added:
-// for gateways within other routes of type local it depends on which was there first, and nobody can tell.
+// ownGateways removes gateways that are addresses of the machine itself. Such a next hop has host scope, and a packet sent by it is for a
+// neighbour on the link (fib_check_nh_v4_gw, net/ipv4/fib_semantics.c; rt_set_nexthop). The kernel looks when the route is added. For
+// gateways within other routes of type local the result depends on which route was added first, which is unknown.
 func (l *search) ownGateways() {
 	own := func(n *Nexthop) bool {
 		if n.OnLink || !n.Gateway.Is4() {

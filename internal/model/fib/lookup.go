@@ -17,8 +17,8 @@ type Query struct {
 	Protocol                    packet.Protocol
 	SourcePort, DestinationPort packet.Port
 	UID                         uint32 // of the sending socket's owner; 0 for packets that came in
-	// PortIn decides for a port that is one out of several, of which some are in the span that a policy rule tests; nil where nobody can:
-	// the answer is Unknown then.
+	// PortIn decides whether a port is in the span that a policy rule tests. It is asked where the port is one out of several, of which
+	// some are in the span. Where it is nil, the answer is Unknown.
 	PortIn func(PortTest) bool
 }
 

@@ -33,7 +33,7 @@ type Link struct {
 	Up      bool // administratively
 	LowerUp bool // carrier
 	NoARP   bool // neighbours are not asked for their addresses, and not answered (NOARP)
-	// Promiscuous says that somebody set the mode; what a capture sets does not show.
+	// Promiscuous says that the link was set to promiscuous mode. It does not show the mode that a packet capture sets.
 	Promiscuous bool
 	Group       int
 	Alias       string

@@ -46,7 +46,7 @@ var targetWords = [...]string{"mark", "connection mark", "class", "connection's 
 
 func (t Target) String() string { return targetWords[t] }
 
-// Eval sets the field. A value that is not known leaves nobody able to tell what becomes of the packet.
+// Eval sets the field. Where the value is unknown, so is what becomes of the packet.
 func (s *Assign) Eval(c *Context) Verdict {
 	var room [4]Span
 	v, t := s.Value.value(c, room[:0])

@@ -122,8 +122,8 @@ func (s *Set) possible(key []Span) []*Element {
 // maxPossible bounds the elements that a choice has one by one.
 const maxPossible = 64
 
-// resolve finds the element for a key, and asks where there are several: nil where there is none. The answer is maybe where nobody can
-// tell.
+// resolve finds the element for a key, and asks where several are possible. The element is nil where there is none. The truth is maybe
+// where the element is unknown.
 func (s *Set) resolve(c *Context, key Expr, what fmt.Stringer) (*Element, truth) {
 	if g, ok := key.(*GeneratedNumber); ok {
 		return s.resolveGenerated(c, g)

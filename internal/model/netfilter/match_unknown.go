@@ -45,7 +45,7 @@ func (u *UnknownTest) String() string {
 	return "not understood: " + u.Text
 }
 
-// UnknownEffect is an effect that nothing here understands, a target for example: what becomes of the packet nobody can tell.
+// UnknownEffect is an effect that the model does not understand, a target for example. What becomes of the packet is unknown.
 type UnknownEffect struct {
 	Text string // in its own syntax: "-j FOO --bar 1"
 }

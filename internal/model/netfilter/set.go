@@ -41,7 +41,7 @@ type Element struct {
 	Key     []Span // one for each field
 	NoMatch bool   // ipset: an exception to a wider element
 	Set     string // list:set: the member set, instead of Key
-	// Unsure marks an element that may hold less than Key says ("physdev:" of hash:net,iface): nobody can tell whether it is met.
+	// Unsure marks an element that may hold less than Key says ("physdev:" of hash:net,iface): whether a packet meets it is unknown.
 	Unsure  bool
 	Data    Data
 	Comment string

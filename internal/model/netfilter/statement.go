@@ -52,7 +52,7 @@ const (
 	Jump
 	Goto
 	Stolen    // taken by a local answer (arpreply)
-	Undecided // nobody can tell: an unknown target, the reader of a queue
+	Undecided // the outcome is unknown: an unknown target, the reader of a queue
 )
 
 // String is the verdict's name.
@@ -81,7 +81,7 @@ type Context struct {
 	// Visits collects what was met. EveryRule adds the rules that did not apply; it goes with the plain evaluation, without the index.
 	Visits    []Visit
 	EveryRule bool
-	// OpenRules adds rules of which nobody can tell whether they applied, and that do nothing to the packet; the verdict is Break.
+	// OpenRules adds rules that do nothing to the packet and for which it is unknown whether they applied; the verdict is Break.
 	OpenRules bool
 	// AskedOwner tells that a rule looked at the packet's owner where that is assumed (packet.Local.AssumedOwner).
 	AskedOwner bool

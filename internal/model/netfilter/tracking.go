@@ -2,8 +2,8 @@ package netfilter
 
 import "packetwalk.dev/internal/model/packet"
 
-// tracker is implemented by statements that make the kernel track connections in their family: it does so only where somebody asks
-// (nf_ct_netns_get). A chain of type nat alone does not: without a rule that asks, it is never called (nf_nat_inet_fn).
+// tracker is implemented by statements that make the kernel track connections in their family. The kernel does so only on request
+// (nf_ct_netns_get). A chain of type nat alone requests nothing: without a rule that does, it is never called (nf_nat_inet_fn).
 type tracker interface{ needsTracking() bool }
 
 // familyMember is implemented by statements that may be for IPv4 or IPv6 only, also in tables of family inet, and then have only that one's

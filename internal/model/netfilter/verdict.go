@@ -28,7 +28,7 @@ func (d *Decision) String() string {
 	return d.Kind.String()
 }
 
-// JumpTo goes on with another chain. Without a Chain (a part of a dump, where it is missing) nobody can tell what happens.
+// JumpTo continues with another chain. Without a Chain, which a partial dump may lack, it is unknown what happens.
 type JumpTo struct {
 	Name  string
 	Chain *Chain

@@ -14,8 +14,9 @@ type Flow struct {
 	State           string // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
 	Timeout         int    // seconds
 	Helper          string
-	// Identifier says that an ICMP identifier was changed and the source was not, so that nobody can tell whether translating the source did
-	// that (masquerading with random ports), or translating the destination (of a packet that came in with an identifier that was taken).
+	// Identifier says that an ICMP identifier was changed and the source was not. It is then unknown which translation changed the
+	// identifier. Translating the source does so when it masquerades with random ports. Translating the destination does so for a packet
+	// that came in with an identifier already in use.
 	Identifier bool
 	// Masqueraded is the interface by which the first packet left when it was masqueraded (masq_index). No dump tells it: it is known of flows
 	// that a walk makes.

@@ -62,7 +62,7 @@ type Packet struct {
 
 	Frame Frame // that it travels in; zero where it has none yet
 
-	// Tunnel is what the packet carries where that is another packet; nil for any other payload. Nobody changes it.
+	// Tunnel is what the packet carries where that is another packet; nil for any other payload. It is never changed.
 	Tunnel *Tunnel
 
 	// About is the packet that an ICMP error is about, as far as the error quotes it.
@@ -124,7 +124,7 @@ type Local struct {
 	HasOwner            bool
 	AssumedOwner        bool // HasOwner, and the owner is assumed
 	SomeOwner           bool // a program of this machine with an unknown owner sent it
-	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. Nobody owns it
+	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. It has no owner
 	Untracked           bool // a rule asked not to track it (NOTRACK)
 	// AboutUntracked: an error or a reset about an untracked packet. It is still to be tracked, but iptables' NOTRACK and CT take it for
 	// one that has been already (skb->_nfct is not zero), unlike nft's notrack.

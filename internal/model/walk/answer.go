@@ -24,8 +24,8 @@ func (w *route) answer() (transit, stage) {
 	return t, nil
 }
 
-// reply is the answer of the program that the packet was delivered to, or of the kernel: SYN and ACK, a datagram, an echo reply; a reset
-// or an ICMP error where nobody listens.
+// reply makes the answer of the program that the packet was delivered to, or of the kernel: SYN and ACK, a datagram, an echo reply. Where
+// no process listens, the answer is a reset or an ICMP error.
 func (t transit) reply(end *End) (transit, stage) {
 	p := &t.p
 	if p.About != nil {

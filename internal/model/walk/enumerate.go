@@ -73,7 +73,7 @@ type walker struct {
 	req     Request
 	hosts   map[string]*snapshot.Host
 	assumed []Assumption
-	known   *places // by the cluster's objects; nil until somebody asks
+	known   *places // by the cluster's objects; nil until first used
 	ties    []assumedOrder
 	turned  tie // where the chains are called in the other order; none in the zero tie
 }

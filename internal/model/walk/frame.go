@@ -114,8 +114,8 @@ func (t transit) flood(b bridge, in string) passage {
 	return t.bridgeTo(b, in, to)
 }
 
-// wayOut is the port by which a frame for a station that nobody has seen leaves the snapshot; "" where none leads out. The machine's own
-// card comes before the halves of pairs, behind which there is one station as a rule.
+// wayOut returns the port by which a frame for an unseen station leaves the snapshot; "" where none leads out. The machine's own card comes
+// before the halves of pairs, behind which there is one station as a rule.
 func (t *transit) wayOut(b bridge, ports []string) string {
 	var out []netfilter.Option
 	for _, name := range ports {

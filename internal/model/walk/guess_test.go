@@ -42,7 +42,7 @@ func TestUnknownInterfaces(t *testing.T) {
 		"-A FORWARD -i lo -j DROP":                             "left 10.0.0.2:80, back left",
 		"-A FORWARD -i a -j DROP\n-A FORWARD ! -i a -j ACCEPT": "dropped 10.0.0.2:80; left 10.0.0.2:80",
 		"-A FORWARD -i a -j ACCEPT\n-A FORWARD -i b -j REJECT\n-A FORWARD -i a -j DROP\n-A FORWARD -i b -j DROP": "left 10.0.0.2:80; rejected 10.0.0.2:80; left 10.0.0.2:80",
-		// nobody asks
+		// no question is asked
 		"-A FORWARD -m rpfilter --invert -j DROP":                                                                     "left 10.0.0.2:80",
 		"-A FORWARD -i cali+ -j ACCEPT\n-A FORWARD -i cali12 -j DROP":                                                 "left 10.0.0.2:80; left 10.0.0.2:80",
 		"-A FORWARD -i a+ -j RETURN\n-A FORWARD -i ab -j RETURN\n-A FORWARD -i abc -j DROP\n-A FORWARD -i b+ -j DROP": "left 10.0.0.2:80; dropped 10.0.0.2:80; left 10.0.0.2:80",

@@ -102,8 +102,8 @@ func (t *transit) resets(end *End) {
 	}
 }
 
-// takeStray reports whether anybody takes an answer that came to another host than the one that asked: of TCP it does not start a
-// connection.
+// takeStray finds whether a socket takes an answer that came to another host than the one that asked. A TCP answer is refused: it does not
+// start a connection.
 func (t *transit) takeStray(end *End) {
 	switch {
 	case t.p.Protocol == packet.TCP:

@@ -100,8 +100,8 @@ func TestErrorsTrack(t *testing.T) {
 	}
 }
 
-// TestIdentifier: where nobody can tell what changed an echo's identifier, a packet that comes in has it changed at once, one that is sent
-// last.
+// TestIdentifier covers an echo whose identifier was changed by an unknown translation. A packet that comes in has its identifier changed
+// at once; one that is sent has it changed last.
 func TestIdentifier(t *testing.T) {
 	for _, c := range []struct {
 		from, source string

@@ -12,8 +12,9 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// ask finds who answers for an address on a link, as an ARP request or neighbour solicitation does, and what everybody learns from it: the
-// sender the address, bridges on the way where both are. Where nobody does, it gives the end of the packet that waits for it.
+// ask finds the host that answers for an address on a link, as an ARP request or neighbour solicitation does. It also notes what the hosts
+// learn from it: the sender learns the address, and bridges on the way learn where both hosts are. Where no host answers, it returns the
+// end of the packet that waits for the answer.
 func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	t.m.meets(snapshot.Neighbours)
 	nobody := t.end(Dropped, fmt.Sprintf("no host on %s answers for %s", l.Name, a))
@@ -65,7 +66,7 @@ func (s silentNeighbour) String() string {
 	return fmt.Sprintf("whether %s answers on %s, which it did not when it was last asked", s.who, s.link)
 }
 
-// askedInVain tells that the machine itself has asked before, and nobody answered.
+// askedInVain reports whether the machine itself has asked before and got no answer.
 func (m *machine) askedInVain(link string, a netip.Addr) bool {
 	n := m.FIB.Neighbour(link, a)
 	return n != nil && n.State == "FAILED"
@@ -93,9 +94,9 @@ func (t *transit) senderAddress(link string, a netip.Addr) netip.Addr {
 type query struct {
 	asker           *transit
 	address, sender netip.Addr
-	mac             packet.MAC // of the one who asks
-	left            bool       // the question went out of what is known: somebody there may answer
-	unconfirmed     bool       // and that it did not when it was asked before tells nothing: see broadcasts
+	mac             packet.MAC // the asker's
+	left            bool       // the question left the snapshot: an unknown host there may answer
+	unconfirmed     bool       // no answer to an earlier question tells nothing about that host: see broadcasts
 	hidden          string     // why an unknown station may answer; "" where none may
 	stopped         *End       // what a rule made of a question or of its answer
 }
@@ -286,8 +287,8 @@ func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
 	return false
 }
 
-// group is the destination of the question: everybody, or in IPv6 the solicited-node group of the address (RFC 2464 section 7, RFC 4291
-// section 2.7.1).
+// group returns the destination of the question: the broadcast address, or in IPv6 the solicited-node group of the address. RFC 2464
+// section 7 and RFC 4291 section 2.7.1 define the group.
 func (q *query) group() packet.MAC {
 	if q.address.Is4() {
 		return packet.Broadcast
@@ -344,8 +345,8 @@ func (q *query) in(m *machine, p packet.Packet) *transit {
 	return &transit{run: a.run, m: m, p: p, inReplyTo: a.inReplyTo, before: a.before + len(a.steps)}
 }
 
-// arpReply runs the bridge's prerouting rules over a request: one may answer it in the name of its owner (ebtables arpreply). A request
-// that is dropped is answered by nobody: the address is then zero.
+// arpReply runs the bridge's prerouting rules over a request. A rule may answer it in the name of its owner (ebtables arpreply). A request
+// that is dropped gets no answer: the address is then zero.
 func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 	if !q.address.Is4() {
 		return packet.MAC{}, false
@@ -375,7 +376,7 @@ func (q *query) arpPasses(t *transit, f netfilter.Family, h netfilter.Hook, chai
 	return v.Kind != netfilter.Drop && v.Kind != netfilter.Undecided
 }
 
-// stopUndecided keeps that nobody can tell what the rules of m make of an ARP frame.
+// stopUndecided ends the query where it is unknown what the rules of m do to an ARP frame.
 func (q *query) stopUndecided(m *machine, v netfilter.Verdict) {
 	if v.Kind == netfilter.Undecided && q.stopped == nil {
 		q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("what the rules of %s do to it is unknown: %s", m.Name, v.Detail)}

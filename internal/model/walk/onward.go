@@ -62,8 +62,8 @@ func (p *places) node(a netip.Addr) (name string, own bool) {
 	return "", false
 }
 
-// onward takes a packet of a node's to the node that it has to come to where nobody captured what is between the two: to the one that is
-// the next hop, or else where its destination is. ok is false where the objects know none, or its state is not known.
+// onward takes a packet from a node to the node that it must reach, where the network between the two is not captured. That is the node of
+// the next hop, or else the node of the destination. ok is false where the objects show no such node, or its state is unknown.
 func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	known := t.run.places()
 	if known.nodes[t.m.Name] == nil {

@@ -88,7 +88,7 @@ func TestPodHereWithoutRoute(t *testing.T) {
 	}
 }
 
-// TestPodHereNotCaptured: what leaves by the wire of a pod that nobody captured gets to that pod.
+// TestPodHereNotCaptured checks that a packet that leaves by the wire of an uncaptured pod gets to that pod.
 func TestPodHereNotCaptured(t *testing.T) {
 	n, a, _ := clusterOf(t)
 	n.known.Pods = []snapshot.Pod{{Namespace: "x", Name: "p", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}}}

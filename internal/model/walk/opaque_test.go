@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// undecided is a walk's only outcome: nobody can tell, for a reason with the words.
+// undecided checks that the only outcome of a walk is unknown, for a reason that contains words.
 func undecided(t *testing.T, what string, r *Result, words string) {
 	t.Helper()
 	if o := r.Outcomes[0]; len(r.Outcomes) != 1 || o.End.Kind != Undecided || !strings.Contains(o.End.Why, words) {
@@ -58,7 +58,8 @@ func TestNetkit(t *testing.T) {
 	undecided(t, "a pod", n.tcp("pod/a/b", "10.128.0.1:80"), "eth0 gets the programs of netkit")
 }
 
-// TestProgramMayAnswer: a program at the wire may answer a question, or forward it; an answer of somebody who is known counts all the same.
+// TestProgramMayAnswer checks that a program at the wire may answer a question, or forward it. An answer of a known host counts all the
+// same.
 func TestProgramMayAnswer(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		n, client, router, _ := chain(t)
@@ -94,7 +95,8 @@ func TestBridgeOverBond(t *testing.T) {
 	undecided(t, "no station", n.tcp("node", "203.0.113.9:443"), "bond0 is of kind bond")
 }
 
-// TestLinkDoesNotAsk: on a link without ARP nobody is asked, and none answers; the frame has the link's own address (arp_constructor).
+// TestLinkDoesNotAsk checks that a link without ARP sends no request and answers none. The frame has the link's own address
+// (arp_constructor).
 func TestLinkDoesNotAsk(t *testing.T) {
 	n, client, _, _ := chain(t)
 	client.FIB.Links[1].NoARP = true

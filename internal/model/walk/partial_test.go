@@ -15,7 +15,8 @@ import (
 	"packetwalk.dev/internal/writers"
 )
 
-// TestFarEndNotInSnapshot: what leads out of a snapshot leads somewhere: that nobody there answers is not known, and not said.
+// TestFarEndNotInSnapshot covers a link that leads out of the snapshot. Whether a host there answers is unknown, and the walk does not say
+// that none does.
 func TestFarEndNotInSnapshot(t *testing.T) {
 	for name, wire := range map[string]func(h *host){
 		"a card": func(h *host) { h.link(fib.Link{Name: "eth0"}) },
@@ -102,7 +103,7 @@ func TestUnknownTestOfAnswer(t *testing.T) {
 	}
 }
 
-// TestTTLFromBeyond: how many routers an answer has passed that comes from where nobody looked is not known, until a rule sets its TTL.
+// TestTTLFromBeyond covers an answer from outside the snapshot. The number of routers that it passed is unknown until a rule sets its TTL.
 func TestTTLFromBeyond(t *testing.T) {
 	for rules, wanted := range map[string]int{
 		"*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i out -m ttl --ttl-gt 60 -j DROP\nCOMMIT\n": 2,
@@ -128,7 +129,7 @@ func TestTTLZero(t *testing.T) {
 	}
 }
 
-// TestOwnerOfAnswer: nobody owns what the kernel answers; whose a program's answer is, is not known.
+// TestOwnerOfAnswer checks that an answer of the kernel has no owner, and that the owner of a program's answer is unknown.
 func TestOwnerOfAnswer(t *testing.T) {
 	n, _, _, server := chain(t)
 	server.iptables("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m owner --uid-owner 0 -j DROP\nCOMMIT\n")

@@ -14,8 +14,8 @@ import (
 // stage is a place of the packet's way through the kernel: it takes the packet as it comes there, and returns how it passed.
 type stage func(transit) passage
 
-// passage is the packet's way through one stage: the packet as it left it, with the steps that it made there, and where it goes from there.
-// Nobody changes one that a stage has returned.
+// passage is the packet's way through one stage: the packet as it left the stage, its steps there, and where it goes from there. It does
+// not change after the stage has returned it.
 type passage struct {
 	transit
 	next stage // nil where its way ends

@@ -112,7 +112,7 @@ func (m *machine) localLink(a *fib.Answer, address netip.Addr) string {
 
 func (m *machine) ownAddress(a netip.Addr) bool { return m.FIB.HasAddress(a) != nil }
 
-// customLocal reports whether the kernel looks closer than for own addresses because somebody changed policy rules
+// customLocal reports whether there are policy rules other than the default ones. The kernel then does more than look for own addresses
 // (fib4_has_custom_rules).
 func (m *machine) customLocal() bool {
 	for i := range m.FIB.Rules {

@@ -113,7 +113,7 @@ func TestTunnelPort(t *testing.T) {
 	}
 }
 
-// TestOnward: between nodes whose wires nobody captured a walk goes on, by what the cluster's objects tell, and says so.
+// TestOnward checks that a walk continues between nodes whose wires are not captured. It goes by the cluster's objects, and says so.
 func TestOnward(t *testing.T) {
 	n := newNetwork(t)
 	a, b := n.host("node/a"), n.host("node/b")
@@ -159,7 +159,7 @@ func TestOnwardByBridge(t *testing.T) {
 	for i, name := range []string{"a", "b"} {
 		h, number := n.host("node/"+name), string("12"[i])
 		h.link(fib.Link{Name: "eth0", Kind: "veth"})
-		h.link(fib.Link{Name: "azv1", Kind: "veth"}) // of a pod that nobody captured
+		h.link(fib.Link{Name: "azv1", Kind: "veth"}) // of an uncaptured pod
 		h.bridge("azure0", "eth0", "azv1")
 		h.FIB.Links[3].MAC = h.FIB.Links[1].MAC
 		h.address("azure0", "10.1."+number+".4/24")

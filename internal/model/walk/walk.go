@@ -38,7 +38,7 @@ type Request struct {
 	Early map[string][]ChainRef
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
-	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).
+	// OpenRules notes rules, too, that do nothing to the packet and for which it is unknown whether they applied (netfilter.OpenRule).
 	OpenRules bool
 	// Pin gives the answers to the first choices; the walk enumerates the rest.
 	Pin []int
@@ -156,7 +156,7 @@ const (
 	Left      EndKind = "left"      // the packet goes out of an interface whose other end is not in the snapshot
 	Dropped   EndKind = "dropped"   // by a rule, a route, a check
 	Rejected  EndKind = "rejected"  // dropped with an answer to the sender
-	Undecided EndKind = "unknown"   // nobody can tell
+	Undecided EndKind = "unknown"   // what becomes of the packet is unknown
 	Looped    EndKind = "loop"      // it goes round and its TTL does not end that, or a chain jumps without end
 )
 

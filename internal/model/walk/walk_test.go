@@ -30,7 +30,7 @@ func TestSourceIsChosen(t *testing.T) {
 		"1 delivered at server: tcp 10.1.0.2:2000-2999 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.2.0.2:80 > 10.1.0.2:2000-2999 ttl 63")
 }
 
-// TestRefused: nobody listens, and a reset comes back; for UDP an ICMP error about the datagram.
+// TestRefused checks that a reset comes back where no process listens, and for UDP an ICMP error about the datagram.
 func TestRefused(t *testing.T) {
 	n, _, _, _ := chain(t)
 	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:81")})

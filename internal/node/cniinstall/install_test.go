@@ -274,8 +274,8 @@ func TestLinks(t *testing.T) {
 	if err := os.Chmod(n.dirs.Bin, 0o777); err != nil { //nolint:gosec // that is the point
 		t.Fatal(err)
 	}
-	if err := n.install(1); err == nil || !strings.Contains(err.Error(), "everybody may write there") {
-		t.Errorf("everybody's directory: %v", err)
+	if err := n.install(1); err == nil || !strings.Contains(err.Error(), "is world-writable") {
+		t.Errorf("a world-writable directory: %v", err)
 	}
 }
 

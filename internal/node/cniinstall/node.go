@@ -135,7 +135,7 @@ func openDir(path string) (*os.Root, *os.File, error) {
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
 	if err == nil && (int(st.Uid) != os.Geteuid() || st.Mode&0o002 != 0) {
-		err = fmt.Errorf("%s is another user's, or everybody may write there: make it root's, with mode 0755", path)
+		err = fmt.Errorf("%s belongs to another user or is world-writable; make it root's, with mode 0755", path)
 	}
 	var root *os.Root
 	if err == nil {

@@ -87,7 +87,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// freePort is a TCP port that nobody has on the loopback.
+// freePort returns a TCP port that no process uses on the loopback.
 func freePort(t *testing.T) int {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// family are this process's children: those that an application starts, and waits for; and where this is a container's first process those
-// in it that lost their parents, for which nobody waits.
+// family is the state of this process's children. An application starts some of them, and waits for them. If this is a container's first
+// process, the container's orphans are its children, too, and no application waits for those.
 var family struct {
 	sync.Mutex
 	own  int // that an application waits for

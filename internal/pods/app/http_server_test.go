@@ -135,7 +135,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// A peer that everybody trusts, net/http's client, against our server: methods, bodies, connections.
+// TestServerSpeaksHTTP tests our server against a widely trusted peer, net/http's client: methods, bodies, connections.
 func TestServerSpeaksHTTP(t *testing.T) {
 	launch(t, "echo-test")
 	url := "http://" + testAddress

@@ -59,8 +59,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHostileSender: a message without a namespace, or with two, gets an error and leaves no file open; one that says nothing holds nobody
-// up when serving ends.
+// TestHostileSender shows that a message without a namespace, or with two, gets an error and leaves no file open. A silent sender does not
+// delay the end of serving.
 func TestHostileSender(t *testing.T) {
 	socket, stop := serve(t, func(context.Context, *os.File) (netip.Prefix, error) {
 		t.Error("it was taken")

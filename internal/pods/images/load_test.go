@@ -247,7 +247,7 @@ func TestUnnamed(t *testing.T) {
 	}
 }
 
-// TestReplaced: a name goes over to the image that was loaded last, and what nobody has any more goes.
+// TestReplaced shows that a name moves to the image that was loaded last, and that blobs without an image are removed.
 func TestReplaced(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	s := newStore(t)

@@ -29,7 +29,7 @@ func normalize(ref string) (string, error) {
 // cleanPath reports whether each element is a name: what else parses is taken for a path by others.
 func cleanPath(s string) bool { return path.Clean("/"+s) == "/"+s && !strings.HasPrefix(s, ".") }
 
-// Own begins the names of images that [Store.Assemble] makes: nobody else's take their places.
+// Own is the prefix of the names of images that [Store.Assemble] makes. No other image takes the place of one of these.
 const Own = "packetwalk.dev/"
 
 // checkFree refuses a name that is not free to be given. Packetwalk's own image is loaded and pulled as others are.

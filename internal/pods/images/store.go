@@ -287,14 +287,14 @@ func (st *stage) sync() error {
 	return nil
 }
 
-// close removes the stage. Its place is free only then, and under the lock, so that nobody waits for a directory that is gone.
+// close removes the stage. Its place is free only after that, and under the lock, so that no process waits for a missing directory.
 func (st *stage) close() error {
 	err := st.clear()
 	err = errors.Join(err, st.store.locked(context.Background(), func() error { return st.store.root.Remove(st.name) }))
 	return errors.Join(err, st.root.Close(), st.held.Close())
 }
 
-// sweep removes what nobody holds.
+// sweep removes the stages that no process holds.
 func (s *Store) sweep(ctx context.Context) error {
 	names, err := s.names(tmpDir)
 	for _, n := range names {

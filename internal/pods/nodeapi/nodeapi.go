@@ -27,7 +27,7 @@ import (
 // APIServerName is the common name of the API server's certificate as a client of nodes.
 const APIServerName = "kube-apiserver-kubelet-client"
 
-// streamIdle ends an exec, attach or port-forward that nobody used for so long; upstream's streamingConnectionIdleTimeout.
+// streamIdle is the idle time that ends an exec, attach or port-forward. It is upstream's streamingConnectionIdleTimeout.
 const streamIdle = 4 * time.Hour
 
 // Config is a node's side of the interface. All functions must be set, but for NodeLogs.

@@ -133,7 +133,7 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
-// TestSlowRegistry: one that does not answer holds up nobody who asks another.
+// TestSlowRegistry shows that a registry that does not answer delays no client that asks another registry.
 func TestSlowRegistry(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	slow, quick, s := newHub(t), newHub(t), newStore(t)

@@ -154,7 +154,7 @@ func TestInvoker(t *testing.T) {
 	}
 }
 
-// userNobody is nobody with a home.
+// userNobody returns the user nobody with a home directory.
 func userNobody(t *testing.T, home string) sudouser.User {
 	t.Helper()
 	as, err := sudouser.Get()

@@ -16,12 +16,12 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// SandboxImage is what holds a pod's namespaces. The name is packetwalk's own: an image that somebody has loaded as registry.k8s.io/pause,
-// whatever its size, is not what each pod starts with.
+// SandboxImage is the image of the container that holds a pod's namespaces. The name is packetwalk's own, so that pods do not start with an
+// image, of whatever size, that a user has loaded as registry.k8s.io/pause.
 const SandboxImage = "docker.io/packetwalk/pause:3.10.1"
 
-// containerdConfig is containerd's configuration, version 3 (github.com/containerd/containerd, docs/cri/config.md). AppArmor's profiles are
-// the machine's to load; oom_score_adj may not be lowered where the machine gives nobody the right to.
+// containerdConfig is containerd's configuration, version 3 (github.com/containerd/containerd, docs/cri/config.md). The machine, not the
+// node, loads AppArmor's profiles. No process may lower oom_score_adj if the machine gives none the right to.
 const containerdConfig = `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -85,8 +85,8 @@ const (
 	ServingKey        = "kubelet.key"
 )
 
-// file is kubelet's configuration file (kubelet.config.k8s.io/v1beta1), as JSON, which is YAML too. The machine's memory and disk are
-// everybody's: nothing is evicted for them, and none of it is kept for the system.
+// file returns kubelet's configuration file (kubelet.config.k8s.io/v1beta1), as JSON, which is YAML too. Everything on the machine shares
+// its memory and disk. So kubelet evicts nothing for them, and reserves none of them for the system.
 func (k KubeletConfig) file() ([]byte, error) {
 	type object = map[string]any
 	in := func(name string) string { return filepath.Join(KubernetesDir, name) }

@@ -161,8 +161,8 @@ func (p deadlineWriter) allow(d time.Duration) {
 	_ = p.control.SetWriteDeadline(end)
 }
 
-// Hosts is containerd's hosts.toml (github.com/containerd/containerd, docs/hosts.md) that has it ask the registry at an address for images
-// of any registry, and nobody else. ca is the file of the authority that signed the registry's certificate.
+// Hosts returns a hosts.toml for containerd (github.com/containerd/containerd, docs/hosts.md). It makes containerd ask only the registry at
+// address, for images of any registry. ca is the file of the authority that signed the registry's certificate.
 func Hosts(address, ca, token string) string {
 	return fmt.Sprintf("server = %q\ncapabilities = [\"pull\", \"resolve\"]\nca = %q\ndial_timeout = \"5s\"\n\n[header]\nAuthorization = %q\n",
 		"https://"+address, ca, Authorization(token))

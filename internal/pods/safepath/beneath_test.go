@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A volume's files change all at once, behind one link; what nobody asked for any more goes.
+// TestWriteFiles shows that a volume's files change all at once, behind one link, and that files no longer requested are removed.
 func TestWriteFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "v")
 	write := func(files ...File) {

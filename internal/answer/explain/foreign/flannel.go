@@ -2,8 +2,8 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// flannel is flannel's masquerading and forwarding (flannel-io/flannel, pkg/trafficmngr), which k3s has, too: in its own chains of
-// iptables, or in its own table of nftables. The rules of versions without such chains name nobody.
+// flannel describes flannel's rules for masquerading and forwarding (flannel-io/flannel, pkg/trafficmngr), which k3s has, too. They are in
+// flannel's own chains of iptables or in its own table of nftables. The rules of versions without such chains do not name their writer.
 func flannel() attribution.Writer {
 	const (
 		within   = "flannel: from a pod to a pod: keeps the pod's address"

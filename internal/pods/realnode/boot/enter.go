@@ -14,9 +14,9 @@ import (
 const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
 
-// enter takes the calling thread into the namespaces of a node's process at once (setns(2), with a pidfd): there is no moment at which the
-// pid could be somebody else's. The thread gets the root of the process: that of the mount namespace is another one where the node was made
-// in a chroot.
+// enter moves the calling thread into the namespaces of a node's process at once (setns(2), with a pidfd). There is no moment at which the
+// pid could be another process's. The thread gets the root directory of the process. The mount namespace has another root if the node was
+// created in a chroot.
 func enter(pidfd int) error {
 	pid, err := pidOf(pidfd)
 	if err != nil {
@@ -59,8 +59,8 @@ func pidOf(pidfd int) (pid int, err error) {
 // copied is what /proc/self/exe of the copy of this program that runPrivately makes begins with.
 const copied = "/memfd:packetwalk-app"
 
-// runPrivately executes this program anew, with the same arguments, from a copy in memory that nobody can write to: a process that begins
-// on a node shows there what it executes, by /proc/PID/exe, before it is the node's own program, and that must not be the machine's file
+// runPrivately executes this program again, with the same arguments, from a copy in memory that no process can write to. A process that
+// starts on a node shows there, as /proc/PID/exe, what it executes before it is the node's own program. That must not be the machine's file
 // (CVE-2019-5736).
 func runPrivately() error {
 	if path, err := os.Readlink(self); err != nil || strings.HasPrefix(path, copied) {

@@ -49,7 +49,7 @@ func TestHealth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close() // connections wait, and nobody accepts them
+	defer silent.Close() // connections wait, and no process accepts them
 	if err := answers(t.Context(), dumb, 10*time.Millisecond); err == nil {
 		t.Error("who says nothing answers")
 	}

@@ -120,7 +120,7 @@ func execProgram(args []string) error {
 		return err
 	}
 	poll := []unix.PollFd{{Fd: alive}}
-	if _, err := unix.Poll(poll, 0); err != nil || poll[0].Revents != 0 { // a parent that ended before tells nobody any more
+	if _, err := unix.Poll(poll, 0); err != nil || poll[0].Revents != 0 { // a parent that ended before sends no signal
 		return fmt.Errorf("who started %s has ended (%w)", args[0], err)
 	}
 	return fmt.Errorf("execute %s: %w", args[0], unix.Exec(args[0], args, os.Environ()))

@@ -50,7 +50,7 @@ func keep(path string) error {
 	return errors.Join(agent.Stop(), runtime.Stop())
 }
 
-// awaitSocket waits until somebody answers on a socket: a kubelet that comes too early ends.
+// awaitSocket waits until a process answers on a socket, because a kubelet that starts too early exits.
 func awaitSocket(ctx context.Context, path string) bool {
 	for {
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
