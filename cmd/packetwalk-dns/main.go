@@ -43,7 +43,7 @@ func server(args []string) (s *dns.Server, address string, err error) {
 	zone := f.String("zone", "", "`name` of a zone whose names are in a file, which is read again when it has changed")
 	file := f.String("zone-file", "", "that `file`, with a name and an address a line")
 	key := f.String("tsig-keyname", "",
-		"`name` of the key whose holder may change the zone by DNS updates (RFC 2136) and transfer it; without one, nobody may")
+		"`name` of the key whose holder may change the zone by DNS updates (RFC 2136) and transfer it; without one, no client may")
 	keyFile := f.String("tsig-secret-file", "", "`file` with the key's secret for hmac-sha256, in base64")
 	if err := f.Parse(args); err != nil {
 		return nil, "", err

@@ -211,7 +211,8 @@ func (c *command) readConfig(note func(string, []string)) error {
 	return nil
 }
 
-// share gives the mode that is asked for what flags say for both. With nftables nothing has to wait unless somebody says so.
+// share copies the values that both modes share to the configuration of the requested mode. With nftables, the least time between two syncs
+// is 0 unless the user sets another.
 func (c *command) share() {
 	to, ip := c.shared, &c.proxy.IPTables
 	if c.proxy.Mode == proxyconfig.ModeNFTables {

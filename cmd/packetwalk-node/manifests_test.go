@@ -75,7 +75,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// asks: a probe's command is one of this program's, which finds that nobody of that pod is there.
+// asks checks that a probe's command is one of this program's. Here the command must find that no agent of that pod runs.
 func asks(t *testing.T, command []string) {
 	t.Helper()
 	t.Setenv("POD_UID", "unknown")

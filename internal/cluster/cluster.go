@@ -87,9 +87,9 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	return cmp.Or(c.ready, ctx.Err())
 }
 
-// makeCommon makes a namespace of the run's own, in which nobody else has rights and for which no other run waits, and what all pods have
-// in it. A user who may not create one uses the one that an administrator keeps. It is not broken off: what the API server makes after
-// nobody waits for it would stay.
+// makeCommon makes the run's own namespace and what all pods have in it. No other user has rights in that namespace, and no other run waits
+// for it. A user who may not create a namespace uses the one that an administrator keeps. makeCommon ignores the cancellation of ctx.
+// Otherwise, what the API server makes after the client stops waiting would stay.
 func (c *Cluster) makeCommon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()

@@ -96,7 +96,7 @@ func may(rule rbacv1.PolicyRule, r request) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, r.name))
 }
 
-// allowed reports whether the roles of Rights, bound to somebody, let a request through.
+// allowed reports whether the roles of Rights, bound to a user, allow a request.
 func allowed(roles []runtime.Object, r request) bool {
 	for _, object := range roles {
 		var rules []rbacv1.PolicyRule
@@ -168,7 +168,7 @@ func TestRights(t *testing.T) {
 	roles := Rights()
 	for _, r := range a.all {
 		if !allowed(roles, r) {
-			t.Errorf("nobody has the right to %+v", r)
+			t.Errorf("no role allows %+v", r)
 		}
 	}
 	for right := range rights(roles) {
@@ -245,8 +245,8 @@ func left(t *testing.T, client kubernetes.Interface) string {
 	return strings.Join(names, " ")
 }
 
-// TestWhichNamespace: a run makes one of its own, where nobody else has rights, whatever is called packetwalk already; only who may not
-// make one, or says so, uses that.
+// TestWhichNamespace checks which namespace a run uses. It makes its own, where no other user has rights, even if a namespace packetwalk
+// exists already. Only a user who may not make one, or who asks for it, uses that one.
 func TestWhichNamespace(t *testing.T) {
 	forbidden := func(c *fake.Clientset) {
 		c.PrependReactor("create", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {

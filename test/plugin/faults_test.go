@@ -285,7 +285,7 @@ func written(pid int) (octets int) {
 // restrict goes on as a user who has the rights that rbac prints, bound as the documentation says, and no others.
 func (p *plugin) restrict(t *testing.T) {
 	t.Helper()
-	const user = "somebody"
+	const user = "someuser"
 	rights := p.run(t, 0, "rbac").out
 	if _, err := p.TryInput(limit, rights, "kubectl", "--name", p.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func Create(path string, mode fs.FileMode) (*File, error) {
 
 func create(dir *os.Root, name string, mode fs.FileMode) (*File, error) {
 	next := fmt.Sprintf(".%s.%d", name, rand.Uint64())
-	f, err := dir.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // nobody else's file
+	f, err := dir.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // a new file, never another process's
 	if err != nil {
 		return nil, err
 	}

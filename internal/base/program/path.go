@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Path is where programs are looked for when nobody says otherwise: a shell's of Debian's for root.
+// Path is the default search path of programs: the $PATH of root's shell on Debian.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // AddSystemPath adds the directories of Path that $PATH lacks, at its end. Users' $PATH often lacks /usr/sbin, where nft, mkfs.ext4 and

@@ -68,7 +68,7 @@ func TestSlowClients(t *testing.T) {
 		"no body":    {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", readAll, RestTime},
 		"half body":  {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", readAll, RestTime},
 		"half chunk": {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", readAll, RestTime},
-		"a body that nobody reads": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab",
+		"an unread body": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab",
 			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, RestTime},
 		"no second request": {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", readAll, IdleTime},
 	} {
@@ -387,7 +387,7 @@ func TestGivenToServer(t *testing.T) {
 	}
 }
 
-// TestOnlyHere: nobody makes an HTTP server but this package, and the examples, which are programs of users.
+// TestOnlyHere checks that only this package and the examples make an HTTP server. The examples are users' programs.
 func TestOnlyHere(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {

@@ -126,7 +126,7 @@ type failure struct {
 
 func (f *failure) Error() string { return termsafe.Text(f.Text[:min(len(f.Text), maxText)]) }
 
-// Unwrap is the error that it is, where somebody may ask for that.
+// Unwrap returns the error that f stands for if callers may test for it, else nil. kinds lists these errors.
 func (f *failure) Unwrap() error {
 	for kind, err := range kinds {
 		if f.Kind == kind {

@@ -49,7 +49,7 @@ func Open(ctx context.Context, conn io.ReadWriteCloser, version string) (*Node, 
 	go n.read()
 	ctx, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // also of a write that nobody takes
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // also ends a write that the other side does not read
 	var hello greeting
 	err := n.ask(ctx, opHello, greeting{Protocol: protocol, Version: version}, &hello)
 	switch {

@@ -123,7 +123,7 @@ func (s *server) close() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(closing): // a write that nobody reads
+	case <-time.After(closing): // a write that the other side does not read
 	}
 	s.mu.Lock()
 	open := slices.Collect(maps.Values(s.opened))
@@ -148,7 +148,7 @@ func (s *server) handle(q question) bool {
 		return false
 	}
 	if s.closed {
-		return true // there is nobody to answer to
+		return true // no client is left to answer
 	}
 	ctx, end := context.WithCancel(s.ctx)
 	s.running[q.ID] = end
@@ -163,7 +163,7 @@ func (s *server) handle(q question) bool {
 			err = s.out.write(answer{ID: q.ID, Err: failed(err)})
 		}
 		if err != nil {
-			s.stop(err) // nobody reads any more
+			s.stop(err) // the other side no longer reads
 		}
 	})
 	return true

@@ -186,7 +186,7 @@ type hostileStream struct{ io.Reader }
 func (hostileStream) Write(b []byte) (int, error) { return len(b), nil }
 func (hostileStream) Close() error                { return nil }
 
-// FuzzOpen: whatever a node answers, nobody waits for ever or takes what has no name for a host.
+// FuzzOpen checks that no call waits forever or accepts an invalid host name, whatever a node answers.
 func FuzzOpen(f *testing.F) {
 	hello := frame(`{"id":1,"body":{"protocol":"packetwalk","version":"v1"}}`)
 	for _, rest := range []string{

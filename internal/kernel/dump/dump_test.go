@@ -252,7 +252,7 @@ func BenchmarkDump(b *testing.B) {
 	}
 }
 
-// TestDumpDuringTrace: a dump that is taken while somebody traces waits until nft can print the rules again.
+// TestDumpDuringTrace checks that a dump during a trace waits until nft can print the rules again.
 func TestDumpDuringTrace(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))

@@ -62,7 +62,7 @@ func (d *Dumper) listenersByFile(ns *netns.Namespace, protocol packet.Protocol, 
 			p = now()[s.inode]
 		}
 		l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
-		v6only := true // of the kernel's own, which nobody has open (udp_sock_create6, svc_create_socket)
+		v6only := true // for a socket of the kernel, which no process has open (udp_sock_create6, svc_create_socket)
 		if p.pid != 0 {
 			v6only, l.Transparent, err = socketOptions(p, s.inode, ipv6)
 			if errors.Is(err, errClosed) {

@@ -128,7 +128,7 @@ func TestProcesses(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	const beyond = 1 << 30 // the kernel gives no such pid: that nobody has it is no error of its own
+	const beyond = 1 << 30 // the kernel assigns no such pid; Kill ignores that no process has it
 	never := func() ([]int, error) { return []int{beyond}, nil }
 	if err := netns.Kill(ended, never); !errors.Is(err, context.Canceled) {
 		t.Errorf("processes that do not end: %v", err)

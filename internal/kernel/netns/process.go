@@ -83,8 +83,8 @@ func Kill(ctx context.Context, list func() ([]int, error)) error {
 	}
 }
 
-// KillIn kills all processes whose network namespace is one of these. It takes open namespaces, not their numbers, because the kernel gives
-// the number of a namespace that is gone to the next one, which may be anybody's.
+// KillIn kills all processes whose network namespace is one of these. It takes open namespaces, not their numbers. The kernel reuses the
+// number of a removed namespace for the next one, which may belong to any process.
 func KillIn(ctx context.Context, namespaces ...*Namespace) error {
 	var inodes []uint64
 	for _, ns := range namespaces {

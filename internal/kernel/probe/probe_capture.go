@@ -123,7 +123,7 @@ func (c *Capture) Lost() (int, error) {
 	return int(stats.Drops), nil
 }
 
-// Pending reports whether there are packets that nobody has read yet.
+// Pending reports whether there are packets that have not been read yet.
 func (c *Capture) Pending() bool {
 	raw, err := c.file.SyscallConn()
 	return err == nil && readable(raw)

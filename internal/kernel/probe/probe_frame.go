@@ -18,10 +18,10 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// PrepareFrame makes a probe that is sent past the namespace's own IP, as a frame out of a link: a packet that no socket could send, for
-// whoever is at the other end. It is a TCP segment, a UDP datagram, an ICMP echo or an SCTP INIT; of the packet it takes all of the tuple,
-// TTL, TOS, TCP's flags (a SYN without any) and the link-layer addresses; with More it is the first fragment of an IPv4 packet. Nobody
-// waits for an answer: it is TimedOut always.
+// PrepareFrame makes a probe that is sent past the namespace's own IP stack, as a frame out of a link. Such a packet is one that no socket
+// can send, for whichever host is at the other end. It is a TCP segment, a UDP datagram, an ICMP echo or an SCTP INIT. The probe takes from
+// p the whole tuple, TTL, TOS, the TCP flags (a SYN without any) and the link-layer addresses. With More it is the first fragment of an
+// IPv4 packet. The probe waits for no answer: its result is always TimedOut.
 func PrepareFrame(n *netns.Namespace, link string, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) {
 		return nil, fmt.Errorf("prepare %s out of %s in %s: %w", p.Tuple, link, n.Path(), err)

@@ -123,7 +123,7 @@ func (t *Trace) Read(ctx context.Context) (witness.TraceEvent, error) {
 	}
 }
 
-// Pending reports whether the kernel has written events that nobody has read yet.
+// Pending reports whether the kernel has written events that have not been read yet.
 func (t *Trace) Pending() bool {
 	raw, err := t.events.SyscallConn()
 	return err == nil && readable(raw)

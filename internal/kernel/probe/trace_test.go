@@ -235,7 +235,7 @@ func TestTraceBadTuples(t *testing.T) {
 	}
 }
 
-// A map that picks an endpoint at random, as kube-proxy's nftables mode has it, and a datagram that nobody takes.
+// TestTraceNFT traces a datagram that no process receives. A map picks its endpoint at random, as in kube-proxy's nftables mode.
 func TestTraceNFT(t *testing.T) {
 	a, b := netnstest.Pair(t)
 	netnstest.Script(t, b, `nft -f - <<end

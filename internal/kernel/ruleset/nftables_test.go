@@ -22,8 +22,8 @@ type expiredContext struct{ context.Context }
 
 func (expiredContext) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
 
-// TestNFTablesSocket: what the kernel says of a refused transaction, and of one that nobody waited for, is not taken for an answer to what
-// comes next.
+// TestNFTablesSocket checks that the socket does not mistake leftover replies for the answer to the next request. These are the kernel's
+// replies to a refused transaction, and to one whose caller did not wait.
 func TestNFTablesSocket(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := netnstest.Create(t, t.TempDir()+"/ns")

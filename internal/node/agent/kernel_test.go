@@ -251,7 +251,8 @@ func (w *world) restart(agent *agentProcess) *agentProcess {
 	return agent
 }
 
-// healthCheck: the service's port answers 200 with local endpoints, 503 without, and then nobody gets through.
+// healthCheck checks that the health check node port answers 200 with local endpoints and 503 without. Without them, a client outside gets
+// no answer from the service, and a pod reaches any endpoint.
 func (w *world) healthCheck(port corev1.ServicePort) {
 	w.Helper()
 	code := func() string {

@@ -200,7 +200,7 @@ func TestMasqAgentReadsAgainWhenNobodyTellsIt(t *testing.T) {
 			t.Errorf("after the interval: RETURN for %q", got)
 		}
 
-		// The interval also finds rules that somebody added, which no notice tells of; and nothing is written where nothing is to be done.
+		// The resync also finds rules that another process added, for which there is no notice. It writes nothing where nothing differs.
 		nat.set(func(n *tableNAT) { n.rules = append(n.rules, "-A IP-MASQ-AGENT -j ACCEPT") })
 		settle(20 * time.Second)
 		rules, before := nat.state()

@@ -56,7 +56,7 @@ type Options struct {
 	HealthzAddress string                     // empty: none
 	MetricsAddress string                     // empty: none
 	Pod            string                     // NAMESPACE/NAME of the pod that it runs in, whose condition it sets; empty: it sets none
-	PodUID         string                     // of the pod that it runs in, which Livez asks by it; empty: it answers nobody there
+	PodUID         string                     // of the pod that it runs in, by which Livez finds the agent; empty: it does not answer Livez
 	BindHardFail   bool                       // end when one of these cannot be listened on, instead of trying again
 	Configz        *proxyconfig.Configuration // what /configz says; nil: nothing
 

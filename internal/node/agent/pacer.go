@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The agent rests after each sync for some times its duration, so that following changes takes a bounded share of the machine however fast
-// they come: a twentieth where that makes nobody wait for long, for many agents may share a machine that is busy starting pods, and
-// never more than a sixth for each family.
+// The agent rests after each sync for a multiple of its duration. So following changes takes a bounded share of the machine, however fast
+// they come. The share is a twentieth where no client waits long for it, because many agents may share a machine that is busy starting
+// pods. It is never more than a sixth for each family.
 const (
 	leastRest = 5
 	mostRest  = 20
@@ -41,8 +41,8 @@ func (r rests) from(took time.Duration) time.Duration {
 	return max(r.least, leastRest*took, min(mostRest*took, most))
 }
 
-// burst is how much rest may be put off after quiet, and is rested later: a Service, its endpoints and their becoming ready come within a
-// second of each other, and somebody waits for the last of them.
+// burst is how much rest the agent may put off after quiet and take later. A Service, its endpoints and their readiness come within a
+// second of each other, and a user waits for the last of them.
 const burst = 5 * time.Second
 
 // lookFactor is how many times its duration passes between two looks at all rules: those of 10,000 services take seconds to read.
@@ -64,8 +64,8 @@ type pacer struct {
 	rested time.Time // when all rests so far would be over, had each followed its sync
 }
 
-// usualPeriod is kube-proxy's default for the least time between two syncs with iptables. It is kept on average, so that somebody who waits
-// for the last of a few changes waits no second for each.
+// usualPeriod is kube-proxy's default for the least time between two syncs with iptables. The agent keeps it on average, so that a user who
+// waits for the last of a few changes does not wait a second for each.
 const usualPeriod = time.Second
 
 // newPacer is the pace of a backend whose syncs are to be a period apart; another than the usual one is kept between any two, as by
@@ -96,7 +96,7 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 	p.retry = later(end.Add(max(rest, p.wait)), p.next)
 }
 
-// forever is how long it is until what nobody asks for.
+// forever is the delay of a sync that is neither requested nor to be retried.
 const forever = time.Duration(math.MaxInt64)
 
 // until is how long it is until the next sync begins.

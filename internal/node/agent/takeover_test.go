@@ -175,7 +175,7 @@ func (w *world) kubeProxy() *exec.Cmd {
 	return cmd
 }
 
-// ready is what the agent says at a port of the node, nothing where nobody is.
+// ready returns what the agent says at a port of the node, or the zero value where no process answers.
 func (w *world) ready(port string) (r conflict.Ready) {
 	w.Helper()
 	text := w.sh("ip netns exec %s curl -s -m 5 http://127.0.0.1:%s%s || true", w.node, port, conflict.ReadyPath)
@@ -183,7 +183,8 @@ func (w *world) ready(port string) (r conflict.Ready) {
 	return r
 }
 
-// TestAwait: who was there must be gone for a while, nobody waits for who never was, and what cannot be known is waited for.
+// TestAwait checks that the agent waits until other processes have been gone for a while. It does not wait if there never was another
+// process, and it waits while that is unknown.
 func TestAwait(t *testing.T) {
 	unknown := errors.New("no /proc")
 	for name, c := range map[string]struct {

@@ -68,7 +68,7 @@ func (k *kubenet) setUp(br netlink.Link, mtu int, done *undo) error {
 	return k.ebtables.dedup(rules)
 }
 
-// promiscuous reports whether somebody set the mode; a capture on the link, which sets it too, does not show here.
+// promiscuous reports whether the mode was set on the link explicitly. A capture on the link, which sets it too, does not show here.
 func promiscuous(l netlink.Link) bool { return l.Attrs().RawFlags&unix.IFF_PROMISC != 0 }
 
 // address gives the bridge the gateway's addresses, sets it up, and takes away any other address: of a pod range that the node had before.

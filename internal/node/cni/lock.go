@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// locks are a network's: bytes of one file, each what a lock is for, so that a command that hangs keeps nobody from what it does not work
-// on. They are the open file's (fcntl(2), F_OFD_SETLK): programs that inherit the file hold its lock too, and it ends with the last of
-// them, also when they are killed.
+// locks is the file that holds the locks of a network. Each lock is a byte of the file, so that a command that hangs blocks only commands
+// that work on the same thing. The locks belong to the open file (fcntl(2), F_OFD_SETLK): programs that inherit the file hold its lock,
+// too. The lock ends with the last of these programs, also when they are killed.
 type locks string // the file
 
 // place is what is locked: an attachment's is at the hash of its host interface's name.
@@ -36,7 +36,7 @@ func attachmentPlace(hostIf string) place {
 // lockLimit is how long a command waits for a lock: longer than the programs that its holder runs may take.
 const lockLimit = 3 * programLimit
 
-// errLocked: somebody holds the lock.
+// errLocked says that another command holds the lock.
 var errLocked = errors.New("another command is at work on it")
 
 // acquire locks a file, and waits for that up to limit. Closing the file releases the lock.

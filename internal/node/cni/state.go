@@ -79,7 +79,7 @@ func (s *state) add(a attachment) {
 	slices.SortFunc(s.Attachments, func(a, b attachment) int { return a.Address.Compare(b.Address) })
 }
 
-// forget removes an attachment; its address goes to the end of the queue when somebody may know it.
+// forget removes an attachment. known says that peers may know its address; forget then puts it at the end of the queue.
 func (s *state) forget(a attachment, known bool) {
 	s.Attachments = slices.DeleteFunc(s.Attachments, func(x attachment) bool { return x.Address == a.Address })
 	s.Released = slices.DeleteFunc(s.Released, func(r netip.Addr) bool { return r == a.Address })

@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/base/limitio"
 )
 
-// Plugin is the plugin of ours, which a node has from us or from nobody.
+// Plugin is packetwalk's own plugin, which a node gets from packetwalk only.
 const Plugin = "packetwalk-cni"
 
 const (

@@ -211,7 +211,7 @@ func TestLostRecord(t *testing.T) {
 	}
 }
 
-// TestCheckOwner: an installation of somebody before is not one's own, though it is whole.
+// TestCheckOwner checks that Check does not accept an earlier installation of another owner, even if it is complete.
 func TestCheckOwner(t *testing.T) {
 	n, _ := newNode(t)
 	n.must(t, nil, errors.Join(n.install(0), Check(n.dirs, "me"), Check(n.dirs, "")))
@@ -233,7 +233,7 @@ func TestCheckOwner(t *testing.T) {
 
 func removeFile(n testNode, name string) error { return os.Remove(filepath.Join(n.dirs.Bin, name)) }
 
-// TestLinks: no link that somebody made is followed, be it in the way or in place of a file.
+// TestLinks checks that the installer follows no symbolic link that another user made, neither on the path nor in place of a file.
 func TestLinks(t *testing.T) {
 	n, dir := newNode(t)
 	victim := filepath.Join(dir, "victim")

@@ -30,8 +30,8 @@ func TestWithPodRange(t *testing.T) {
 	}
 }
 
-// TestKeep: at its end what was installed goes only where all who install have been deleted, for certain; and what somebody has taken away
-// meanwhile comes back.
+// TestKeep checks that Keep removes the installation when it ends only if it is certain that all installers have been deleted. What another
+// process removes meanwhile comes back.
 func TestKeep(t *testing.T) {
 	for name, c := range map[string]struct {
 		gone   bool

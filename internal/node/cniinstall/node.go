@@ -65,7 +65,7 @@ func (r record) equal(o record) bool {
 	return r.Owner == o.Owner && maps.EqualFunc(r.Files, o.Files, slices.Equal[[]string])
 }
 
-// check refuses what nobody of ours has written.
+// check rejects a record that packetwalk cannot have written.
 func (r record) check() error {
 	for key := range r.Files {
 		if p := placeOf(key); p.dir != binDir && p.dir != confDir || !fileName.MatchString(p.name) {
@@ -75,7 +75,7 @@ func (r record) check() error {
 	return nil
 }
 
-// node are the open directories of a node, which nobody else changes meanwhile, and what is wanted there.
+// node holds the open directories of a node and the files to install there. No other process changes the directories meanwhile.
 type node struct {
 	dirs   map[string]*os.Root
 	lock   *os.File
@@ -121,7 +121,7 @@ func (n *node) close() {
 	}
 }
 
-// openDir opens a directory of which no part is a link, and in which nobody else writes.
+// openDir opens a directory that belongs to this process's user and is not world-writable. No part of its path may be a symbolic link.
 func openDir(path string) (*os.Root, *os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)

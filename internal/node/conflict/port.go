@@ -126,9 +126,10 @@ func addrPort(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), ok
 }
 
-// isProxy asks who listens on one of kube-proxy's ports. At that of health everybody is a service proxy, but a packetwalk-node that says
-// that it waits itself; at that of metrics those that have a mode, and packetwalk-node has none as long as it is no service proxy. Who
-// does not answer counts: it is alive.
+// isProxy reports whether a service proxy listens on one of kube-proxy's ports. It asks the process there. At the health port every process
+// counts as one, except a packetwalk-node that says that it waits itself. At the metrics port a process counts if it has a mode;
+// packetwalk-node has none as long as it is no service proxy. A process that does not answer counts: it is alive. A refused connection does
+// not count.
 func isProxy(ctx context.Context, at netip.AddrPort) bool {
 	if at.Port() == metricsPort {
 		status, _, err := ask(ctx, at, "/proxyMode")

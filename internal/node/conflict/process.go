@@ -81,7 +81,7 @@ func isMasqAgent(dir string) (bool, error) {
 	return isRoots(dir)
 }
 
-// isRoots reports whether a process runs and is root's: only root can write rules, but anybody can have a process of any name.
+// isRoots reports whether a process runs and belongs to root. Only root can write rules, but any user can have a process of any name.
 func isRoots(dir string) (bool, error) {
 	text, err := head(filepath.Join(dir, "status"))
 	if err != nil {

@@ -240,7 +240,7 @@ func newWatcher(config *rest.Config, trouble Trouble, seen Counter) (*Watcher, e
 	return w, err
 }
 
-// TestWatchesNothing: who asks for no services knows of none, waits for nothing and asks nobody.
+// TestWatchesNothing checks a watcher that asks for no services. It knows of none, waits for nothing and sends no request.
 func TestWatchesNothing(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s", r.Method, r.URL) }))
 	defer server.Close()

@@ -43,7 +43,7 @@ type List struct {
 	Object              runtime.Object
 	Transform           cache.TransformFunc
 	Seen                func(objects ...any) // the object of each change, before and after it; may be nil
-	Optional            bool                 // nobody waits for it if the API server does not have such objects, or does not show them
+	Optional            bool                 // no caller waits for it if the API server does not have such objects, or does not show them
 }
 
 // NewWatches follow nothing yet. trouble may be nil.

@@ -40,7 +40,7 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// TestOtherMasquerade: an agent with other ranges takes the rule of the one before out, and nobody else's.
+// TestOtherMasquerade checks that an agent with other ranges removes the rule of the agent before it, and no other writer's rule.
 func TestOtherMasquerade(t *testing.T) {
 	const (
 		others  = "-A POSTROUTING ! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE\n-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n"

@@ -110,8 +110,9 @@ func (h *Health) Unready(f service.Family) string {
 	return ""
 }
 
-// Handler serves /healthz, which also asks whether the node is eligible, and /livez, which does not: 200 or 503 and a JSON object
-// {lastUpdated, currentTime, nodeEligible, healthy, status}. answered counts by path and code; nil: nobody counts.
+// Handler serves /healthz, which also asks whether the node is eligible, and /livez, which does not. Both answer with 200 or 503 and a JSON
+// object {lastUpdated, currentTime, nodeEligible, healthy, status}. answered counts the answers by path and code; nil: they are not
+// counted.
 func (h *Health) Handler(answered func(path string, code int)) http.Handler {
 	mux := http.NewServeMux()
 	serve := func(path string, withNode bool) {

@@ -118,7 +118,7 @@ func TestInvoker(t *testing.T) {
 	t.Setenv("SUDO_GID", nobody)
 	t.Setenv("HOME", loggedIn(t, fmt.Sprintf(`{"auths": {"ghcr.io": {"auth": %q}}}`, encoded("root:secret"))))
 	if got, err := userOf(t, "ghcr.io"); got != "/" || err != nil {
-		t.Errorf("nobody has %q, %v", got, err)
+		t.Errorf("user 65534 has %q, %v", got, err)
 	}
 	home := loggedIn(t, fmt.Sprintf(`{"auths": {"ghcr.io": {"auth": %q}}}`, encoded("root:secret")))
 	bin := filepath.Join(home, "bin")

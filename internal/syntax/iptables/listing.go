@@ -167,9 +167,9 @@ func parseListedAt(line string, fields []field, prot int, c Columns) (ListingLin
 	return l, true
 }
 
-// halfKnown writes a listed rule that is not known in all parts as iptables-save would: an address that is a name stands as it is, and
-// the text that cannot be read back stands as it was listed, as the value of a match that there is not, so that nobody takes it for known.
-// Where the target prints something, the text may be the target's too.
+// halfKnown writes a partly known listed rule as iptables-save would. An address that is a name stays as it is. Text that cannot be read
+// back stays as it was listed, as the value of a match that does not exist. So no reader mistakes it for known text. Where the target
+// prints something, the text may be the target's too.
 func halfKnown(r *Rule, source string, sourceKnown bool, destination string, destinationKnown bool, rest string) string {
 	var b []byte
 	for _, name := range []struct {

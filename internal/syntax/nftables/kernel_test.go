@@ -169,7 +169,7 @@ func send(t *testing.T, r *rand.Rand, ipv6 bool) packet.Packet {
 		return netip.MustParseAddr(fmt.Sprintf("127.0.0.%d", 1+r.IntN(7)))
 	}
 	source, destination := netip.AddrPortFrom(host(), 1000+uint16(r.IntN(8))), netip.AddrPortFrom(host(), 1000+uint16(r.IntN(8)))
-	// Somebody listens, so that no ICMP error comes back through the same chain.
+	// A socket listens, so that no ICMP error comes back through the same chain.
 	listener, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(destination))
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func TestKernelHoldsMany(t *testing.T) {
 		}
 		for _, line := range strings.Split(strings.TrimSpace(foreign), "\n")[2:4] {
 			if !strings.Contains(string(dump), line+"\n") {
-				t.Errorf("%q of somebody else is gone", line)
+				t.Errorf("foreign rule %q is gone", line)
 			}
 		}
 		if strings.Contains(string(dump), "KUBE-S") {

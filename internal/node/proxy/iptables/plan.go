@@ -145,7 +145,7 @@ func (p *plan) add(edits ...*edit) {
 // drop adds chains of a table to what is cleaned up, in edits of at most so many: first those that lead to others.
 func (p *plan) drop(table string, chains []string, most int) {
 	slices.SortFunc(chains, func(a, b string) int {
-		return cmp.Or(cmp.Compare(uint(rank(b)), uint(rank(a))), strings.Compare(a, b)) // what has no rank is led to by nobody of ours
+		return cmp.Or(cmp.Compare(uint(rank(b)), uint(rank(a))), strings.Compare(a, b)) // no chain of ours leads to a chain without a rank
 	})
 	for batch := range slices.Chunk(chains, most) {
 		p.cleanup = append(p.cleanup, &edit{table: table, delete: batch})
@@ -380,7 +380,8 @@ func (p *plan) sharedChain(i int, to *state, changes []partChange, e *edit, whol
 // fewEdits is how many rules may be taken out of a chain and put into it, each by itself, however short it is.
 const fewEdits = 16
 
-// strayJumps are the jumps of other ages that the dump has: exactly those rules, so that a jump of somebody else's making stays.
+// strayJumps returns the jumps of other rule set versions that the dump has. It returns exactly those rules, so that another writer's jump
+// stays.
 func strayJumps(jumps []Jump, table string, now chainDump) []Jump {
 	wanted := map[string]bool{}
 	for i := range jumps {
@@ -408,7 +409,7 @@ func hasLine(rules, line string) bool {
 	return strings.HasPrefix(rules, line) || strings.Contains(rules, "\n"+line)
 }
 
-// stale are own chains of the dump that nobody wants.
+// stale returns the service proxy's own chains of the dump that are not wanted.
 func stale(table string, wanted map[place]bool, now chainDump) (names []string) {
 	for at := range now {
 		if at.table == table && !wanted[at] && (isServiceChain(at.chain) || isTopChain(at.chain)) {

@@ -232,7 +232,7 @@ func TestChangesLeadToWhatIsGenerated(t *testing.T) {
 			case 3:
 				s = testSyncer(t, c.Rules, kernel)
 				s.Configure(c)
-			case 4: // somebody else takes rules and a chain away
+			case 4: // another process takes rules and a chain away
 				for at := range kernel.rules {
 					if strings.HasPrefix(at.chain, "KUBE-S") && r.IntN(3) == 0 {
 						kernel.rules[at] = nil
@@ -357,8 +357,8 @@ func TestManyChangesAtOnce(t *testing.T) {
 	}
 }
 
-// TestPartOfAChangeFails: what iptables-restore did of a change that it could not make whole is not done twice. Here a chain cannot be
-// deleted, because a rule of somebody else's leads to it; the filter table was written before.
+// TestPartOfAChangeFails checks that the syncer does not repeat the part of a change that iptables-restore made before it failed. Here a
+// chain cannot be deleted, because another writer's rule leads to it. The filter table was written before.
 func TestPartOfAChangeFails(t *testing.T) {
 	kernel := newMemory(0)
 	s := testSyncer(t, RulesCurrent, kernel)

@@ -183,7 +183,8 @@ func ownRules(dump string) map[string][]string {
 	return chains
 }
 
-// TestForeignReferenceDoesNotStopTheProxy: a chain that somebody else's rule jumps to cannot be deleted; everything else goes on.
+// TestForeignReferenceDoesNotStopTheProxy checks that a chain cannot be deleted while another writer's rule jumps to it, and that
+// everything else goes on.
 func TestForeignReferenceDoesNotStopTheProxy(t *testing.T) {
 	kernel := newNamespace(t, service.IPv4)
 	s := testSyncer(t, RulesCurrent, kernel)

@@ -61,9 +61,9 @@ func TestKernelHoldsMany(t *testing.T) {
 	}
 }
 
-// BenchmarkKernel: the first sync, a change of one endpoint there and back, the look whether anybody wrote, the comparison with the kernel
-// if somebody did, and nft loading the same from its own listing. Beside the first sync and the changes is bare netlink: the same messages,
-// made before, and nothing else.
+// BenchmarkKernel measures the first sync, a change of one endpoint there and back, and the check whether another process wrote. It also
+// measures the comparison with the kernel after another process wrote, and nft loading the same rules from its own listing. For the first
+// sync and the changes it also measures bare netlink: the same messages, made before, and nothing else.
 func BenchmarkKernel(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmark(b, n) })

@@ -68,17 +68,17 @@ func (n portNames) find(r *attribution.Rule) string {
 }
 
 const (
-	whose  = "[{port}: |Services: ]"
-	whom   = "endpoint {endpoint}, {owner}"
-	sticky = "{service}/{proto}/{name}"
+	portText     = "[{port}: |Services: ]"
+	endpointText = "endpoint {endpoint}, {owner}"
+	sticky       = "{service}/{proto}/{name}"
 )
 
 // balancing are the rules of a chain that chooses an endpoint.
 var balancing = []attribution.Line{
-	{To: chainMark, Comment: "{why}", For: whose + "{why}"},
-	{To: "dnat", Comment: "one of {of}", For: whose + "[slot {slot} of {of}, " + whom + "|slot {slot} of {of}, endpoint {endpoint}|" +
+	{To: chainMark, Comment: "{why}", For: portText + "{why}"},
+	{To: "dnat", Comment: "one of {of}", For: portText + "[slot {slot} of {of}, " + endpointText + "|slot {slot} of {of}, endpoint {endpoint}|" +
 		"one of {of} endpoints]"},
-	{To: "dnat", Comment: "where the client is", For: whose + "[" + whom + ", |endpoint {endpoint}, ]where the client was last"},
+	{To: "dnat", Comment: "where the client is", For: portText + "[" + endpointText + ", |endpoint {endpoint}, ]where the client was last"},
 }
 
 func signedChains() []attribution.Chain {
@@ -89,31 +89,31 @@ func signedChains() []attribution.Chain {
 		chain("{type}-{hook}", "where the service proxy begins", attribution.NoRole,
 			attribution.Line{To: chainServices, For: "Services: is the packet for one of them?"},
 			attribution.Line{To: chainRemember, For: "Services: is it a new flow to one with session affinity?"},
-			attribution.Line{Comment: "without endpoints", For: whose + "has no endpoints", Not: "Services: is it for one without endpoints?"},
-			attribution.Line{Comment: "without endpoints on this node", For: whose + "has no endpoints on this node",
+			attribution.Line{Comment: "without endpoints", For: portText + "has no endpoints", Not: "Services: is it for one without endpoints?"},
+			attribution.Line{Comment: "without endpoints on this node", For: portText + "has no endpoints on this node",
 				Not: "Services: is it for one without endpoints on this node?"},
 			attribution.Line{To: "drop", Comment: whyUnallocated, For: "Services: an address of their range that no Service has"},
-			attribution.Line{To: "drop", Text: "@" + setFirewalled + " *", For: whose + "load balancer IP, from outside its source ranges"},
+			attribution.Line{To: "drop", Text: "@" + setFirewalled + " *", For: portText + "load balancer IP, from outside its source ranges"},
 			attribution.Line{Text: "@" + setClusterIPs + " *", For: "Services: a cluster IP, but no port of its Service"},
 			attribution.Line{To: chainMark, Text: "@" + setHairpin + " *", For: "an endpoint that reaches itself through its Service"},
 			attribution.Line{To: "return", For: "not marked by a rule of a Service"},
 			attribution.Line{To: "masquerade", For: "marked by a rule of a Service"},
 			attribution.Line{Text: "meta mark set *", For: "the mark has done its work"}),
 		chain(chainServices, "finds the Service port that a packet is for", attribution.Dispatch,
-			attribution.Line{Comment: "services with {of} endpoints", For: whose + "by destination and port",
+			attribution.Line{Comment: "services with {of} endpoints", For: portText + "by destination and port",
 				Not: "Services: is it for one of those with {of} endpoints?"},
-			attribution.Line{Text: "vmap @" + mapServices[byAddress] + " *", For: whose + "by destination and port"},
-			attribution.Line{Text: "vmap @" + mapServices[byNodePort] + " *", For: whose + "by node port, at an address of the node"}),
+			attribution.Line{Text: "vmap @" + mapServices[byAddress] + " *", For: portText + "by destination and port"},
+			attribution.Line{Text: "vmap @" + mapServices[byNodePort] + " *", For: portText + "by node port, at an address of the node"}),
 		chain("{at}"+chainDecide, "sends external traffic with policy Local on, by who asks", attribution.Balances,
-			attribution.Line{Comment: "from a pod*", For: whose + "externalTrafficPolicy Local, from a pod: as to the cluster IP"},
-			attribution.Line{Comment: "from the node itself*", For: whose + "externalTrafficPolicy Local, from the node itself"},
-			attribution.Line{Comment: "from elsewhere*", For: whose + "externalTrafficPolicy Local"}),
+			attribution.Line{Comment: "from a pod*", For: portText + "externalTrafficPolicy Local, from a pod: as to the cluster IP"},
+			attribution.Line{Comment: "from the node itself*", For: portText + "externalTrafficPolicy Local, from the node itself"},
+			attribution.Line{Comment: "from elsewhere*", For: portText + "externalTrafficPolicy Local"}),
 		chain(chainMark, "marks packets that are to leave with the node's address", attribution.MasqueradeMark,
 			attribution.Line{For: "marked: to leave with the node's address"}),
 		chain(chainRemember, "finds the Service port with session affinity that a new flow was for", attribution.NoRole,
 			attribution.Line{Comment: "{why}", For: "Services: is it a new flow to one with session affinity, by {why}?"}),
 		chain("remember/{policies}/"+sticky, "remembers where a client is", attribution.NoRole,
-			attribution.Line{For: whose + "remembers the client, for session affinity"}),
+			attribution.Line{For: portText + "remembers the client, for session affinity"}),
 	}
 	for _, c := range []struct {
 		policy, purpose string

@@ -17,12 +17,12 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// tries is how often it is begun anew what others disturb; after that it is done without certainty that nobody does.
+// tries is how often the syncer attempts what other writers disturb. The last attempt does not make sure that no other process writes.
 const tries = 5
 
-// mostElements is how many elements one transaction changes, if more than one step has them. Where anybody on the machine listens to
-// nf_tables, in whichever namespace, the kernel keeps a notice of a page for each element until the transaction ends: with more of them it
-// is twice as slow, and takes hundreds of MB.
+// mostElements is how many elements one transaction changes, if more than one step has them. If any process, in whichever namespace,
+// listens to nf_tables, the kernel keeps a notice of a page for each element until the transaction ends. With more elements a transaction
+// is then twice as slow, and takes hundreds of MB.
 const mostElements = 4_000
 
 // Syncer keeps the kernel's table equal to the service ports. It is not safe for concurrent use.
@@ -206,7 +206,7 @@ func (s *Syncer) Canary(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// Repair compares the table with what was written, if anybody has written anything since, and puts back what others have changed. It
+// Repair compares the table with what was written, if another process has written anything since, and restores what others have changed. It
 // returns the names of the chains and sets that it wrote to. Before the first sync it does nothing.
 func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
 	if s.state == nil {

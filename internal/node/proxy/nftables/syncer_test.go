@@ -19,7 +19,7 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// meddlingKernel is the kernel with somebody who does something before each transaction, or refuses it.
+// meddlingKernel is the kernel, but calls before ahead of each transaction. before may act as another writer or refuse the transaction.
 type meddlingKernel struct {
 	Kernel
 	before func(messages []netlink.Message) error
@@ -226,7 +226,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestUndisturbed: as long as nobody writes, nothing is compared; and what others write between our reading and our writing is found.
+// TestUndisturbed checks that Repair compares nothing as long as no other process writes. Repair also finds what another process writes
+// between its reading and its writing.
 func TestUndisturbed(t *testing.T) {
 	ns := namespace(t, "ns")
 	s, m := meddledIn(t, ns, many)
@@ -374,7 +375,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestSetFull: a real refusal, by a set with a limit that somebody else made, of which nothing is left after the next sync.
+// TestSetFull checks a real refusal, by a set with a limit that another process made. Nothing of that set is left after the next sync.
 func TestSetFull(t *testing.T) {
 	ns := namespace(t, "ns")
 	s := syncerIn(t, ns, many)

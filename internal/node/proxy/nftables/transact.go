@@ -89,7 +89,7 @@ func (s *Syncer) transact(ctx context.Context, messages []netlink.Message, stric
 	return err
 }
 
-// listen notes what the kernel says of chains that were written, if nobody else can have written to them since.
+// listen notes what the kernel says of chains that were written, unless another process can have written to them since.
 func (s *Syncer) listen(ctx context.Context, written []string) error {
 	if len(written) == 0 {
 		return nil

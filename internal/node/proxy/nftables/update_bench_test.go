@@ -35,7 +35,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkLarge is such a change, and the look at all rules after somebody else has written, with the kernel's part.
+// BenchmarkLarge measures such a change, and the comparison of all rules after another process has written. Both include the kernel's part.
 func BenchmarkLarge(b *testing.B) {
 	all, less := large()
 	ports, key := service.NewPorts(), service.Key{Namespace: all.Namespace, Service: all.Service}

@@ -429,7 +429,7 @@ func TestNoVerdicts(t *testing.T) {
 	}
 }
 
-// TestForget: clients that are with an endpoint which goes are forgotten, and nobody else.
+// TestForget checks that the clients of an endpoint that goes are forgotten, and no other clients.
 func TestForget(t *testing.T) {
 	w := &randomWorld{r: rand.New(rand.NewPCG(1, 1)), services: map[int]*corev1.Service{}, slices: map[int]*discoveryv1.EndpointSlice{}}
 	s := w.service(0)

@@ -78,7 +78,7 @@ func ends(t *testing.T, n *oneNode, request walk.Request) []string {
 		toItself := request.Packet.Source == end.Packet.Destination // noted on its way out, whatever becomes of it on its way in
 		text := nowhere
 		switch {
-		case end.Kind == walk.Delivered && request.Packet.Protocol == packet.TCP: // it is refused and forgotten at once: nobody listens
+		case end.Kind == walk.Delivered && request.Packet.Protocol == packet.TCP: // it is refused and forgotten at once: no process listens
 		case end.Kind == walk.Left, end.Kind == walk.Delivered, toItself:
 			text = flows.Way{Answers: netip.AddrPortFrom(end.Packet.Destination, end.Packet.DestinationPort.Number), To: end.Packet.Source}.String()
 		}

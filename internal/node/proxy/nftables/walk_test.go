@@ -28,7 +28,7 @@ import (
 	"packetwalk.dev/internal/syntax/nftables"
 )
 
-// oneNode is a host with pods behind one link and everybody else behind another, and the rules that a namespace has.
+// oneNode is a host with the rules of a namespace. Pods are behind one link, all other hosts behind another.
 type oneNode struct{ node snapshot.Host }
 
 func (n *oneNode) Host(string) (*snapshot.Host, error) { return &n.node, nil }
@@ -235,7 +235,7 @@ func TestOtherShapeForwards(t *testing.T) {
 	}
 }
 
-// hookedKernel is the kernel with somebody who looks after each transaction.
+// hookedKernel is the kernel, but calls after when a transaction has succeeded.
 type hookedKernel struct {
 	Kernel
 	after func()
