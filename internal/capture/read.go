@@ -91,7 +91,7 @@ func readWithin(in io.ReaderAt, size int64, whole limits) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := drained(zip); err != nil {
+	if err := readToEnd(zip); err != nil {
 		return nil, damaged("after the last file", err)
 	}
 	f.origin = OriginOf(t.hosts, t.lists)
@@ -99,8 +99,8 @@ func readWithin(in io.ReaderAt, size int64, whole limits) (*File, error) {
 	return f, nil
 }
 
-// drained reads to the end, where the checksum stands of what was compressed.
-func drained(zip io.Reader) error {
+// readToEnd reads to the end, which has the checksum of what was compressed.
+func readToEnd(zip io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(zip, 1<<20))
 	if err == nil && n == 1<<20 {
 		err = errors.New("there is more")
@@ -250,7 +250,7 @@ func (f *File) unpack(m member, read func(*unpacker) error) error {
 	defer zip.Close()
 	zip.Multistream(false)
 	text := io.LimitReader(zip, m.Bytes)
-	if err := cmp.Or(read(newUnpacker(text, memberLimits, m.Bytes)), drained(text)); err != nil {
+	if err := cmp.Or(read(newUnpacker(text, memberLimits, m.Bytes)), readToEnd(text)); err != nil {
 		return err
 	}
 	if n, err := io.CopyN(io.Discard, zip, 1); n > 0 || rest.Len() > 0 || !errors.Is(err, io.EOF) {

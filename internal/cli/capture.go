@@ -185,7 +185,7 @@ func takeCapture(
 	if err := commit(); err != nil {
 		return err
 	}
-	tellCapture(say, taken, path, out.n)
+	printCapture(say, taken, path, out.n)
 	return nil
 }
 
@@ -229,7 +229,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func tellCapture(w io.Writer, t *capture.Summary, path string, size int64) {
+func printCapture(w io.Writer, t *capture.Summary, path string, size int64) {
 	redacted := ""
 	if t.Redacted {
 		redacted = ", redacted"

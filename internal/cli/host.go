@@ -21,8 +21,8 @@ import (
 	"packetwalk.dev/internal/pods/hostexec"
 )
 
-// takeName takes a leading --name NAME off arguments that otherwise belong to another program.
-func takeName(args []string) (name string, rest []string) {
+// cutNameFlag removes a leading --name NAME from arguments that belong to another program.
+func cutNameFlag(args []string) (name string, rest []string) {
 	switch {
 	case len(args) >= 2 && args[0] == "--name":
 		return args[1], args[2:]
@@ -38,7 +38,7 @@ func kubectlCommand(Streams) *cobra.Command {
 		Short:              "upstream's kubectl on the lab's cluster, as its administrator",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			name, args := takeName(args)
+			name, args := cutNameFlag(args)
 			d, err := labOf(name)
 			if err != nil {
 				return err
@@ -68,7 +68,7 @@ user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values ma
 			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
 				return c.Help()
 			}
-			name, args := takeName(args)
+			name, args := cutNameFlag(args)
 			host, command, err := sshHost(args)
 			if err != nil {
 				return badInput{err}
@@ -140,7 +140,7 @@ func azCommand(s Streams) *cobra.Command {
 		Long:               "Azure's own view of the lab, in the words of the Azure CLI. --name, right after az, names the lab.\n\n" + az.Usage(),
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			name, args := takeName(args)
+			name, args := cutNameFlag(args)
 			if len(args) == 0 || args[0] == "-h" || args[0] == "--help" {
 				return c.Help()
 			}

@@ -125,12 +125,12 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 	if meant, err := lab.Select(""); err != nil || meant != d { // several are there
 		which = " --name " + name
 	}
-	sayWhatToTry(s.Out, which, d)
+	printNextSteps(s.Out, which, d)
 	return nil
 }
 
-// sayWhatToTry is the end of up. The kubeconfig is root's alone.
-func sayWhatToTry(out io.Writer, which string, d lab.Dir) {
+// printNextSteps prints the end of up's output. Only root may read the kubeconfig.
+func printNextSteps(out io.Writer, which string, d lab.Dir) {
 	sudo := sudoPrefix()
 	fmt.Fprintf(out, "\nTry:  %spacketwalk kubectl%s get nodes -o wide\n      %spacketwalk status%s\n", sudo, which, sudo, which)
 	if sudo == "" {

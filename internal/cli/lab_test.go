@@ -30,7 +30,7 @@ func TestWhatToTry(t *testing.T) {
 			t.Setenv("SUDO_UID", tt.uid)
 			t.Setenv("SUDO_GID", "")
 			var out strings.Builder
-			sayWhatToTry(&out, " --name x", lab.DirOf("x"))
+			printNextSteps(&out, " --name x", lab.DirOf("x"))
 			if !strings.Contains(out.String(), tt.has) || strings.Contains(out.String(), tt.hasNot) {
 				t.Error(out.String())
 			}

@@ -60,7 +60,7 @@ func shell(s Streams, name string, args []string) error {
 	if err != nil {
 		return badInput{err}
 	}
-	w, err := makeWorkplace(d)
+	w, err := newWorkplace(d)
 	if err != nil {
 		return err
 	}
@@ -155,8 +155,8 @@ func programNames() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(programs)), "packetwalk", "kubectl-packetwalk")))
 }
 
-// makeWorkplace makes the folder for a lab, which need not be up. The caller removes it.
-func makeWorkplace(d lab.Dir) (*workplace, error) {
+// newWorkplace creates the folder for a lab, which may be down. The caller removes it.
+func newWorkplace(d lab.Dir) (*workplace, error) {
 	dir, err := os.MkdirTemp("", "packetwalk-shell-")
 	if err != nil {
 		return nil, tempfile.Explain(err)

@@ -23,7 +23,7 @@ import (
 func TestWorkplaceWithoutRoom(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	check := func(t *testing.T, want error) {
-		w, err := makeWorkplace(lab.DirOf("full"))
+		w, err := newWorkplace(lab.DirOf("full"))
 		if err == nil {
 			w.remove()
 			t.Fatal("no error")
@@ -105,7 +105,7 @@ func TestShellSettings(t *testing.T) {
 	t.Setenv("HOME", home)
 	t.Setenv("BASH_FUNC_kubectl%%", "() { echo other; }")
 	d := lab.DirOf("settings")
-	w, err := makeWorkplace(d)
+	w, err := newWorkplace(d)
 	if err != nil {
 		t.Fatal(err)
 	}

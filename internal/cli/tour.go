@@ -164,7 +164,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	}
 	report, err := runner.Run(ctx)
 	if err != nil || len(report.Differ) > 0 {
-		defer sayHowToEnd(s.Out, name)
+		defer printHowToEnd(s.Out, name)
 	}
 	switch {
 	case errors.Is(err, tour.ErrQuit):
@@ -188,7 +188,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 
 // runner makes the folder that the commands run in, a workplace on the tour's lab. clean removes it.
 func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, clean func(), err error) {
-	w, err := makeWorkplace(lab.DirOf(name))
+	w, err := newWorkplace(lab.DirOf(name))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -229,8 +229,8 @@ func readNext(in io.Reader) func(context.Context) error {
 	}
 }
 
-// sayHowToEnd is for a tour that did not come to its last command.
-func sayHowToEnd(out io.Writer, name string) {
+// printHowToEnd prints how to remove the lab of a tour that ended early.
+func printHowToEnd(out io.Writer, name string) {
 	if !lab.DirOf(name).Exists() {
 		return
 	}

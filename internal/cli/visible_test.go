@@ -166,10 +166,10 @@ func TestHostileStatus(t *testing.T) {
 func TestHostileNotes(t *testing.T) {
 	for what, tell := range map[string]func(io.Writer){
 		"a note": func(w io.Writer) {
-			tellCapture(w, &capture.Summary{Head: capture.Head{Notes: []string{hostile}}}, "file", 1)
+			printCapture(w, &capture.Summary{Head: capture.Head{Notes: []string{hostile}}}, "file", 1)
 		},
 		"a tool's error": func(w io.Writer) {
-			tellCapture(w, &capture.Summary{Hosts: 1, Failed: map[string]int{hostile: 1}}, "file", 1)
+			printCapture(w, &capture.Summary{Hosts: 1, Failed: map[string]int{hostile: 1}}, "file", 1)
 		},
 		"a step":   func(w io.Writer) { stepsTo(w, time.Now())(lab.Step{Text: hostile}) },
 		"a change": func(w io.Writer) { printPlan(w, "lab", []cluster.Change{{Path: "spec.hosts[0].app", To: hostile}}) },

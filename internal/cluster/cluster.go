@@ -196,8 +196,8 @@ func (c *Cluster) room() int {
 	return max(room, 0)
 }
 
-// forgo says of nodes that are not started why that is.
-func (c *Cluster) forgo(names []string, why error) {
+// setError records why nodes are not started.
+func (c *Cluster) setError(names []string, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range names {

@@ -66,7 +66,7 @@ func TestHindered(t *testing.T) {
 			says: []string{"no room", "capacity: 30"}},
 		"over": {status: corev1.PodStatus{Phase: corev1.PodSucceeded}, says: []string{"ended"}},
 	} {
-		runs, err := hindered(&corev1.Pod{Status: test.status}, Options{Image: "corp/pw:1"})
+		runs, err := podRuns(&corev1.Pod{Status: test.status}, Options{Image: "corp/pw:1"})
 		if runs != test.runs || (err != nil) != (test.says != nil) {
 			t.Errorf("%s: %t, %v", name, runs, err)
 		}

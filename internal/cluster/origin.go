@@ -211,7 +211,7 @@ func (v *View) fetch(host string) (*capture.Raw, error) {
 	defer cancel()
 	raw, err := talk.Fetch(ctx, host)
 	if err != nil {
-		if lost(err) {
+		if isNodeLost(err) {
 			return nil, err // it names the node
 		}
 		return nil, fmt.Errorf("node %s: %w", node, err)

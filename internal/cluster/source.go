@@ -62,7 +62,7 @@ func (s *Source) Read(ctx context.Context, hosts []string) bool {
 	for len(nodes) > 0 && ctx.Err() == nil {
 		some := min(len(nodes), c.room())
 		if some == 0 {
-			c.forgo(nodes, fmt.Errorf("--max-nodes %d is reached", c.options.Most))
+			c.setError(nodes, fmt.Errorf("--max-nodes %d is reached", c.options.Most))
 			break
 		}
 		var g errgroup.Group

@@ -41,7 +41,7 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*remote.N
 	talk, err := remote.Open(ctx, conn, c.options.Version)
 	if err != nil {
 		said := conn.complaint()
-		if said != "" && ctx.Err() == nil && (lost(err) || errors.Is(err, context.DeadlineExceeded)) {
+		if said != "" && ctx.Err() == nil && (isNodeLost(err) || errors.Is(err, context.DeadlineExceeded)) {
 			return nil, fmt.Errorf("packetwalk does not run in its pod: %s", said)
 		} else if said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
@@ -74,7 +74,7 @@ func (c *Cluster) running(ctx context.Context, job *batchv1.Job) (*corev1.Pod, e
 			return nil, explain(err)
 		}
 		for i := range list.Items {
-			if done, err := hindered(&list.Items[i], c.options); done || err != nil {
+			if done, err := podRuns(&list.Items[i], c.options); done || err != nil {
 				return &list.Items[i], err
 			}
 		}
@@ -125,8 +125,8 @@ func (c *Cluster) changed(ctx context.Context, o metav1.ListOptions, version str
 	return nil
 }
 
-// hindered reports whether a pod runs, or why it never will.
-func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
+// podRuns reports whether a pod runs, or returns why it never will.
+func podRuns(p *corev1.Pod, o Options) (runs bool, err error) {
 	switch p.Status.Phase {
 	case corev1.PodFailed, corev1.PodSucceeded:
 		if strings.HasPrefix(p.Status.Reason, "OutOf") { // of pods, or of what they ask for (kubernetes: pkg/kubelet/lifecycle/predicate.go)
@@ -232,8 +232,8 @@ func (e brokenError) Error() string {
 	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
 }
 
-// lost tells of errors that say that a node was lost while it was read.
-func lost(err error) bool {
+// isNodeLost reports whether an error says that a node was lost during the reading.
+func isNodeLost(err error) bool {
 	_, lost := errors.AsType[brokenError](err)
 	return lost
 }

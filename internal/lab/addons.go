@@ -64,7 +64,7 @@ func (a *addons) apply(ctx context.Context) error {
 	defer a.mu.Unlock()
 	c := a.Cluster()
 	err := a.bring(ctx, manifests.Apply, func() ([]string, error) { return manifests.DNS(c) })
-	if a.lackOfMetrics() == "" {
+	if a.missingMetricsServer() == "" {
 		err = errors.Join(err, a.bring(ctx, manifests.Apply, manifests.MetricsServer))
 	}
 	if c.HasAddon(cluster.AddonHTTPRouting) {
@@ -73,8 +73,8 @@ func (a *addons) apply(ctx context.Context) error {
 	return err
 }
 
-// lackOfMetrics is why metrics-server cannot run; "" when it can.
-func (a *addons) lackOfMetrics() string {
+// missingMetricsServer returns why metrics-server cannot run, or "".
+func (a *addons) missingMetricsServer() string {
 	if _, err := os.Stat(a.Binaries.MetricsServer()); err != nil {
 		return "kubectl top has no figures: " + a.Binaries.MetricsServer() + " is missing; 'make controlplane' makes it"
 	}
@@ -82,7 +82,7 @@ func (a *addons) lackOfMetrics() string {
 }
 
 func (a *addons) Report(s *status.Status) {
-	if lack := a.lackOfMetrics(); lack != "" {
+	if lack := a.missingMetricsServer(); lack != "" {
 		s.Warnings = append(s.Warnings, lack)
 	}
 }

@@ -69,8 +69,8 @@ func getFromNode(n *node, port int, path string) (status int, body []byte) {
 	return resp.StatusCode, body
 }
 
-// saidBy says once what several of a number of nodes say, and how many do.
-func saidBy(who string, nodes int, said []string) (lines []string) {
+// joinReports says once what several of a number of nodes say, and how many do.
+func joinReports(who string, nodes int, said []string) (lines []string) {
 	count := map[string]int{}
 	for _, text := range said {
 		count[text]++

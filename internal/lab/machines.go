@@ -63,7 +63,7 @@ func (l *hosts) Start(ctx context.Context) error {
 	want := hostsOf(l.Cluster())
 	if l.cut.Source != nil {
 		for _, h := range hostsOf(l.cut.From) {
-			if slices.ContainsFunc(want, canBecome(h)) {
+			if slices.ContainsFunc(want, changeableTo(h)) {
 				continue
 			}
 			ns, err := netns.Open(l.Dir.NetNS(h.Name))
@@ -84,7 +84,7 @@ func (l *hosts) Change(ctx context.Context, c lifecycle.Change) error {
 	var gone []*host
 	l.mu.Lock()
 	l.all = slices.DeleteFunc(l.all, func(m *host) bool {
-		i := slices.IndexFunc(want, canBecome(m.Host))
+		i := slices.IndexFunc(want, changeableTo(m.Host))
 		if i < 0 {
 			gone = append(gone, m)
 			return true
@@ -116,8 +116,8 @@ func (l *hosts) Stop() {
 	}
 }
 
-// canBecome returns what reports whether a host can become another one without being rebuilt.
-func canBecome(h status.Host) func(status.Host) bool {
+// changeableTo returns a function that reports whether a host can become h without a rebuild.
+func changeableTo(h status.Host) func(status.Host) bool {
 	return func(other status.Host) bool {
 		other.PublicIP = h.PublicIP
 		return h == other

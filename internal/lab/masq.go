@@ -89,5 +89,5 @@ func masqComplaints(reports []masqReport) (problems, warnings []string) {
 		}
 	}
 	const who = "ip-masq-agent"
-	return saidBy(who, len(reports), unhealthy), saidBy(who, len(reports), suspect)
+	return joinReports(who, len(reports), unhealthy), joinReports(who, len(reports), suspect)
 }

@@ -219,7 +219,7 @@ func agentFaults(reports []faultReport) (problems []string) {
 	for _, r := range reports {
 		said = append(said, r.Unhealthy...)
 	}
-	return saidBy("packetwalk-node", len(reports), said)
+	return joinReports("packetwalk-node", len(reports), said)
 }
 
 // startKubelet runs the node's kubelet and returns when the node is Ready.

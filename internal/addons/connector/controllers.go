@@ -33,8 +33,8 @@ func (c *connector) controllers() (*vknode.NodeController, *vknode.PodController
 	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
 		PodClient: client.CoreV1(), PodInformer: c.pods, EventRecorder: filteredRecorder{c.recorder}, Provider: c,
 		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
-		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(),
-		SyncPodStatusFromProviderRateLimiter: promptly(),
+		SyncPodsFromKubernetesRateLimiter: failureLimiter(), DeletePodsFromKubernetesRateLimiter: failureLimiter(),
+		SyncPodStatusFromProviderRateLimiter: failureLimiter(),
 	})
 	return nodes, pods, err
 }
@@ -76,7 +76,7 @@ func (q filteredRecorder) Event(o runtime.Object, kind, reason, message string) 
 	}
 }
 
-// promptly is a queue's rate limiter that delays nothing but failures.
-func promptly() workqueue.TypedRateLimiter[any] {
+// failureLimiter returns a queue's rate limiter that delays only failures.
+func failureLimiter() workqueue.TypedRateLimiter[any] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Millisecond, 5*time.Second)
 }

@@ -51,13 +51,13 @@ func (c *connector) start(pod *corev1.Pod, after *follower, made bool) {
 	c.wait.Go(func() { f.run(c.ctx) })
 }
 
-func (f *follower) is() *corev1.Pod {
+func (f *follower) currentPod() *corev1.Pod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.pod
 }
 
-func (f *follower) kick() {
+func (f *follower) wakeUp() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -85,11 +85,11 @@ func (f *follower) delete(grace int64) {
 	f.mu.Lock()
 	f.deleting, f.grace = true, time.Duration(grace)*time.Second
 	f.mu.Unlock()
-	f.kick()
+	f.wakeUp()
 }
 
 func (f *follower) event(kind, reason, message string) {
-	f.c.recorder.Event(f.is(), kind, reason, message)
+	f.c.recorder.Event(f.currentPod(), kind, reason, message)
 }
 
 // run follows the pod until nothing of it is left, or ctx ends.
@@ -172,7 +172,7 @@ func (f *follower) reconcile(ctx context.Context) (settled bool) {
 // get asks for the pod's group. One of its name that is another pod's is not it.
 func (f *follower) get(ctx context.Context) (aci.ContainerGroup, error) {
 	g, err := f.c.cfg.ACI.Get(ctx, f.name())
-	if err == nil && g.Tags[tagUID] != string(f.is().UID) {
+	if err == nil && g.Tags[tagUID] != string(f.currentPod().UID) {
 		return g, aci.NotFound(f.name())
 	}
 	return g, err
@@ -207,13 +207,13 @@ func allReady(g *aci.ContainerGroup) bool {
 }
 
 func (f *follower) name() string {
-	pod := f.is()
+	pod := f.currentPod()
 	return groupName(pod.Namespace, pod.Name)
 }
 
 // make asks for the group. What will never be granted is refused on the pod.
 func (f *follower) make(ctx context.Context) (aci.ContainerGroup, error) {
-	pod := f.is()
+	pod := f.currentPod()
 	if why := refusals(pod); len(why) > 0 {
 		f.reportRefusal(ctx, "a container group cannot have "+strings.Join(why, "; nor "))
 		return aci.ContainerGroup{}, nil
@@ -253,7 +253,7 @@ func (f *follower) reportRefusal(ctx context.Context, why string) {
 	f.refused = why
 	f.mu.Unlock()
 	f.event(corev1.EventTypeWarning, "ProviderCreateFailed", why)
-	f.c.cfg.Log.Warn("pod refused", "pod", key(f.is().Namespace, f.is().Name), "why", why)
+	f.c.cfg.Log.Warn("pod refused", "pod", key(f.currentPod().Namespace, f.currentPod().Name), "why", why)
 	f.publish(ctx, func(pod *corev1.Pod, base corev1.PodStatus) corev1.PodStatus {
 		base.Phase, base.Reason, base.Message = corev1.PodPending, "ProviderFailed", why
 		if pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
@@ -265,7 +265,7 @@ func (f *follower) reportRefusal(ctx context.Context, why string) {
 
 // publish writes the pod's status unless the API server has it.
 func (f *follower) publish(ctx context.Context, status func(pod *corev1.Pod, base corev1.PodStatus) corev1.PodStatus) {
-	now := f.c.fromAPI(f.is())
+	now := f.c.fromAPI(f.currentPod())
 	if now == nil {
 		return
 	}

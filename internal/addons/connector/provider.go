@@ -26,7 +26,7 @@ func (c *connector) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	switch {
 	case f == nil:
 		c.startNew(pod, nil)
-	case f.is().UID != pod.UID:
+	case f.currentPod().UID != pod.UID:
 		f.delete(0)
 		c.startNew(pod, f)
 	default:
@@ -55,7 +55,7 @@ func (c *connector) GetPod(_ context.Context, namespace, name string) (*corev1.P
 	if f == nil {
 		return nil, errdefs.AsNotFound(errNoPod)
 	}
-	return f.is().DeepCopy(), nil
+	return f.currentPod().DeepCopy(), nil
 }
 
 // GetPodStatus gives a pod's status as the API server has it, which is where the follower writes it.
@@ -76,7 +76,7 @@ func (c *connector) GetPods(context.Context) ([]*corev1.Pod, error) {
 	defer c.mu.Unlock()
 	var list []*corev1.Pod
 	for _, f := range c.known {
-		list = append(list, f.is().DeepCopy())
+		list = append(list, f.currentPod().DeepCopy())
 	}
 	return list, nil
 }

@@ -308,7 +308,7 @@ func (r *reader) service(to End) (netip.Addr, error) {
 	if !slices.ContainsFunc(s.Ports, func(of snapshot.ServicePort) bool { return of.Port == port && of.Protocol == p.Protocol }) {
 		r.note("svc/%s/%s has no port %d/%s; it has %s", s.Namespace, s.Name, port, p.Protocol, ports(s))
 	}
-	if r.deserted(s, port, p.Protocol) {
+	if r.hasNoEndpoints(s, port, p.Protocol) {
 		r.note("svc/%s/%s has no ready endpoint for port %d/%s", s.Namespace, s.Name, port, p.Protocol)
 	}
 	p.DestinationPort = packet.Exactly(port)

@@ -283,11 +283,11 @@ func TestNobodyBehind(t *testing.T) {
 	for i := range src.objects.Services {
 		s := &src.objects.Services[i]
 		for _, p := range s.Ports {
-			if got, want := r.deserted(s, p.Port, p.Protocol), len(p.Endpoints) == 0; got != want {
+			if got, want := r.hasNoEndpoints(s, p.Port, p.Protocol), len(p.Endpoints) == 0; got != want {
 				t.Errorf("%s:%d/%s without endpoints: %v, want %v", s.Name, p.Port, p.Protocol, got, want)
 			}
 		}
-		if s.Name == "behind" && r.deserted(s, 81, packet.TCP) {
+		if s.Name == "behind" && r.hasNoEndpoints(s, 81, packet.TCP) {
 			t.Error("a port that there is not is called deserted")
 		}
 	}
@@ -295,7 +295,7 @@ func TestNobodyBehind(t *testing.T) {
 	for i := range r.objects.Services {
 		s := &r.objects.Services[i]
 		for _, p := range s.Ports {
-			if r.deserted(s, p.Port, p.Protocol) {
+			if r.hasNoEndpoints(s, p.Port, p.Protocol) {
 				t.Errorf("%s: endpoints are not known, and said to be none", s.Name)
 			}
 		}

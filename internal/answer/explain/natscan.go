@@ -31,7 +31,7 @@ func (p *natScan) through(c *netfilter.Chain) {
 		r := &c.Rules[i]
 		v := p.visits[r]
 		if v != nil {
-			p.met(p.steps[r])
+			p.addRule(p.steps[r])
 		}
 		switch {
 		case v != nil && v.Verdict.Kind == netfilter.Return:
@@ -44,7 +44,7 @@ func (p *natScan) through(c *netfilter.Chain) {
 		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p.packet):
 			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
 			ref := reference(v)
-			text := ref + " does not apply" + paren(cmp.Or(p.why(v, p.packet), short(r)))
+			text := ref + " does not apply" + paren(cmp.Or(p.why(v, p.packet), ruleWithoutComments(r)))
 			p.exemptions = append(p.exemptions, exemption{p.host, ref, text, atStep(p.at) + 1, onHost(p.host, ref)})
 		}
 	}
@@ -53,8 +53,8 @@ func (p *natScan) through(c *netfilter.Chain) {
 // onHost names a rule with its machine.
 func onHost(host, ref string) string { return host + " " + ref }
 
-// met notes the step of a rule. Rules that were passed over before the first one stand right before it.
-func (p *natScan) met(step int) {
+// addRule notes the step of a rule. Rules that were passed over before the first one stand right before it.
+func (p *natScan) addRule(step int) {
 	if p.at < 0 {
 		for i := range p.exemptions {
 			p.exemptions[i].at = atStep(step) - 1

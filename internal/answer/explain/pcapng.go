@@ -44,11 +44,11 @@ func Pcapng(w io.Writer, r *walk.Result, o Options) error {
 		if o.total(r) > 1 {
 			prefix = fmt.Sprintf("outcome %d of %d: ", s.number, o.total(r))
 		}
-		at = c.way(s.outcome.There, at, prefix+"request", o.Owners)
+		at = c.addSteps(s.outcome.There, at, prefix+"request", o.Owners)
 		if n := len(c.packets); n > 0 {
 			c.packets[n-1].comment += "\n" + s.summary().text()
 		}
-		c.way(s.outcome.Back, at, prefix+"reply", o.Owners)
+		c.addSteps(s.outcome.Back, at, prefix+"reply", o.Owners)
 	}
 	b := block32(nil, blockSection, sectionBody())
 	for _, link := range c.links {
@@ -81,8 +81,8 @@ type capturedFrame struct {
 	comment string
 }
 
-// way adds one packet's appearances at interfaces.
-func (c *capture) way(steps []walk.Step, at time.Time, what string, o *Owners) time.Time {
+// addSteps adds one packet's appearances at interfaces.
+func (c *capture) addSteps(steps []walk.Step, at time.Time, what string, o *Owners) time.Time {
 	why := newReasoner(o)
 	var since []string
 	for i := range steps {

@@ -69,9 +69,9 @@ func (s *signatures) pattern(c *netfilter.Chain) string {
 	return c.Name
 }
 
-// stands are the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands for nothing
-// have none.
-func (s *signatures) stands(c *netfilter.Chain) attribution.Fields {
+// commonFields are the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands for
+// nothing have none.
+func (s *signatures) commonFields(c *netfilter.Chain) attribution.Fields {
 	if c == nil || !strings.Contains(s.pattern(c), "{") {
 		return nil
 	}
@@ -154,7 +154,7 @@ func drops(r *netfilter.Rule) bool {
 
 // policy is the name of the policy that a chain was made for, "" for none.
 func (s *signatures) policy(c *netfilter.Chain) string {
-	return foreign.PolicyName(s.stands(c)["policy"])
+	return foreign.PolicyName(s.commonFields(c)["policy"])
 }
 
 // reasoner gives rules their reasons, in the order in which a packet meets them: what a rule says holds in the chain that it leads to.
@@ -195,7 +195,7 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 			r.Translated = change.To
 		}
 	}
-	for _, fields := range []attribution.Fields{t.stands(to), t.stands(c), t.called[c]} {
+	for _, fields := range []attribution.Fields{t.commonFields(to), t.commonFields(c), t.called[c]} {
 		for k, v := range fields {
 			if _, known := r.Known[k]; !known {
 				r.Known[k] = v

@@ -146,7 +146,7 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	} else if couldKeep {
 		p := natScan{renderer: t, host: st.Host, packet: &st.Packet, at: -1}
 		p.through(v.Chain)
-		p.met(t.at)
+		p.addRule(t.at)
 		t.explanation.exemptions = append(t.explanation.exemptions, p.exemptions...)
 	}
 	lines := t.changes(st, caller, why, choice)
@@ -169,7 +169,7 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	case k == netfilter.Return && t.role(v.Chain) == attribution.Policy:
 		return []line{{label: "nsg", text: why + "  by " + ref, shape: shape}}
 	case choice != "":
-		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
+		return []line{{label: "choice", text: ref + ": " + ruleWithoutComments(v.Rule) + choice, owner: why, shape: shape}}
 	case couldKeep && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept):
 		t.explanation.exemptions = append(t.explanation.exemptions, exemption{
 			host: st.Host, ref: ref, text: keeps(v) + paren(why), at: atStep(t.at),
@@ -204,7 +204,7 @@ func keeps(v *netfilter.Visit) string {
 	if sourceNAT.MatchString(v.Rule.Text) {
 		return reference(v) + ": " + targetOf(v) + " gives it the address that it has" // a masquerade of the machine's own packet
 	}
-	return reference(v) + ": " + short(v.Rule)
+	return reference(v) + ": " + ruleWithoutComments(v.Rule)
 }
 
 // changes tells what a rule changed.

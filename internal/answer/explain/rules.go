@@ -58,7 +58,7 @@ func doesOrPolicy(v *netfilter.Visit) string {
 
 // targetOf is the rule's target without its options: those of a translation show in what it did.
 func targetOf(v *netfilter.Visit) string {
-	if v.Rule != nil && effect.MatchString(short(v.Rule)) {
+	if v.Rule != nil && effect.MatchString(ruleWithoutComments(v.Rule)) {
 		name, _, _ := strings.Cut(does(v.Rule), " ")
 		return name
 	}
@@ -128,14 +128,14 @@ func comment(r *netfilter.Rule) string {
 	return text
 }
 
-// short is a rule's text without comments.
-func short(r *netfilter.Rule) string {
+// ruleWithoutComments is a rule's text without comments.
+func ruleWithoutComments(r *netfilter.Rule) string {
 	return strings.TrimSpace(noise.ReplaceAllString(r.Text, ""))
 }
 
 // does is what a rule does: its target with options, or the whole rule where the syntax has no targets.
 func does(r *netfilter.Rule) string {
-	text := short(r)
+	text := ruleWithoutComments(r)
 	if at := effect.FindStringIndex(text); at != nil {
 		return text[at[1]:]
 	}

@@ -15,7 +15,7 @@ func TestShort(t *testing.T) {
 		`-m comment --comment plain -p tcp -m tcp --dport 80 -j DROP`:                    "-p tcp --dport 80 -j DROP",
 		`tcp dport 80 counter packets 1 bytes 2 accept comment "a \ b"`:                  "tcp dport 80 accept",
 	} {
-		if got := short(&netfilter.Rule{Text: text}); got != want {
+		if got := ruleWithoutComments(&netfilter.Rule{Text: text}); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}

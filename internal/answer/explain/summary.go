@@ -90,7 +90,7 @@ func (s *explanation) conclusion() summary {
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:
 		a := s.delivered()
 		if end.Forwarder != "" {
-			a.sentence += "; what " + whoIsBeyond(end.Packet.Destination) + " sees is decided there"
+			a.sentence += "; what " + receiverBeyond(end.Packet.Destination) + " sees is decided there"
 		}
 		if s.redirected {
 			start := s.start()
@@ -122,8 +122,8 @@ func (s *explanation) ended() string {
 	return cmp.Or(s.outcome.End.Why, "an unknown reason")
 }
 
-// whoIsBeyond is who gets a packet that a forwarder sends on.
-func whoIsBeyond(destination netip.Addr) string {
+// receiverBeyond names the receiver of a packet that a forwarder sends on.
+func receiverBeyond(destination netip.Addr) string {
 	if destination.IsPrivate() || sharedRange.Contains(destination) {
 		return "the destination"
 	}

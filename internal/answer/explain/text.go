@@ -167,11 +167,11 @@ func (s *explanation) flat() []hostLine {
 			all = append(all, hostLine{b.host, l})
 		}
 	}
-	return append(all, s.brief()...)
+	return append(all, s.replyLines()...)
 }
 
-// brief is the reply's way back, a line a machine, with what was translated there.
-func (s *explanation) brief() []hostLine {
+// replyLines returns the reply's way, a line for each machine, with its translations.
+func (s *explanation) replyLines() []hostLine {
 	var all []hostLine
 	for _, b := range s.back {
 		var ways []string
@@ -276,7 +276,7 @@ func (p *page) line(l line, indent string) {
 		left += p.paint(dim, fmt.Sprintf("%-*s", column-1, l.label)) + " "
 		below += strings.Repeat(" ", column)
 	}
-	lines := broken(l.text, p.o.room(below)) // of which the second begins two columns further in
+	lines := wrapText(l.text, p.o.room(below)) // of which the second begins two columns further in
 	for i, text := range lines {
 		if i > 0 {
 			left = below + "  "
@@ -335,7 +335,7 @@ func (p *page) summary(a summary, g []*explanation, several bool) {
 // wrapped writes a text behind its beginning, on a terminal broken between words to its width.
 func (p *page) wrapped(begin, look, text string) {
 	below := strings.Repeat(" ", utf8.RuneCountInString(begin))
-	for i, line := range broken(text, p.o.room(begin)) {
+	for i, line := range wrapText(text, p.o.room(begin)) {
 		if i > 0 {
 			begin = below
 		}
@@ -343,8 +343,8 @@ func (p *page) wrapped(begin, look, text string) {
 	}
 }
 
-// broken are the lines of a text of at most width characters, where words let it; in one line where width is not positive.
-func broken(text string, width int) []string {
+// wrapText splits a text at spaces into lines of at most width characters. It does not split if width is not positive.
+func wrapText(text string, width int) []string {
 	if width <= 0 {
 		return []string{text}
 	}

@@ -210,7 +210,7 @@ func (a *attempt) inOrder(o *Observation) (Report, error) {
 		return report, err
 	}
 	seen := Compare(result, o)
-	if seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
+	if seen.isCloser(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.isCloser(seen) {
 		*a.predicted, report = *result, seen
 		a.chance = a.chance || byChance(result)
 	}

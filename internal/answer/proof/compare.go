@@ -17,7 +17,7 @@ func Compare(result *walk.Result, o *Observation) Report {
 	for i := range result.Outcomes {
 		r := compareOutcome(&result.Outcomes[i], o, id, senderOf(&result.Request))
 		r.Outcome = i
-		if i == 0 || r.better(best) {
+		if i == 0 || r.isCloser(best) {
 			best = r
 		}
 	}
@@ -33,8 +33,9 @@ func senderOf(request *walk.Request) string {
 	return request.Host
 }
 
-// better reports whether the kernel took this outcome rather than the other: where neither agrees to the end, the one that parts later.
-func (r Report) better(other Report) bool {
+// isCloser reports whether the kernel took this outcome rather than the other. If neither agrees to the end, the one that differs later is
+// closer.
+func (r Report) isCloser(other Report) bool {
 	switch {
 	case r.First == nil || other.First == nil:
 		return r.First == nil && (other.First != nil || r.Agreed > other.Agreed)
@@ -53,11 +54,11 @@ func compareOutcome(outcome *walk.Outcome, o *Observation, id *identity, sender 
 	if outcome.End.Kind == walk.Rejected {
 		c.refused = outcome.End.Host
 	}
-	c.way(outcome.There, there, 0)
+	c.compareSteps(outcome.There, there, 0)
 	c.Source = c.sourceAt(outcome.End.Host)
 	if outcome.Back != nil {
-		if c.answered(outcome) {
-			c.way(outcome.Back, back, len(outcome.There))
+		if c.hasReply(outcome) {
+			c.compareSteps(outcome.Back, back, len(outcome.There))
 		} else {
 			c.Unanswered = true
 		}
@@ -109,8 +110,8 @@ type indexedStep struct {
 	before   *packet.Packet // the packet before the step; nil for the first
 }
 
-// way compares the steps of one direction, host by host.
-func (c *comparison) way(steps []walk.Step, d direction, offset int) {
+// compareSteps compares the steps of one direction, host by host.
+func (c *comparison) compareSteps(steps []walk.Step, d direction, offset int) {
 	again := c.sentAgain(steps, d)
 	steps = withCopies(steps)
 	byHost := map[string][]indexedStep{}

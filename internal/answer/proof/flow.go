@@ -26,10 +26,10 @@ func (c *comparison) sourceAt(host string) string {
 	return source
 }
 
-// answered reports whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
+// hasReply reports whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
 // difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known. Of an answer that the
 // program cannot send, for want of a route, there is nothing to be seen.
-func (c *comparison) answered(outcome *walk.Outcome) bool {
+func (c *comparison) hasReply(outcome *walk.Outcome) bool {
 	end := &outcome.End
 	program := end.Kind == walk.Delivered && !end.Refused && outcome.Back[0].Packet.Protocol == packet.UDP
 	if !program && end.Kind != walk.Left {

@@ -103,7 +103,7 @@ func once(
 		}
 	}
 	expected.Outcomes = slices.Concat(expected.Outcomes, result.Otherwise)
-	if end := endless(&expected); end != nil {
+	if end := findLoop(&expected); end != nil {
 		forgetOpen(result)
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
 	}
@@ -213,9 +213,9 @@ func prepare(ctx context.Context, subject Subject, request *walk.Request, payloa
 	return place.Prepare(ctx, SendRequest{Link: wire.PeerLink, Packet: *p, Payload: payload})
 }
 
-// endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines
+// findLoop finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines
 // can do.
-func endless(result *walk.Result) *walk.End {
+func findLoop(result *walk.Result) *walk.End {
 	looped := func(e *walk.End) bool { return e != nil && e.Kind == walk.Looped }
 	for i := range result.Outcomes {
 		o := &result.Outcomes[i]

@@ -105,12 +105,12 @@ func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.
 	if d, carrier := id.inside(p, transport, expected); carrier {
 		return d
 	}
-	return id.itself(p, transport, expected)
+	return id.directionOf(p, transport, expected)
 }
 
-// itself tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and
+// directionOf tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and
 // payload of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
-func (id *identity) itself(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
+func (id *identity) directionOf(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
 	switch {
 	case isError(p):
 		about := id.quotesCarrier(transport)

@@ -54,7 +54,7 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	}
 	left := false    // since it came in
 	leaving := false // by a bridge, and then by its port: the last of them was translated
-	for _, p := range requests(h, id.itself) {
+	for _, p := range requests(h, id.directionOf) {
 		switch {
 		case !p.Out && (original == nil || left): // by a port, and then by its bridge: the first of them was not translated
 			original, left = &p.Packet.Tuple, false

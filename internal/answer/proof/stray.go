@@ -20,7 +20,7 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 	for _, name := range slices.Sorted(maps.Keys(c.observed.Hosts)) {
 		for i := range c.observed.Hosts[name].Packets {
 			p := &c.observed.Hosts[name].Packets[i]
-			if p.Out || p.Bridge || flooded && p.Packet.Cast == packet.OtherHost || !c.ofProbe(outcome, p) || arrives(steps, name, p) {
+			if p.Out || p.Bridge || flooded && p.Packet.Cast == packet.OtherHost || !c.ofProbe(outcome, p) || isPredicted(steps, name, p) {
 				continue
 			}
 			c.fact(&Difference{Host: name, Predicted: "nothing of it arrives there", Observed: at(p.Link, false) + packetText(&p.Packet),
@@ -31,8 +31,8 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 	c.fact(nil)
 }
 
-// arrives reports whether a packet is predicted where it was captured.
-func arrives(steps []walk.Step, host string, p *witness.CapturedPacket) bool {
+// isPredicted reports whether the walk predicts a packet at the place of its capture.
+func isPredicted(steps []walk.Step, host string, p *witness.CapturedPacket) bool {
 	return slices.ContainsFunc(steps, func(s walk.Step) bool {
 		return s.Stage == walk.Received && s.Host == host && s.Packet.In == p.Link && sameTuple(&s.Packet.Tuple, &p.Packet.Tuple)
 	})

@@ -174,8 +174,8 @@ type sessionGrant struct {
 	Password string `json:"password"`
 }
 
-// grant lets a session begin; size is its terminal's at first, nil where there is none.
-func (s *Server) grant(r *http.Request, size *terminalSize, run func(context.Context, *stream)) sessionGrant {
+// addSession allows a session to start. size is the first size of its terminal, or nil for none.
+func (s *Server) addSession(r *http.Request, size *terminalSize, run func(context.Context, *stream)) sessionGrant {
 	id, password := rand.Text(), rand.Text()
 	now := time.Now()
 	s.mu.Lock()
@@ -210,7 +210,7 @@ func (s *Server) exec(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	group, container := r.PathValue("name"), r.PathValue("container")
-	return http.StatusOK, s.grant(r, e.Size, func(ctx context.Context, c *stream) {
+	return http.StatusOK, s.addSession(r, e.Size, func(ctx context.Context, c *stream) {
 		x := Exec{Command: append([]string{e.Command}, e.Arguments...), TTY: e.TTY, Stdout: c.writer(channelStdout)}
 		if !e.TTY {
 			x.Stderr = c.writer(channelStderr)
@@ -237,7 +237,7 @@ func (s *Server) attach(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	group, container := r.PathValue("name"), r.PathValue("container")
-	return http.StatusOK, s.grant(r, nil, func(ctx context.Context, c *stream) {
+	return http.StatusOK, s.addSession(r, nil, func(ctx context.Context, c *stream) {
 		c.end(0, s.Service.Logs(ctx, group, container, o, c.writer(channelStdout)))
 	}), nil
 }

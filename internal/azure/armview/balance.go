@@ -41,7 +41,7 @@ func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 	}
 	for _, n := range f.nics {
 		for _, c := range n.configs {
-			if a, ok := f.own(c); ok {
+			if a, ok := f.ownAddress(c); ok {
 				tests := []netfilter.Statement{notRouted(), addresses(false, false, netip.PrefixFrom(a, 32))}
 				f.deliver(nat, "the machine's own public address", tests, c, 0, 0)
 			}
@@ -118,7 +118,7 @@ func (f *fabric) entry(lbChain, nat *netfilter.Chain, e entry) {
 	if inside {
 		bits |= chosenInside
 	}
-	name := fmt.Sprintf("rule/%s/%s", f.short(e.lb.ID), plain(e.name))
+	name := fmt.Sprintf("rule/%s/%s", f.shortName(e.lb.ID), plain(e.name))
 	c, fresh := f.chain(name)
 	if !fresh {
 		return

@@ -39,7 +39,7 @@ func Commands(nodes []snapshot.Node) []string {
 	for _, kind := range []string{"loadBalancers", "networkSecurityGroups", "publicIPAddresses", "publicIPPrefixes", "natGateways", "routeTables",
 		"virtualNetworks"} {
 		for _, id := range ids {
-			subscription, group := home(id)
+			subscription, group := subscriptionAndGroup(id)
 			add(listCommand(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/%s/x", subscription, group, kind)))
 		}
 	}
@@ -72,8 +72,8 @@ func machineIDs(nodes []snapshot.Node) []string {
 	return all
 }
 
-// home is the subscription and the resource group in an id.
-func home(id string) (subscription, group string) {
+// subscriptionAndGroup returns the subscription and the resource group of an id.
+func subscriptionAndGroup(id string) (subscription, group string) {
 	parts := strings.Split(id, "/")
 	for i := 0; i+1 < len(parts); i++ {
 		switch strings.ToLower(parts[i]) {
@@ -98,7 +98,7 @@ func plainGroup(s string) string {
 
 // listCommand is the az command that writes a resource, and others of its kind, into a file.
 func listCommand(id string) string {
-	_, group := home(id)
+	_, group := subscriptionAndGroup(id)
 	command, more, file := kinds[kind(id)].command, "", "-"+group
 	switch set := scaleSet(id); {
 	case set != "" && kind(id) == "networkinterfaces":
@@ -131,7 +131,7 @@ func scaleSet(id string) string {
 // UnreadResource says which resource was not read, and for files the command that writes it.
 func (r *Resources) UnreadResource(id string) string {
 	id = r.written(id)
-	_, group := home(id)
+	_, group := subscriptionAndGroup(id)
 	text := fmt.Sprintf("%s %s of resource group %s was not read", kinds[kind(id)].noun, plain(last(id)), group)
 	return text + r.remedy(id)
 }

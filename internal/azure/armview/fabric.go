@@ -163,8 +163,8 @@ func (f *fabric) outlet(link, typ string, mac packet.MAC) int {
 // name is what the user reads, and with a space in it no interface's.
 func (f *fabric) beyond(name string) int { return f.outlet(name, "none", packet.MAC{}) }
 
-// short is a name for an id, which no other id has.
-func (f *fabric) short(id string) string {
+// shortName is a name for an id. No other id has it.
+func (f *fabric) shortName(id string) string {
 	id = strings.ToLower(id)
 	if n := f.names[id]; n != "" {
 		return n
@@ -184,7 +184,7 @@ func (f *fabric) short(id string) string {
 
 // linkName names a link that rules test for: the kernel compares 15 bytes (IFNAMSIZ).
 func (f *fabric) linkName(id string) string {
-	if name := f.short(id); len(name) <= 15 {
+	if name := f.shortName(id); len(name) <= 15 {
 		return name
 	}
 	for i := len(f.marks) + 1; ; i++ { // an interface may be called nic3 itself
@@ -256,7 +256,7 @@ func (f *fabric) placeNIC(id string, i *Interface) {
 		return
 	}
 	slices.SortStableFunc(n.configs, func(a, b *config) int { return order(b.Primary) - order(a.Primary) })
-	n.mark, n.title = f.outlet(n.link, "ether", hostMAC), f.short(id)
+	n.mark, n.title = f.outlet(n.link, "ether", hostMAC), f.shortName(id)
 	for _, c := range n.configs {
 		f.route(fib.TableMain, netip.PrefixFrom(c.address, 32), n.link, "unicast")
 	}

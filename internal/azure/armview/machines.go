@@ -92,7 +92,7 @@ func (f *fabric) checkNodes() error {
 
 // describe names a machine with its resource group and subscription; id is of the machine or of its interface.
 func describe(id, machine string) string {
-	subscription, group := home(id)
+	subscription, group := subscriptionAndGroup(id)
 	where := fmt.Sprintf("resource group %s of subscription %s", group, subscription)
 	if machine == "" {
 		return where

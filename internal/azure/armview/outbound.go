@@ -47,7 +47,7 @@ func (f *fabric) frontEnds() []netip.Prefix {
 	}
 	for _, n := range f.nics {
 		for _, c := range n.configs {
-			if a, ok := f.own(c); ok {
+			if a, ok := f.ownAddress(c); ok {
 				all = append(all, netip.PrefixFrom(a, 32))
 			}
 		}
@@ -78,8 +78,8 @@ func (f *fabric) ownID(c *config) string {
 	return f.publicOf[c]
 }
 
-// own is a configuration's own public address, where it was read.
-func (f *fabric) own(c *config) (netip.Addr, bool) {
+// ownAddress is the public address of a configuration, if that was read.
+func (f *fabric) ownAddress(c *config) (netip.Addr, bool) {
 	if p := f.PublicIPs[f.ownID(c)]; p != nil {
 		if a := parseAll(p.IPAddress); len(a) == 1 {
 			return a[0].Addr(), true
@@ -131,7 +131,7 @@ func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statemen
 		return
 	}
 	if id := f.ownID(x); id != "" {
-		a, ok := f.own(x)
+		a, ok := f.ownAddress(x)
 		if !ok {
 			add(c, "the machine's own public address", with(tests, unknown("%s", f.UnreadResource(id)))...)
 			return

@@ -37,9 +37,9 @@ func (c *Cluster) podRanges() []netip.Prefix {
 // isNode reports whether an interface is a node's.
 func (n *nic) isNode() bool { return strings.HasPrefix(n.machine, "node/") }
 
-// doubt is why it is not known where Azure has the addresses of pods that are none of the interface's subnets; "" where it is known, and
-// for an interface that is no node's.
-func (f *fabric) doubt(n *nic) string {
+// unknownPlace is why it is not known where Azure has the addresses of pods that are none of the interface's subnets; "" where it is known,
+// and for an interface that is no node's.
+func (f *fabric) unknownPlace(n *nic) string {
 	v := f.VNets[vnetOf(n.configs[0].Subnet.id())]
 	switch {
 	case !n.isNode():
@@ -113,7 +113,7 @@ func (f *fabric) stray(network string, source bool) netfilter.Statement {
 
 // askDoubt ends a walk from such pods, or to them, where that is in doubt.
 func (f *fabric) askDoubt(c *netfilter.Chain, n *nic, source bool, tests ...netfilter.Statement) {
-	why := f.doubt(n)
+	why := f.unknownPlace(n)
 	if stray := f.stray(vnetOf(n.configs[0].Subnet.id()), source); why != "" && stray != nil {
 		add(c, "pods of which it is not known where they are", with(tests, in(n.link), stray, unknown("%s", why))...)
 	}

@@ -190,15 +190,15 @@ type way struct {
 func (f *fabric) routesOf(subnet string) *netfilter.Chain {
 	s, v := f.subnets[subnet], f.VNets[vnetOf(subnet)]
 	if s == nil || v == nil || v.ID == "" {
-		c, fresh := f.chain("routes/" + f.short(subnet))
+		c, fresh := f.chain("routes/" + f.shortName(subnet))
 		if fresh {
 			add(c, "a subnet that was not read", unknown("%s", f.UnreadResource(subnet)))
 		}
 		return c
 	}
-	name, table := "routes/"+f.short(vnetOf(subnet)), s.RouteTable.id()
+	name, table := "routes/"+f.shortName(vnetOf(subnet)), s.RouteTable.id()
 	if table != "" {
-		name += "/" + f.short(table)
+		name += "/" + f.shortName(table)
 	}
 	c, fresh := f.chain(name)
 	if !fresh {
@@ -252,10 +252,10 @@ func (w *way) mayHidePeer(v *VirtualNetwork) bool {
 		!slices.ContainsFunc(parseAll(v.AddressSpace.AddressPrefixes...), within)
 }
 
-// everything is the next hop of a table's own route of 0.0.0.0/0; "" for none. One to an appliance or a gateway takes Azure's routes of
+// defaultNextHop is the next hop of a table's own route of 0.0.0.0/0; "" for none. One to an appliance or a gateway takes Azure's routes of
 // private ranges to nowhere away ("Virtual network traffic routing", routing example, learn.microsoft.com, of an appliance's; what it
 // says of 0.0.0.0/0 before that is of both). What others do is not documented.
-func (t *RouteTable) everything() string {
+func (t *RouteTable) defaultNextHop() string {
 	if t == nil {
 		return ""
 	}
@@ -289,7 +289,7 @@ func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 		}
 	}
 	for _, p := range private {
-		all = append(all, way{prefix: p, kind: vnet.NextHopNone, over: t.everything()})
+		all = append(all, way{prefix: p, kind: vnet.NextHopNone, over: t.defaultNextHop()})
 	}
 	all = append(all, way{prefix: anywhere, kind: vnet.NextHopInternet})
 	if t != nil {
@@ -403,7 +403,7 @@ func (f *fabric) gatewayChain() *netfilter.Chain {
 
 // vnetChain leads to who is in a virtual network.
 func (f *fabric) vnetChain(id string) *netfilter.Chain {
-	name := f.short(id)
+	name := f.shortName(id)
 	c, fresh := f.chain("vnet/" + name)
 	if !fresh {
 		return c
@@ -454,7 +454,7 @@ func (f *fabric) hop(address, network string) *netfilter.Chain {
 		}
 		return c
 	}
-	c, fresh := f.chain(fmt.Sprintf("hop/%s/%s", ip, f.short(network)))
+	c, fresh := f.chain(fmt.Sprintf("hop/%s/%s", ip, f.shortName(network)))
 	if !fresh {
 		return c
 	}

@@ -22,7 +22,7 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 		}
 		pods := f.clusterOf(n).podRanges()
 		if len(pods) > 0 {
-			f.askHome(c, n, addresses(true, false, pods...))
+			f.addHomeQuestions(c, n, addresses(true, false, pods...))
 		}
 		for _, a := range f.areas(n) {
 			pods = append(pods, a.ranges...)
@@ -30,13 +30,13 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 		others := addresses(true, true, pods...)
 		f.askDoubt(c, n, true, states(packet.New), others)
 		if n.EnableIPForwarding {
-			f.askHome(c, n, others)
+			f.addHomeQuestions(c, n, others)
 		}
 	}
 }
 
-// askHome asks about senders that the interface's own subnet and group are for: pods, and hosts that it forwards for.
-func (f *fabric) askHome(c *netfilter.Chain, n *nic, sender netfilter.Statement) {
+// addHomeQuestions adds the tests for senders of the interface's own subnet and group: pods, and hosts that it forwards for.
+func (f *fabric) addHomeQuestions(c *netfilter.Chain, n *nic, sender netfilter.Statement) {
 	home, tests := n.configs[0].Subnet.id(), []netfilter.Statement{states(packet.New), in(n.link), sender}
 	f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
 	f.askSubnet(c, home, vnet.DirectionOutbound, tests)
@@ -110,11 +110,11 @@ func (f *fabric) ask(c *netfilter.Chain, group, subnet, direction string, tests 
 
 // group is the chain of a security group for a subnet, on which depends what its tags hold.
 func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
-	scope := f.short(vnetOf(subnet))
+	scope := f.shortName(vnetOf(subnet))
 	if s := f.subnets[subnet]; s != nil && s.RouteTable != nil {
-		scope += "-" + f.short(s.RouteTable.id())
+		scope += "-" + f.shortName(s.RouteTable.id())
 	}
-	c, fresh := f.chain(fmt.Sprintf("nsg/%s/%s/%s", f.short(id), strings.ToLower(strings.TrimSuffix(direction, "bound")), scope))
+	c, fresh := f.chain(fmt.Sprintf("nsg/%s/%s/%s", f.shortName(id), strings.ToLower(strings.TrimSuffix(direction, "bound")), scope))
 	if !fresh {
 		return c
 	}

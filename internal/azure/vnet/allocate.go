@@ -58,7 +58,7 @@ func (n *Network) allocateNIC(machine, vnet, subnet string, count int, first net
 		return fail("NIC %s is there already", name)
 	}
 	if !first.IsValid() {
-		if first, ok = n.freeRun(s, count); !ok {
+		if first, ok = n.findFree(s, count); !ok {
 			return fail("%s has no %d free addresses in a row", s.Prefix, count)
 		}
 	} else if at, ok := n.runBlocked(s, first, count); ok {
@@ -73,8 +73,8 @@ func (n *Network) allocateNIC(machine, vnet, subnet string, count int, first net
 	return nic, nil
 }
 
-// freeRun finds the lowest address from which count addresses of the subnet are free.
-func (n *Network) freeRun(s Subnet, count int) (netip.Addr, bool) {
+// findFree returns the lowest address of the subnet from which count addresses are free.
+func (n *Network) findFree(s Subnet, count int) (netip.Addr, bool) {
 	used := n.privateInUse()
 	var first netip.Addr
 	run := 0

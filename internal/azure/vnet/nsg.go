@@ -290,8 +290,8 @@ func merge(spans []span) []span {
 	return all
 }
 
-// without are the ranges of a that b does not hold; both are merged.
-func without(a, b []span) []span {
+// subtract returns the ranges of a that are not in b. Both are merged.
+func subtract(a, b []span) []span {
 	var all []span
 	for _, s := range a {
 		at := addressNumber(s.first)

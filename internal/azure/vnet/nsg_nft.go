@@ -58,7 +58,7 @@ func (g SecurityGroup) guards(t TagSpace) bool {
 	inside := t.spans([]string{TagVirtualNetwork}, wide)
 	meets := func(list []string) bool {
 		spans := t.spans(list, wide)
-		return !slices.Equal(without(spans, inside), spans)
+		return !slices.Equal(subtract(spans, inside), spans)
 	}
 	return slices.ContainsFunc(g.Rules, func(r SecurityRule) bool {
 		return r.Access == AccessDeny && meets(r.Sources) &&

@@ -127,8 +127,9 @@ func holds(blocks []outboundBlock, port netip.AddrPort) bool {
 
 const (
 	// spareWindow is how many ports a Spare has: as many as the kernel tries in a row. It begins at a random place, and where it finds
-	// nothing, tries half as many at another, down to 16, and gives up (nf_nat_l4proto_unique_tuple, net/netfilter/nf_nat_core.c). So of 1,024
-	// ports it finds the last free one in one case of five, and as ports that are in use stand in long rows, it may miss 70 free ones.
+	// nothing, tries half as many at another, down to 16, and gives up (nf_nat_l4proto_unique_tuple, net/netfilter/nf_nat_core.c). So of
+	// 1,024 ports it finds the last free one in one case of five, and as ports that are in use stand in long rows, it may miss 70 free
+	// ones.
 	spareWindow = 128
 	// fewSpare is what part of the ports being free is few: then rows of ports in use are seldom longer than what the kernel tries.
 	fewSpare = 5
@@ -168,7 +169,7 @@ func Spares(n Network, flows []TranslatedFlow) []Spare {
 func spareFor(key portKey, blocks []outboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
 	most, sum, all, long := 0, 0, 0, false
 	for i, b := range blocks {
-		first, last, free, total := b.spare(used)
+		first, last, free, total := b.findSpare(used)
 		sum, all, long = sum+total, all+b.Ports, long || b.Ports > spareWindow
 		if free > most {
 			most = free
@@ -189,8 +190,8 @@ func spareFor(key portKey, blocks []outboundBlock, used map[netip.AddrPort]bool)
 	return best, long && sum <= all/fewSpare
 }
 
-// spare finds the row with the most free ports, how many those are, and how many the whole block has.
-func (b outboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, free, total int) {
+// findSpare returns the row with the most free ports, their number, and the number of ports of the block.
+func (b outboundBlock) findSpare(used map[netip.AddrPort]bool) (first, last uint16, free, total int) {
 	for at := 0; at < b.Ports; at += spareWindow {
 		from, to, n := b.FirstPort+uint16(at), b.FirstPort+uint16(min(at+spareWindow, b.Ports)-1), 0
 		for p := from; p <= to; p++ {

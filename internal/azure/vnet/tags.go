@@ -81,13 +81,13 @@ func (t TagSpace) DoubtOf(rules []SecurityRule, i int) Doubt {
 		return NoDoubt
 	}
 	doubted := rules[i]
-	sources, sourceDoubt := t.doubted(doubted.Sources)
-	destinations, destinationDoubt := t.doubted(doubted.Destinations)
+	sources, sourceDoubt := t.uncertainRanges(doubted.Sources)
+	destinations, destinationDoubt := t.uncertainRanges(doubted.Destinations)
 	switch {
 	case !sourceDoubt && !destinationDoubt:
 		return NoDoubt
 	case sourceDoubt && destinationDoubt: // one of both is doubtful
-		sources, destinations = t.mostOf(doubted.Sources), t.mostOf(doubted.Destinations)
+		sources, destinations = t.widestRanges(doubted.Sources), t.widestRanges(doubted.Destinations)
 	}
 	for _, later := range rules[i+1:] {
 		switch {
@@ -102,16 +102,16 @@ func (t TagSpace) DoubtOf(rules []SecurityRule, i int) Doubt {
 	return DoubtAccess
 }
 
-// doubted are the ranges that a list holds by the wide reading only, and true; where there are none, those that it holds, and false.
-func (t TagSpace) doubted(list []string) ([]span, bool) {
-	if more := without(t.spans(list, wide), t.spans(list, narrow)); len(more) > 0 {
+// uncertainRanges are the ranges that a list holds by the wide reading only, and true; where there are none, those that it holds, and false.
+func (t TagSpace) uncertainRanges(list []string) ([]span, bool) {
+	if more := subtract(t.spans(list, wide), t.spans(list, narrow)); len(more) > 0 {
 		return more, true
 	}
-	return t.mostOf(list), false
+	return t.widestRanges(list), false
 }
 
-// mostOf are the ranges that a list may hold.
-func (t TagSpace) mostOf(list []string) []span {
+// widestRanges returns all ranges that a list may hold.
+func (t TagSpace) widestRanges(list []string) []span {
 	if t.isOpen(list) {
 		return []span{spanOf(anywhere)}
 	}
@@ -128,12 +128,12 @@ func (t TagSpace) isOpen(list []string) bool {
 
 // mayHold reports whether a list may hold any of the ranges, by the narrow reading.
 func (t TagSpace) mayHold(list []string, ranges []span) bool {
-	return t.isOpen(list) || !slices.Equal(without(ranges, t.spans(list, narrow)), ranges)
+	return t.isOpen(list) || !slices.Equal(subtract(ranges, t.spans(list, narrow)), ranges)
 }
 
 // holds reports whether a list surely holds all of the ranges, by the narrow reading.
 func (t TagSpace) holds(list []string, ranges []span) bool {
-	return len(without(ranges, t.spans(list, narrow))) == 0
+	return len(subtract(ranges, t.spans(list, narrow))) == 0
 }
 
 var protocols = map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17}
@@ -198,7 +198,7 @@ func (t TagSpace) spans(list []string, by internetReading) []span {
 			if by == narrow {
 				not = slices.Concat(not, doubtful)
 			}
-			all = append(all, without([]span{spanOf(anywhere)}, merge(spansOf(not)))...)
+			all = append(all, subtract([]span{spanOf(anywhere)}, merge(spansOf(not)))...)
 		case TagAzureLoadBalancer:
 			all = append(all, spanOf(host(ProbeSource)))
 		default:

@@ -1,5 +1,5 @@
-// Package removetree removes directories that containers have written to, of any depth. It works by descriptors: no path is looked up twice, no
-// link is followed, and mounts are left alone.
+// Package removetree removes directories that containers have written to, of any depth. It works by descriptors: no path is looked up
+// twice, no link is followed, and mounts are left alone.
 package removetree
 
 import (
@@ -64,7 +64,7 @@ func (r *remover) remove(at int, name string, depth int) error {
 		return named("unlink", name, err)
 	}
 	if depth >= maxDepth {
-		err := r.lift(at, name, depth)
+		err := r.moveUp(at, name, depth)
 		if !errors.Is(err, unix.EXDEV) { // of a directory in overlayfs's lower layer
 			return named("move", name, err)
 		}
@@ -99,8 +99,8 @@ func named(call, name string, err error) error {
 	return &fs.PathError{Op: call, Path: name, Err: err}
 }
 
-// lift moves a directory to the remover's, which is emptied last.
-func (r *remover) lift(at int, name string, depth int) error {
+// moveUp moves a directory to the remover's own, which is emptied last.
+func (r *remover) moveUp(at int, name string, depth int) error {
 	for {
 		r.moved++
 		to := fmt.Sprintf("packetwalk-moved-%d", r.moved)

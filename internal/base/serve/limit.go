@@ -38,8 +38,8 @@ type peer struct {
 	silent *list.List // of *limitedConn without a request, the one that has been silent for longest first
 }
 
-// victim returns the connection to close, of those that are idle or of all; nil where there is none.
-func (p *peer) victim(idle bool) *limitedConn {
+// oldest returns the oldest connection, of the idle ones or of all, or nil if there is none.
+func (p *peer) oldest(idle bool) *limitedConn {
 	for e := p.silent.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*limitedConn); c.idle || !idle {
 			return c
@@ -78,9 +78,9 @@ func (l *limiter) admit(c net.Conn) (net.Conn, error) {
 			c.Close()
 			return nil, net.ErrClosed
 		case p != nil && p.idle >= l.mostOfPeer:
-			victim = p.victim(true)
+			victim = p.oldest(true)
 		case l.open >= l.most:
-			victim = l.crowd().victim(false)
+			victim = l.crowd().oldest(false)
 		default:
 			return l.add(c, from), nil
 		}
@@ -119,18 +119,18 @@ func (l *limiter) add(c net.Conn, from netip.Addr) net.Conn {
 	}
 	of := &limitedConn{Conn: c, limiter: l, from: from, counted: true}
 	l.open, p.open = l.open+1, p.open+1
-	l.rest(of)
+	l.markIdle(of)
 	return of
 }
 
-// rest notes that a connection is idle from now on, and closes the oldest of its peer that is where those are too many.
-func (l *limiter) rest(c *limitedConn) {
+// markIdle marks a connection as idle, and closes the peer's oldest idle one if there are too many.
+func (l *limiter) markIdle(c *limitedConn) {
 	l.wake(c)
 	if c.counted {
 		p := l.peers[c.from]
 		c.idle, c.silent = true, p.silent.PushBack(c)
 		for p.idle++; p.idle > l.mostOfPeer; {
-			l.remove(p.victim(true)).Close()
+			l.remove(p.oldest(true)).Close()
 		}
 	}
 }
@@ -198,8 +198,8 @@ func limitedOf(c net.Conn) *limitedConn {
 	}
 }
 
-// giveToServer has requests decide from now on. What read the connection's beginning does not read it any more.
-func (c *limitedConn) giveToServer() {
+// stopReadingHead has requests decide from now on. What read the connection's beginning does not read it any more.
+func (c *limitedConn) stopReadingHead() {
 	c.ofServer = true
 	c.use(0)
 }
@@ -242,7 +242,7 @@ func (c *limitedConn) use(n int) {
 	if c.requests += n; c.requests > 0 {
 		c.limiter.wake(c)
 	} else {
-		c.limiter.rest(c)
+		c.limiter.markIdle(c)
 	}
 }
 

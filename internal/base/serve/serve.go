@@ -50,7 +50,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	if of == nil {
 		return ctx
 	}
-	of.giveToServer()
+	of.stopReadingHead()
 	return context.WithValue(ctx, connKey{}, of)
 }
 

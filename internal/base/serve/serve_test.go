@@ -170,7 +170,7 @@ func TestLimit(t *testing.T) {
 				return
 			}
 			of := c.(*limitedConn)
-			of.giveToServer()
+			of.stopReadingHead()
 			of.use(1)
 			accepted <- c
 		}

@@ -116,7 +116,7 @@ func (s *Supervisor) loop(ctx context.Context, h *handle) {
 				wait = s.options.MinPause
 				s.change(func(state *State) { state.Failures = 0 })
 			}
-			s.gone(h.exit)
+			s.recordExit(h.exit)
 			h.close()
 		}
 		if !pause.For(ctx, wait) {
@@ -131,7 +131,7 @@ func (s *Supervisor) loop(ctx context.Context, h *handle) {
 func (s *Supervisor) restart() *handle {
 	h, err := spawn(s.process, s.start)
 	if err != nil {
-		s.gone(err.Error())
+		s.recordExit(err.Error())
 		return nil
 	}
 	s.change(func(state *State) { state.Restarts++ })
@@ -147,7 +147,7 @@ func (s *Supervisor) running(h *handle, adopted bool) {
 	s.notify()
 }
 
-func (s *Supervisor) gone(exit string) {
+func (s *Supervisor) recordExit(exit string) {
 	s.mu.Lock()
 	s.current = nil
 	s.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *Supervisor) Stop() error {
 			return err
 		}
 		h.close()
-		s.gone(h.exit)
+		s.recordExit(h.exit)
 	}
 	if s.process.PidFile == "" {
 		return nil

@@ -83,8 +83,8 @@ func (s *scanner) next(line string) lineKind {
 	return lineRead
 }
 
-// rest takes a line that no program is known to print.
-func (s *scanner) rest(line string) {
+// readUnknown reads a line that no known program prints.
+func (s *scanner) readUnknown(line string) {
 	last := &s.lastRule
 	below := last.run != nil && last.line == s.at-1
 	known := !below || !last.open && last.run.rules[last.index].rule.Unknown == ""
@@ -145,7 +145,7 @@ func (s *scanner) cutShort(line string) {
 		rule, ok := s.reread(last, joined)
 		if ok {
 			*r = newShown(r.line, rule, r.hidden)
-			last.text, last.line, last.open = joined, s.at, lacksTarget(&rule)
+			last.text, last.line, last.open = joined, s.at, isCutOff(&rule)
 			return
 		}
 	}
@@ -176,7 +176,7 @@ func (s *scanner) endRules() {
 		run.whole = run.whole && !run.begun
 		for i := range run.rules {
 			r := &run.rules[i]
-			if !lacksTarget(&r.rule) {
+			if !isCutOff(&r.rule) {
 				continue
 			}
 			if r.key == "" {
@@ -190,8 +190,8 @@ func (s *scanner) endRules() {
 	}
 }
 
-// lacksTarget tells of a rule that does nothing: people copy such ones when their end is cut off. Some matches do something themselves.
-func lacksTarget(r *iptables.Rule) bool {
+// isCutOff reports whether a rule has no effect. People copy such rules when the end is cut off. Some matches have an effect themselves.
+func isCutOff(r *iptables.Rule) bool {
 	if r.Unknown == "" && r.Target.Name != "" {
 		return false
 	}

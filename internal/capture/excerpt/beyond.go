@@ -21,9 +21,9 @@ func (rd *reader) beyond(families ...[]iptables.Table) {
 	for r := range rules(families) {
 		switch {
 		case masqueradesNetwork(r):
-			rd.lies(snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.Out.Name}, "by MASQUERADE for what leaves it")
+			rd.addBeyond(snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.Out.Name}, "by MASQUERADE for what leaves it")
 		case named(r.Out) && r.In.Not && r.In.Name == r.Out.Name && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
-			rd.lies(snapshot.Beyond{Prefix: r.Destination.Prefix, Link: r.Out.Name}, "by ACCEPT for what comes to it")
+			rd.addBeyond(snapshot.Beyond{Prefix: r.Destination.Prefix, Link: r.Out.Name}, "by ACCEPT for what comes to it")
 		case named(r.In) && isPlace(r.Source) && r.Target.Name == "ACCEPT":
 			from = append(from, snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.In.Name})
 		case named(r.Out) && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
@@ -32,7 +32,7 @@ func (rd *reader) beyond(families ...[]iptables.Table) {
 	}
 	for _, b := range from {
 		if slices.Contains(to, b) {
-			rd.lies(b, "by ACCEPT both ways")
+			rd.addBeyond(b, "by ACCEPT both ways")
 		}
 	}
 }
@@ -65,8 +65,8 @@ func isPlace(m iptables.AddressMatch) bool {
 	return m.Prefix.IsValid() && !m.Not && m.Prefix.Bits() > 0
 }
 
-// lies notes where a network is, unless it is there already or in that interface's network.
-func (rd *reader) lies(b snapshot.Beyond, why string) {
+// addBeyond records where a network is, unless that is recorded or in the interface's own network.
+func (rd *reader) addBeyond(b snapshot.Beyond, why string) {
 	inside := func(known snapshot.Beyond) bool {
 		return known.Prefix.Bits() <= b.Prefix.Bits() && known.Prefix.Contains(b.Prefix.Addr()) && known.Link == b.Link
 	}

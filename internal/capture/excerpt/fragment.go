@@ -86,7 +86,7 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (co
 	tables, err := iptables.Parse(text)
 	ended := bytes.Count(text, []byte("\nCOMMIT\n")) == len(tables)
 	byNFT := bytes.Contains(text, []byte("(nf_tables)"))
-	if err == nil && len(tables) > 0 && !mixed && ended && !touched(tables) && !omits(text) {
+	if err == nil && len(tables) > 0 && !mixed && ended && !isEdited(tables) && !omits(text) {
 		whole := savedTables{names: map[string]bool{}}
 		for i := range tables {
 			whole.names[tables[i].Name] = true
@@ -148,10 +148,10 @@ func splitLegacy(runs []*run) (legacy, others []*run) {
 	return legacy, others
 }
 
-// touched reports whether a rule may differ from what iptables-save printed: its target is cut off, or text was added after it.
-func touched(tables []iptables.Table) bool {
+// isEdited reports whether a rule may differ from what iptables-save printed: its target is cut off, or text was added after it.
+func isEdited(tables []iptables.Table) bool {
 	for r := range rules([][]iptables.Table{tables}) {
-		if r.Unknown != "" || lacksTarget(r) {
+		if r.Unknown != "" || isCutOff(r) {
 			return true
 		}
 	}

@@ -34,7 +34,7 @@ func (s *scanner) older(line string) bool {
 		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
 		s.addLine(ipAddress, false, line)
 	case brief != nil && isBrief(brief[3]):
-		s.brief(brief[1], brief[2], strings.Fields(brief[3]))
+		s.briefLink(brief[1], brief[2], strings.Fields(brief[3]))
 	case s.form == routes || s.form == netstat:
 		route := oldRoute(fields, s.form)
 		if route == "" {
@@ -163,8 +163,8 @@ func macOf(word string) packet.MAC {
 	return mac
 }
 
-// brief takes an interface of ip -br. Of ip -br addr its flags are what its state tells.
-func (s *scanner) brief(name, state string, rest []string) {
+// briefLink reads an interface of "ip -br". For "ip -br addr", its flags follow from its state.
+func (s *scanner) briefLink(name, state string, rest []string) {
 	flags := map[string]string{"UP": "<UP,LOWER_UP>", "UNKNOWN": "<UP,LOWER_UP>"}[state]
 	kind := "link/ether 00:00:00:00:00:00"
 	var addresses []string

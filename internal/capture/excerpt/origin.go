@@ -15,8 +15,8 @@ type origin struct {
 	entered string
 }
 
-// apart reports whether what was seen at one place says nothing of another. An unknown one is assumed the same.
-func (o origin) apart(home origin) bool {
+// isElsewhere reports whether an origin says nothing about another one. An unknown origin is assumed to be the same.
+func (o origin) isElsewhere(home origin) bool {
 	return o.entered != home.entered || o.machine != "" && home.machine != "" && o.machine != home.machine
 }
 
@@ -118,14 +118,14 @@ func isLogin(command string) bool {
 func (s *scanner) leaveOut(machine string) {
 	home, found := s.on(machine)
 	if !found {
-		home, found = s.home()
+		home, found = s.mostSeen()
 	}
 	if !found {
 		return
 	}
 	told := map[origin]bool{}
 	away := func(line int, what string, from origin) bool {
-		if !from.apart(home) {
+		if !from.isElsewhere(home) {
 			return false
 		}
 		if !told[from] {
@@ -146,8 +146,8 @@ func (s *scanner) on(machine string) (home origin, found bool) {
 	return home, found
 }
 
-// home is where most rules were seen.
-func (s *scanner) home() (home origin, found bool) {
+// mostSeen returns the origin of most rules.
+func (s *scanner) mostSeen() (home origin, found bool) {
 	rules := map[origin]int{}
 	for _, r := range s.found {
 		rules[r.from] += 1 + len(r.rules)

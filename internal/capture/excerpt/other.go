@@ -98,8 +98,8 @@ func (s *scanner) nftChain(line string) {
 	s.blocks, s.whole, s.depth = append(s.blocks, b), "}", braces(line)
 }
 
-// other takes lines of other programs' output into blocks.
-func (s *scanner) other(line string) bool {
+// readOther adds lines of other programs' output to blocks.
+func (s *scanner) readOther(line string) bool {
 	if m := flowsShown.FindStringSubmatch(line); m != nil {
 		s.countFlows(m[1])
 		return true

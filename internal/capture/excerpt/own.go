@@ -11,10 +11,10 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// own assumes that a destination is one of the machine's addresses. It does so where the text shows none, and a rule that translates
-// packets for the machine (-m addrtype --dst-type LOCAL) names the port. Such a port is a node port, or one that a container publishes.
-// Users do not ask for such a port of another machine.
-func (rd *reader) own(to netip.AddrPort, families ...[]iptables.Table) {
+// assumeOwnAddress assumes that a destination is one of the machine's addresses. It does so where the text shows none, and a rule that
+// translates packets for the machine (-m addrtype --dst-type LOCAL) names the port. Such a port is a node port, or one that a container
+// publishes. Users do not ask for such a port of another machine.
+func (rd *reader) assumeOwnAddress(to netip.AddrPort, families ...[]iptables.Table) {
 	a := to.Addr()
 	if !a.IsValid() || to.Port() == 0 || len(rd.Host.FIB.Addresses)+len(rd.Host.FIB.Routes) > 0 || a.IsLoopback() || a.IsMulticast() {
 		return

@@ -64,7 +64,7 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	rd.finishFIB()
 	rd.beyond(shows.Tables, shows.IPv6)
 	for _, a := range about {
-		rd.own(a, shows.Tables, shows.IPv6)
+		rd.assumeOwnAddress(a, shows.Tables, shows.IPv6)
 	}
 	return singleSource{rd.Finish()}, nil
 }

@@ -155,11 +155,11 @@ func (s *scanner) line(line string) {
 			s.now.listing, s.now.members = false, false
 			s.cut()
 		}
-	case s.command(line), s.heading(line), s.rule(line), s.listed(line), s.other(line):
+	case s.command(line), s.heading(line), s.rule(line), s.listed(line), s.readOther(line):
 	case strings.HasPrefix(line, "#") && !omission.MatchString(line):
 		s.prose = true
 	default:
-		s.rest(line)
+		s.readUnknown(line)
 	}
 }
 
@@ -374,7 +374,7 @@ func (s *scanner) put(chain string, rule textRule) {
 		s.found = append(s.found, r)
 	}
 	r.rules = append(r.rules, rule)
-	s.lastRule = ruleAt{run: r, index: len(r.rules) - 1, line: rule.line, open: lacksTarget(&rule.rule)}
+	s.lastRule = ruleAt{run: r, index: len(r.rules) - 1, line: rule.line, open: isCutOff(&rule.rule)}
 }
 
 // ruleAt is a rule's place among those found, its last line, and its text. Open says that it lacks its target.

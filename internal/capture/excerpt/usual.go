@@ -181,7 +181,7 @@ func (k *knownRules) table(r *run, jumps chainTables) (table, why string) {
 	if table = jumps.table(r); table != "" {
 		return table, "by the jumps between its rules and others of that table"
 	}
-	if canStand(r.chain, iptables.Filter) {
+	if tableAllows(r.chain, iptables.Filter) {
 		return iptables.Filter, "which iptables takes where none is named"
 	}
 	return "", ""
@@ -198,15 +198,15 @@ func (k *knownRules) signed(chain string, r *iptables.Rule) (table, why string) 
 		}
 	}
 	for _, in := range k.book.Tables(&attribution.Rule{Chain: chain, To: r.Target.Name, Text: spec, Comment: r.Comment()}) {
-		if isTable(in.Table) && canStand(chain, in.Table) {
+		if isTable(in.Table) && tableAllows(chain, in.Table) {
 			return in.Table, "by what there is in it (" + in.Writer + ")"
 		}
 	}
 	return "", ""
 }
 
-// canStand reports whether a table can have a chain.
-func canStand(chain, table string) bool {
+// tableAllows reports whether a table can have a chain.
+func tableAllows(chain, table string) bool {
 	return !iptables.IsBuiltIn(chain) || slices.Contains(iptables.BuiltIn(table), chain)
 }
 

@@ -88,13 +88,13 @@ func readFrame(r io.Reader, message any) error {
 	var header [4]byte
 	if n, err := io.ReadFull(r, header[:]); err != nil {
 		if n > 0 && header[0] != 0 {
-			return strange(header[:n], r)
+			return notAFrame(header[:n], r)
 		}
 		return err
 	}
 	length := binary.BigEndian.Uint32(header[:])
 	if length > maxFrame {
-		return strange(header[:], r)
+		return notAFrame(header[:], r)
 	}
 	// Memory is taken as bytes come, not as they are announced.
 	data, err := io.ReadAll(io.LimitReader(r, int64(length)))
@@ -110,8 +110,8 @@ func readFrame(r io.Reader, message any) error {
 	return nil
 }
 
-// strange says that something other than a frame came: the complaint of a program that should have been ours, as a rule.
-func strange(begin []byte, rest io.Reader) error {
+// notAFrame says that something other than a frame came: the complaint of a program that should have been ours, as a rule.
+func notAFrame(begin []byte, rest io.Reader) error {
 	more := make([]byte, 200)
 	n, _ := rest.Read(more)
 	line, _, _ := strings.Cut(strings.TrimSpace(string(begin)+string(more[:n])), "\n")

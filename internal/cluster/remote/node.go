@@ -133,13 +133,13 @@ func (n *Node) begin(op operation, body any) (*call, error) {
 		case <-n.done:
 		case <-time.After(time.Second):
 		}
-		return nil, n.broken(err)
+		return nil, n.streamError(err)
 	}
 	return a, nil
 }
 
-// broken is why the stream ended, or err where that is not known.
-func (n *Node) broken(err error) error {
+// streamError returns why the stream ended, or err if that is unknown.
+func (n *Node) streamError(err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.err != nil {
@@ -174,7 +174,7 @@ func (a *call) next(ctx context.Context) (answer, error) {
 		}
 		return got, nil
 	case <-a.node.done:
-		return answer{}, a.node.broken(nil)
+		return answer{}, a.node.streamError(nil)
 	case <-ctx.Done():
 		return answer{}, context.Cause(ctx)
 	}
@@ -186,7 +186,7 @@ func (a *call) end() { _ = a.node.out.write(question{ID: a.id, End: true}) }
 // endUnless ends a question whose error is not its last answer.
 func (a *call) endUnless(err error) {
 	var last *failure
-	if !errors.As(err, &last) && a.node.broken(nil) == nil {
+	if !errors.As(err, &last) && a.node.streamError(nil) == nil {
 		a.end()
 	}
 }

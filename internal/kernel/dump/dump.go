@@ -123,7 +123,7 @@ func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump,
 		out.Data, err = encode(ipvs(ns))
 	case row.File == capture.IPsecFile:
 		var missing string
-		if missing, err = m.without("xfrm_user"); err == nil && missing != "" {
+		if missing, err = m.firstMissing("xfrm_user"); err == nil && missing != "" {
 			return capture.Output{Skipped: notLoaded(missing)}
 		}
 		if err == nil {
@@ -160,7 +160,7 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 	for _, args := range row.Commands {
 		for _, tool := range d.tools(args) {
 			needed := needs[variant(tool.Root, tool.Path, tool.Name)]
-			missing, err := m.without(needed...)
+			missing, err := m.firstMissing(needed...)
 			if err != nil {
 				return capture.Output{Command: words, Error: err.Error()}
 			}
@@ -178,7 +178,7 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 			}
 		}
 	}
-	if missing, err := m.without(needs[row.Commands[0][0]]...); err == nil && missing != "" {
+	if missing, err := m.firstMissing(needs[row.Commands[0][0]]...); err == nil && missing != "" {
 		return capture.Output{Skipped: notLoaded(missing)}
 	}
 	return none
@@ -262,7 +262,7 @@ func (d *Dumper) Versions(ctx context.Context) map[string]string {
 	m := d.modules()
 	told := map[string]string{}
 	for _, v := range versions {
-		if missing, err := m.without(v.needs...); missing != "" || err != nil {
+		if missing, err := m.firstMissing(v.needs...); missing != "" || err != nil {
 			continue
 		}
 		for _, tool := range d.tools(v.args) {
@@ -319,7 +319,7 @@ func find(root, name string) string {
 	}
 	for _, dir := range programDirs {
 		path := filepath.Join(dir, name)
-		if within(cmp.Or(root, "/"), path, func(int) error { return nil }) == nil {
+		if openBeneath(cmp.Or(root, "/"), path, func(int) error { return nil }) == nil {
 			return path
 		}
 	}

@@ -115,9 +115,9 @@ func (p places) builtIn() (map[string]bool, error) {
 	return all, lines.Err()
 }
 
-// without is the first of some modules that is not there, "" where all are, or there is no harm in asking. An error says that nothing
+// firstMissing is the first of some modules that is not there, "" where all are, or there is no harm in asking. An error says that nothing
 // tells.
-func (m *modules) without(names ...string) (string, error) {
+func (m *modules) firstMissing(names ...string) (string, error) {
 	for _, name := range names {
 		if m.none || m.loaded[name] || m.part(name) {
 			continue
@@ -159,7 +159,7 @@ func variant(root, file, name string) string {
 		return name
 	}
 	kind := "-legacy-save"
-	_ = within(cmp.Or(root, "/"), file, func(fd int) error {
+	_ = openBeneath(cmp.Or(root, "/"), file, func(fd int) error {
 		if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && strings.Contains(path.Base(to), "nft") {
 			kind = "-nft-save"
 		}

@@ -74,7 +74,7 @@ func TestModules(t *testing.T) {
 		"nothing needed": {files{modules: ""}, nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			missing, err := machine(t, test.files).read().without(test.ask...)
+			missing, err := machine(t, test.files).read().firstMissing(test.ask...)
 			if missing != test.missing || (err != nil) != test.err {
 				t.Errorf("%q is missing, error %v; want %q, an error %v", missing, err, test.missing, test.err)
 			}

@@ -19,7 +19,7 @@ var manyChains = 5000
 // ruleset prints nft's rule set in JSON. Where that takes seconds, the rules of iptables' tables are left out, which iptables-save prints,
 // asking for them chain by chain: what is missed of them are their handles.
 func (d *Dumper) ruleset(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
-	if missing, err := m.without("nf_tables"); missing != "" || err != nil {
+	if missing, err := m.firstMissing("nf_tables"); missing != "" || err != nil {
 		return d.command(ctx, ns, row, m)
 	}
 	if n, err := ruleset.CountChains(ns); err == nil && n > manyChains {

@@ -37,7 +37,7 @@ func (d *Dumper) listeners(ns *netns.Namespace, m *modules) ([]snapshot.Listener
 		state    uint8
 		module   string
 	}{{packet.TCP, tcpListen, "tcp_diag"}, {packet.UDP, tcpClose, "udp_diag"}} {
-		missing, err := m.without("inet_diag", q.module)
+		missing, err := m.firstMissing("inet_diag", q.module)
 		list := d.listenersByDiagnosis
 		if missing != "" || err != nil {
 			list = d.listenersByFile

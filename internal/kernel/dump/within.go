@@ -13,15 +13,15 @@ import (
 // its place: links lead nowhere else, and only a plain file is opened at all, because to open a FIFO waits and to open a device may do
 // something.
 func ReadIn(root, path string, limit int64) (text []byte, err error) {
-	err = within(root, path, func(fd int) (err error) {
+	err = openBeneath(root, path, func(fd int) (err error) {
 		text, err = limitio.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd), limit)
 		return err
 	})
 	return text, err
 }
 
-// within finds the plain file that a path leads to in a root, and gives it to a function as an O_PATH descriptor.
-func within(root, path string, do func(fd int) error) error {
+// openBeneath finds the regular file of a path in a root, and calls do with it as an O_PATH descriptor.
+func openBeneath(root, path string, do func(fd int) error) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: root, Err: err}

@@ -121,8 +121,8 @@ func settle[K comparable, H any](have map[K]H, want []K, add func(K) error, del 
 	return nil
 }
 
-// about puts what an error is about before it.
-func about(err error, format string, a ...any) error {
+// withSubject puts what an error is about before it.
+func withSubject(err error, format string, a ...any) error {
 	if err == nil {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (a *applier) addresses(s State) error {
 			// The label is the link's own name: nothing else is asked for. Duplicate address detection would only delay.
 			err = a.h.AddrReplace(l, &netlink.Addr{IPNet: toIPNet(w.Prefix), Scope: scopes[w.Scope], Flags: unix.IFA_F_NODAD})
 		}
-		return about(err, "address %s to %s", w.Prefix, w.Link)
+		return withSubject(err, "address %s to %s", w.Prefix, w.Link)
 	}, func(k Address, h *netlink.Addr) error {
 		if !a.owned[k.Link] || k.Prefix.Addr().IsLoopback() || k.Prefix.Addr().IsLinkLocalUnicast() {
 			return nil
@@ -153,7 +153,7 @@ func (a *applier) addresses(s State) error {
 		if err == nil {
 			err = a.h.AddrDel(l, h)
 		}
-		return about(err, "address %s from %s", k.Prefix, k.Link)
+		return withSubject(err, "address %s from %s", k.Prefix, k.Link)
 	})
 }
 
@@ -182,18 +182,18 @@ func (a *applier) neighbours(s State) error {
 		replaced[entry{w.Link, w.Address}] = true
 		l, err := a.link(w.Link)
 		if err != nil {
-			return about(err, "neighbour %s", w.Address)
+			return withSubject(err, "neighbour %s", w.Address)
 		}
 		mac, err := net.ParseMAC(w.MAC)
 		if err == nil {
 			err = a.h.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: w.Address.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
 		}
-		return about(err, "neighbour %s on %s", w.Address, w.Link)
+		return withSubject(err, "neighbour %s on %s", w.Address, w.Link)
 	}, func(k Neighbour, h *netlink.Neigh) error {
 		if !a.owned[k.Link] || replaced[entry{k.Link, k.Address}] {
 			return nil
 		}
-		return about(a.h.NeighDel(h), "neighbour %s on %s", k.Address, k.Link)
+		return withSubject(a.h.NeighDel(h), "neighbour %s on %s", k.Address, k.Link)
 	})
 }
 
@@ -222,12 +222,12 @@ func (a *applier) routes(s State) error {
 		if err == nil {
 			err = a.h.RouteReplace(r)
 		}
-		return about(err, "route %s", w)
+		return withSubject(err, "route %s", w)
 	}, func(k Route, h *netlink.Route) error {
 		if replaced[entry{k.Table, k.Destination}] {
 			return nil
 		}
-		return about(a.h.RouteDel(h), "route %s", k)
+		return withSubject(a.h.RouteDel(h), "route %s", k)
 	})
 }
 
@@ -292,8 +292,8 @@ func (a *applier) rules(s State) error {
 			}
 		}
 	}
-	return settle(have, s.Rules, func(w Rule) error { return about(a.h.RuleAdd(a.ruleTo(w)), "rule %d", w.Priority) },
-		func(k Rule, h *netlink.Rule) error { return about(a.h.RuleDel(h), "rule %d", k.Priority) })
+	return settle(have, s.Rules, func(w Rule) error { return withSubject(a.h.RuleAdd(a.ruleTo(w)), "rule %d", w.Priority) },
+		func(k Rule, h *netlink.Rule) error { return withSubject(a.h.RuleDel(h), "rule %d", k.Priority) })
 }
 
 func ruleFrom(h netlink.Rule) Rule {

@@ -163,7 +163,7 @@ func (t *Trace) receive(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read trace: %w", err)
 		}
-		if e == nil || !t.wanted(e) {
+		if e == nil || !t.accept(e) {
 			continue
 		}
 		t.pending = append(t.pending, *e)
@@ -171,8 +171,8 @@ func (t *Trace) receive(ctx context.Context) error {
 	return nil
 }
 
-// wanted turns the event of an own rule into TraceEntered, and leaves out what the tables of other traces do.
-func (t *Trace) wanted(e *witness.TraceEvent) bool {
+// accept turns the event of a rule of this trace into TraceEntered, and reports whether the event is not of another trace's table.
+func (t *Trace) accept(e *witness.TraceEvent) bool {
 	if e.Table == t.table {
 		e.Kind = witness.TraceEntered
 		return true

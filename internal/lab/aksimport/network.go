@@ -248,15 +248,15 @@ func (m *importer) securityRule(path string, g *cluster.SecurityGroup, r *armvie
 	g.Rules = append(g.Rules, cluster.SecurityRule{
 		Name: r.Name, Priority: r.Priority, Direction: cluster.Direction(r.Direction), Access: cluster.Access(r.Access),
 		Protocol:                   cluster.Protocol(r.Protocol),
-		SourceAddressPrefixes:      either(r.SourceAddressPrefix, r.SourceAddressPrefixes),
-		DestinationAddressPrefixes: either(r.DestinationAddressPrefix, r.DestinationAddressPrefixes),
-		SourcePortRanges:           either(r.SourcePortRange, r.SourcePortRanges),
-		DestinationPortRanges:      either(r.DestinationPortRange, r.DestinationPortRanges),
+		SourceAddressPrefixes:      oneOrSeveral(r.SourceAddressPrefix, r.SourceAddressPrefixes),
+		DestinationAddressPrefixes: oneOrSeveral(r.DestinationAddressPrefix, r.DestinationAddressPrefixes),
+		SourcePortRanges:           oneOrSeveral(r.SourcePortRange, r.SourcePortRanges),
+		DestinationPortRanges:      oneOrSeveral(r.DestinationPortRange, r.DestinationPortRanges),
 	})
 }
 
-// either is the list of a field that stands in one place or the other; nil for everything, as cluster.yaml has it.
-func either(one string, several []string) []string {
+// oneOrSeveral returns the list of a field that Azure has in one of two places, or nil for everything, as in cluster.yaml.
+func oneOrSeveral(one string, several []string) []string {
 	all := slices.Clone(several)
 	if one != "" {
 		all = append(all, one)

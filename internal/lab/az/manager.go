@@ -89,11 +89,11 @@ func resourcesAt(l Lab, path []string) (any, *managerError) {
 	if group != "" {
 		all = slices.DeleteFunc(all, func(r any) bool { return !strings.EqualFold(groupOf(field(r, "id")), group) })
 	}
-	return among(all, rest[3:], kind, group)
+	return selectResource(all, rest[3:], kind, group)
 }
 
-// among lists resources, or finds the one that a path names, or what is in it.
-func among(all []any, path []string, kind, group string) (any, *managerError) {
+// selectResource lists resources, or finds the one that a path names, or a part of it.
+func selectResource(all []any, path []string, kind, group string) (any, *managerError) {
 	if len(path) == 0 {
 		return object{"value": append([]any{}, all...)}, nil
 	}
@@ -108,7 +108,7 @@ func among(all []any, path []string, kind, group string) (any, *managerError) {
 	properties, _ := all[i].(object)["properties"].(object)
 	for k, v := range properties {
 		if children, ok := v.([]any); ok && strings.EqualFold(k, path[1]) {
-			return among(children, path[2:], kind+"/"+path[1], group)
+			return selectResource(children, path[2:], kind+"/"+path[1], group)
 		}
 	}
 	return nil, newManagerError(http.StatusNotFound, "NotFound", "%s %s has no %s.", kind, path[0], path[1])

@@ -91,7 +91,7 @@ func openPools(source []byte) (*poolFile, error) {
 			f.pools.Content = append(f.pools.Content, &yaml.Node{Kind: yaml.MappingNode})
 			f.setName(i)
 		}
-		own(&f.pools.Content[i], yaml.MappingNode)
+		makeEditable(&f.pools.Content[i], yaml.MappingNode)
 	}
 	return f, nil
 }
@@ -132,7 +132,7 @@ func (c *Cluster) PoolNames() []string {
 func child(m *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == key {
-			own(&m.Content[i+1], kind)
+			makeEditable(&m.Content[i+1], kind)
 			return m.Content[i+1]
 		}
 	}
@@ -141,8 +141,8 @@ func child(m *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	return value
 }
 
-// own makes a node that can be changed without changing others: of an alias a copy, of nothing (null) an empty node of the kind.
-func own(n **yaml.Node, kind yaml.Kind) {
+// makeEditable replaces an alias by a copy, and null by an empty node of the kind.
+func makeEditable(n **yaml.Node, kind yaml.Kind) {
 	node := **n
 	if node.Kind == yaml.AliasNode {
 		node = *node.Alias

@@ -248,7 +248,7 @@ func join(path, field string) string {
 func (d *decoder) merge(validation Errors) Errors {
 	all := d.errs
 	for _, e := range validation {
-		if !slices.ContainsFunc(d.failed, func(f string) bool { return within(e.Path, f) }) {
+		if !slices.ContainsFunc(d.failed, func(f string) bool { return isWithin(e.Path, f) }) {
 			e.Line = d.line(e.Path)
 			all = append(all, e)
 		}
@@ -257,8 +257,8 @@ func (d *decoder) merge(validation Errors) Errors {
 	return all
 }
 
-// within says whether path is field or something in it.
-func within(path, field string) bool {
+// isWithin reports whether path is field or a part of it.
+func isWithin(path, field string) bool {
 	if field == "" {
 		return true
 	}

@@ -146,13 +146,13 @@ func (g *group) launch(ctx context.Context) {
 	ctx, g.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(g.done)
-		g.work(ctx)
+		g.run(ctx)
 		g.watchers.Wait()
 	}()
 }
 
-// work brings the group up, again and again until that succeeds, and then follows what becomes of its containers.
-func (g *group) work(ctx context.Context) {
+// run brings the group up, again and again until that succeeds, and then follows what becomes of its containers.
+func (g *group) run(ctx context.Context) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := g.bring(ctx)
 		if err == nil {

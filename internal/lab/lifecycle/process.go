@@ -21,11 +21,11 @@ func (c *Env) Run(ns *netns.Namespace, p supervise.Process) (*supervise.Supervis
 // RunWith is run with another way to start it.
 func (c *Env) RunWith(p supervise.Process, start supervise.Start) (*supervise.Supervisor, error) {
 	p.Dir = "/"
-	return supervise.Run(p, start, supervise.Options{OnChange: c.judge(p)})
+	return supervise.Run(p, start, supervise.Options{OnChange: c.exitWatcher(p)})
 }
 
-// judge returns what logs the ends of a process that is about to start, and breaks the lab's start when there are too many.
-func (c *Env) judge(p supervise.Process) func(supervise.State) {
+// exitWatcher returns a function that logs the ends of a process, and fails the lab's start after too many.
+func (c *Env) exitWatcher(p supervise.Process) func(supervise.State) {
 	return func(s supervise.State) {
 		if s.Pid != 0 {
 			return

@@ -17,7 +17,7 @@ import (
 // TestCrashLoop: a process that ends three times in a row is named, however long it lives before. One that then goes on is not.
 func TestCrashLoop(t *testing.T) {
 	c := NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(Step) {})
-	ended := c.judge(supervise.Process{Name: "etcd"})
+	ended := c.exitWatcher(supervise.Process{Name: "etcd"})
 	ended(supervise.State{Name: "etcd", Failures: 1})
 	ended(supervise.State{Name: "etcd", Failures: 2})
 	ended(supervise.State{Name: "etcd", Pid: 7, Failures: 2})

@@ -63,7 +63,7 @@ type machine struct {
 	tryAll func(ctx context.Context, features []feature) map[string]error
 }
 
-func thisMachine() (*machine, error) {
+func newMachine() (*machine, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("read the kernel's version: %w", err)
@@ -76,7 +76,7 @@ func thisMachine() (*machine, error) {
 // Check tries the features that the needs have, in the order of the table, and returns a row for each. It loads the modules of a feature
 // that does not work, and tries again. The caller must be root.
 func Check(ctx context.Context, needs ...Need) ([]Row, error) {
-	m, err := thisMachine()
+	m, err := newMachine()
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func Diagnose(ctx context.Context, inside []string, needs ...Need) ([]Row, error
 		err = json.Unmarshal(out, &rows)
 	}
 	if err != nil {
-		m, failed := thisMachine()
+		m, failed := newMachine()
 		if failed != nil {
 			return nil, failed
 		}
@@ -48,7 +48,7 @@ func Diagnose(ctx context.Context, inside []string, needs ...Need) ([]Row, error
 
 // Inside tries all features from inside a user namespace.
 func Inside(ctx context.Context) ([]Row, error) {
-	m, err := thisMachine()
+	m, err := newMachine()
 	if err != nil {
 		return nil, err
 	}

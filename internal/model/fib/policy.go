@@ -16,7 +16,7 @@ func (l *search) rules() {
 		return
 	}
 	if len(list) == 0 {
-		l.usual()
+		l.usualRules()
 		return
 	}
 	// Jumps go forward only: a rule's target has a higher priority (fib_nl_newrule), so this ends.
@@ -51,8 +51,8 @@ func position(list []*Rule, priority int) int {
 	return -1
 }
 
-// usual looks up the tables of the usual rules, for states that have no rules.
-func (l *search) usual() {
+// usualRules looks up the tables of the usual rules, for states without rules.
+func (l *search) usualRules() {
 	for i := range usualRules[l.fam] {
 		r := &usualRules[l.fam][i]
 		if l.act(r) == "" {

@@ -83,7 +83,7 @@ func (s *State) selectIPv6(link string, destination netip.Addr) netip.Addr {
 			return
 		}
 		c := candidate{a.Prefix.Addr(), marks(a, link, destination)}
-		if !best.addr.IsValid() || c.beats(&best) {
+		if !best.addr.IsValid() || c.isBetter(&best) {
 			best = c
 		}
 	}
@@ -99,7 +99,7 @@ func (s *State) selectIPv6(link string, destination netip.Addr) netip.Addr {
 	return best.addr
 }
 
-func (c *candidate) beats(other *candidate) bool {
+func (c *candidate) isBetter(other *candidate) bool {
 	for i, m := range c.marks {
 		if m != other.marks[i] {
 			return m > other.marks[i]

@@ -240,7 +240,7 @@ func (b *indexBuilder) node(rules []int32, used []Key) *node {
 	if len(rules) < minIndexed {
 		return n
 	}
-	key, count := b.best(rules, used)
+	key, count := b.bestKey(rules, used)
 	if count < minIndexed/2 {
 		return n
 	}
@@ -278,8 +278,8 @@ func (b *indexBuilder) values(r int32, key Key) ([]Value, bool) {
 	return nil, false
 }
 
-// best is the key that most rules test, of those that tell the rules apart; count is how many.
-func (b *indexBuilder) best(rules []int32, used []Key) (best Key, count int) {
+// bestKey returns the key that most rules test, of those that distinguish rules, and how many test it.
+func (b *indexBuilder) bestKey(rules []int32, used []Key) (best Key, count int) {
 	type tally struct {
 		rules  int
 		first  Value
@@ -305,15 +305,15 @@ func (b *indexBuilder) best(rules []int32, used []Key) (best Key, count int) {
 		}
 	}
 	for key, t := range tallies {
-		if t.varied && (t.rules > count || t.rules == count && less(key, best)) {
+		if t.varied && (t.rules > count || t.rules == count && lessKey(key, best)) {
 			best, count = key, t.rules
 		}
 	}
 	return best, count
 }
 
-// less orders keys, so that equal counts give the same index every time.
-func less(a, b Key) bool {
+// lessKey orders keys, so that equal counts give the same index every time.
+func lessKey(a, b Key) bool {
 	if a.Field != b.Field {
 		return a.Field < b.Field
 	}

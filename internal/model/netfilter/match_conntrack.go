@@ -102,7 +102,7 @@ func (m *MatchConntrack) Eval(c *Context) Verdict {
 	}
 	for _, p := range m.Ports {
 		_, port := p.End.of(flow)
-		holds = holds.and(within(port, []PortRange{p.Port}).xor(p.Not))
+		holds = holds.and(inRanges(port, []PortRange{p.Port}).xor(p.Not))
 	}
 	if s := m.Status; s != nil {
 		holds = holds.and(truthOf(flow.Status&s.Status != 0).xor(s.Not))

@@ -37,10 +37,10 @@ func (m *MatchPort) Eval(c *Context) Verdict {
 	}
 	holds := no
 	if m.Side != DestinationPort {
-		holds = within(p.SourcePort, m.Ranges)
+		holds = inRanges(p.SourcePort, m.Ranges)
 	}
 	if m.Side != SourcePort {
-		holds = holds.or(within(p.DestinationPort, m.Ranges))
+		holds = holds.or(inRanges(p.DestinationPort, m.Ranges))
 	}
 	holds = holds.xor(m.Not)
 	if holds == maybe {
@@ -49,8 +49,8 @@ func (m *MatchPort) Eval(c *Context) Verdict {
 	return c.hold(holds, m)
 }
 
-// within reports whether a port lies in one of several ranges.
-func within(p packet.Port, ranges []PortRange) truth {
+// inRanges reports whether a port is in one of several ranges.
+func inRanges(p packet.Port, ranges []PortRange) truth {
 	low, high := p.Span()
 	if low == high {
 		return truthOf(covered(low, ranges) > 0)

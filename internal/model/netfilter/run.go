@@ -186,7 +186,7 @@ func (r *evaluation) rule(chain *Chain, rule *Rule, s shape) Verdict {
 	}
 	if !s.modifies {
 		v, failed := r.effects(rule, s)
-		return r.done(v, failed, nil)
+		return r.addVisit(v, failed, nil)
 	}
 	before := *c.Packet
 	flow, mark := c.Packet.Track.Flow, connmark(c.Packet)
@@ -196,7 +196,7 @@ func (r *evaluation) rule(chain *Chain, rule *Rule, s shape) Verdict {
 	if now := connmark(c.Packet); flow == c.Packet.Track.Flow && now != mark {
 		changes = append(changes, packet.Change{Field: "connmark", From: fmt.Sprintf("%#x", mark), To: fmt.Sprintf("%#x", now)})
 	}
-	return r.done(v, failed, changes)
+	return r.addVisit(v, failed, changes)
 }
 
 func connmark(p *packet.Packet) uint32 {
@@ -249,8 +249,8 @@ func (r *evaluation) effects(rule *Rule, s shape) (v Verdict, failed Statement) 
 	return Verdict{Kind: Continue}, nil
 }
 
-// done notes a rule whose effects were evaluated.
-func (r *evaluation) done(v Verdict, failed Statement, changes []packet.Change) Verdict {
+// addVisit adds a visit of a rule whose effects were evaluated.
+func (r *evaluation) addVisit(v Verdict, failed Statement, changes []packet.Change) Verdict {
 	c := r.Context
 	visit := Visit{Chain: c.Chain, Rule: c.Rule, Verdict: v, Failed: failed, Changes: changes, Choices: c.choices}
 	if failed != nil && len(changes) == 0 {

@@ -102,7 +102,7 @@ func (s *Set) build() {
 		combine(fields, func(combination []piece) {
 			name = name[:0]
 			for _, p := range combination {
-				name = append(name, byte(ones(p.mask)))
+				name = append(name, byte(countBits(p.mask)))
 			}
 			t := tables[string(name)]
 			if t == nil {
@@ -311,8 +311,8 @@ func (v Value) xor(w Value) Value { return Value{v.Hi ^ w.Hi, v.Lo ^ w.Lo} }
 
 func (v Value) not() Value { return Value{^v.Hi, ^v.Lo} }
 
-// ones counts the bits that are set.
-func ones(v Value) int { return bits.OnesCount64(v.Hi) + bits.OnesCount64(v.Lo) }
+// countBits counts the bits that are set.
+func countBits(v Value) int { return bits.OnesCount64(v.Hi) + bits.OnesCount64(v.Lo) }
 
 // trailingZeros counts the zeros below the lowest bit that is set: 128 for zero.
 func (v Value) trailingZeros() int {

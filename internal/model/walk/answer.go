@@ -49,10 +49,10 @@ func (t transit) reply(end *End) (transit, stage) {
 			next.TOS = p.TOS &^ 3 // all but ECN: tcp_v4_send_reset, tcp_v6_send_reset
 		}
 		if !end.Refused || end.owned {
-			own(&next, end.owner)
+			setOwner(&next, end.owner)
 		}
 	case packet.UDP:
-		own(&next, end.owner)
+		setOwner(&next, end.owner)
 	case packet.ICMP, packet.ICMPv6:
 		if next.Type == p.Type {
 			return t, nil // nothing that is answered
@@ -87,8 +87,8 @@ func (t *transit) errorSource(p *packet.Packet) netip.Addr {
 	return t.m.FIB.SelectSource(cmp.Or(in, "lo"), p.Source)
 }
 
-// own makes a packet come from a socket of an owner, where that is known.
-func own(p *packet.Packet, o *snapshot.Owner) {
+// setOwner makes a packet come from a socket of an owner, if that is known.
+func setOwner(p *packet.Packet, o *snapshot.Owner) {
 	if o == nil {
 		p.SomeOwner = true
 		return

@@ -154,7 +154,7 @@ func (b bridge) callsIP(ipv6 bool) bool {
 
 // reaches reports whether a station is behind a link: at its other end, or behind a bridge there. depth bounds rings of bridges.
 func (m *machine) reaches(link string, mac packet.MAC, depth int) bool {
-	far, l := m.across(link)
+	far, l := m.otherEnd(link)
 	if l == nil || depth == 0 {
 		return false
 	}
@@ -176,7 +176,7 @@ func (m *machine) leadsAway(l *fib.Link, depth int) bool {
 	if _, ok := m.peer(l.Name); !ok || depth == 0 {
 		return m.leadsOut(l)
 	}
-	far, end := m.across(l.Name)
+	far, end := m.otherEnd(l.Name)
 	if far == nil {
 		return true // it is not read
 	}
@@ -186,8 +186,8 @@ func (m *machine) leadsAway(l *fib.Link, depth int) bool {
 	return slices.ContainsFunc(far.FIB.Ports(end.Master), func(p *fib.Link) bool { return p.Name != end.Name && far.leadsAway(p, depth-1) })
 }
 
-// across is the machine at the other end of a link, and that end; nil where it is not in the snapshot, or not read.
-func (m *machine) across(link string) (*machine, *fib.Link) {
+// otherEnd is the machine at the other end of a link, and that end. It is nil if that is not in the snapshot, or not read.
+func (m *machine) otherEnd(link string) (*machine, *fib.Link) {
 	peer, ok := m.peer(link)
 	if !ok {
 		return nil, nil

@@ -99,11 +99,11 @@ func (t transit) flood(b bridge, in string) passage {
 	}
 	if to == "" {
 		for _, name := range ports {
-			if why := t.m.hides(t.m.FIB.Link(name), 4); why != "" {
+			if why := t.m.hidden(t.m.FIB.Link(name), 4); why != "" {
 				return t.finish(Undecided, "the place of the station is unknown: "+why)
 			}
 		}
-		to = t.wayOut(b, ports)
+		to = t.uplinkPort(b, ports)
 	}
 	if to == "" && len(ports) == 1 && !mac.IsZero() {
 		to = ports[0] // there it is dropped
@@ -114,9 +114,9 @@ func (t transit) flood(b bridge, in string) passage {
 	return t.bridgeTo(b, in, to)
 }
 
-// wayOut returns the port by which a frame for an unseen station leaves the snapshot; "" where none leads out. The machine's own card comes
-// before the halves of pairs, behind which there is one station as a rule.
-func (t *transit) wayOut(b bridge, ports []string) string {
+// uplinkPort returns the port by which a frame for an unseen station leaves the snapshot; "" where none leads out. The machine's own card
+// comes before the halves of pairs, behind which there is one station as a rule.
+func (t *transit) uplinkPort(b bridge, ports []string) string {
 	var out []netfilter.Option
 	for _, name := range ports {
 		l := t.m.FIB.Link(name)

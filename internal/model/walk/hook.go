@@ -130,11 +130,11 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 	if err != nil {
 		return t.end(Looped, err.Error())
 	}
-	return t.judged(v, t.run.visits[from:])
+	return t.endByVerdict(v, t.run.visits[from:])
 }
 
-// judged ends the packet's way unless a verdict, the last visit's, lets it pass.
-func (t *transit) judged(v netfilter.Verdict, visits []netfilter.Visit) *End {
+// endByVerdict returns the packet's end, or nil if the verdict of the last visit lets it pass.
+func (t *transit) endByVerdict(v netfilter.Verdict, visits []netfilter.Visit) *End {
 	rule := "a rule"
 	if len(visits) > 0 {
 		by := &visits[len(visits)-1]

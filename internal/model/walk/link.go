@@ -15,7 +15,7 @@ import (
 // arrive is the start of a walk for a packet that came from outside.
 func (t transit) arrive() passage {
 	if t.p.In = t.run.req.Arrives; t.p.In == "" {
-		t.p.In = t.wayBack()
+		t.p.In = t.linkToSender()
 	}
 	if t.p.TTL == 0 {
 		t.p.TTL = 64
@@ -23,8 +23,8 @@ func (t transit) arrive() passage {
 	return t.to(transit.receiveFromOutside)
 }
 
-// wayBack is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
-func (t *transit) wayBack() string {
+// linkToSender is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
+func (t *transit) linkToSender() string {
 	if !t.m.isKnown(snapshot.Routes) {
 		return ""
 	}

@@ -42,7 +42,7 @@ func (t transit) deliver() passage {
 		t.listener(end)
 	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
 	case asked.Host != t.m.Name:
-		t.takeStray(end)
+		t.deliverStray(end)
 	default:
 		end.Why = t.notWaitedFor()
 		end.Refused = end.Why != ""
@@ -102,9 +102,9 @@ func (t *transit) resets(end *End) {
 	}
 }
 
-// takeStray finds whether a socket takes an answer that came to another host than the one that asked. A TCP answer is refused: it does not
-// start a connection.
-func (t *transit) takeStray(end *End) {
+// deliverStray finds whether a socket takes an answer that came to another host than the one that asked. A TCP answer is refused: it does
+// not start a connection.
+func (t *transit) deliverStray(end *End) {
 	switch {
 	case t.p.Protocol == packet.TCP:
 		t.resets(end)
@@ -164,7 +164,7 @@ func (t transit) send() passage {
 		p.HasOwner, p.AssumedOwner = true, !p.HasOwner // root's, unless the request says whose
 	}
 	if p.Destination.IsUnspecified() && t.inReplyTo == nil {
-		p.Destination = t.itself()
+		p.Destination = t.selfAddress()
 	}
 	if !m.isKnown(snapshot.Routes) {
 		return t.sendUnrouted()
@@ -209,8 +209,8 @@ func (t transit) unsent(why string) passage {
 	return t.over(end)
 }
 
-// itself is what the kernel takes for a destination that is not specified: the sender (ip_route_output_key_hash_rcu, tcp_v6_connect).
-func (t *transit) itself() netip.Addr {
+// selfAddress is the destination that the kernel uses for an unspecified one: the sender (ip_route_output_key_hash_rcu, tcp_v6_connect).
+func (t *transit) selfAddress() netip.Addr {
 	switch p := &t.p; {
 	case p.Destination.Is6():
 		return netip.IPv6Loopback()
@@ -282,12 +282,12 @@ func (t transit) loopBack() passage {
 	t.p.HasOwner, t.p.AssumedOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false, false
 	t.loopback = true
 	t.note(Step{Stage: Received, Why: "on lo"})
-	return t.ipHook(netfilter.Prerouting, transit.takeBack)
+	return t.ipHook(netfilter.Prerouting, transit.receiveOnLoopback)
 }
 
-// takeBack delivers a packet that the machine sent to itself by the route that it was sent with, unless a translation on lo took that away
-// (ip_rcv_finish_core).
-func (t transit) takeBack() passage {
+// receiveOnLoopback delivers a packet that the machine sent to itself by the route that it was sent with, unless a translation on lo took
+// that away (ip_rcv_finish_core).
+func (t transit) receiveOnLoopback() passage {
 	if t.route == nil {
 		return t.routeIn()
 	}

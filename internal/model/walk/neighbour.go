@@ -26,7 +26,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	if !q.sender.IsValid() && a.Is6() && t.m.isKnown(snapshot.Addresses) {
 		return ResolveStep{}, nobody // a solicitation needs an address to come from (ndisc_send_ns)
 	}
-	r, ok := q.answered(t.m, l)
+	r, ok := q.askerResponse(t.m, l)
 	switch {
 	case q.stopped != nil:
 		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
@@ -35,7 +35,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 		nobody.Kind = Undecided
 		nobody.Why = fmt.Sprintf("no known host on %s answers for %s, but others may: %s", l.Name, a, q.hidden)
 		return ResolveStep{}, nobody
-	case !ok && (!q.left || !q.unconfirmed && t.m.askedInVain(l.Name, a) && !t.decide(silentNeighbour{l.Name, a}, "it does now", "it does not")):
+	case !ok && (!q.left || !q.unconfirmed && t.m.hasFailedEntry(l.Name, a) && !t.decide(silentNeighbour{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
@@ -66,8 +66,8 @@ func (s silentNeighbour) String() string {
 	return fmt.Sprintf("whether %s answers on %s, which it did not when it was last asked", s.who, s.link)
 }
 
-// askedInVain reports whether the machine itself has asked before and got no answer.
-func (m *machine) askedInVain(link string, a netip.Addr) bool {
+// hasFailedEntry reports whether the machine has asked for the address before without an answer.
+func (m *machine) hasFailedEntry(link string, a netip.Addr) bool {
 	n := m.FIB.Neighbour(link, a)
 	return n != nil && n.State == "FAILED"
 }
@@ -108,8 +108,8 @@ type response struct {
 	frame packet.Packet
 }
 
-// answered is the question and its answer as the one who asks has them.
-func (q *query) answered(m *machine, l *fib.Link) (response, bool) {
+// askerResponse is the question and its answer as the one who asks has them.
+func (q *query) askerResponse(m *machine, l *fib.Link) (response, bool) {
 	if !q.sends(m, q.frame(), l.Name) {
 		return response{}, false
 	}
@@ -134,7 +134,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		q.hide(m.notWalked(l))
 		return response{}, false
 	}
-	far, end := m.across(l.Name)
+	far, end := m.otherEnd(l.Name)
 	if far == nil {
 		peer, _ := m.peer(l.Name)
 		q.hide("the state of " + peer.Host + " is not read")
@@ -190,7 +190,7 @@ func (q *query) broadcasts(b bridge, p *fib.Link) bool {
 func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 	b, isPort := m.bridgeOf(l)
 	if !isPort {
-		return q.own(m, l)
+		return q.ownResponse(m, l)
 	}
 	if !forwarding(l) {
 		return response{}, false
@@ -202,15 +202,15 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 	others, answered := q.ports(b, l.Name, depth)
 	q.hide(m.programAt(b.Link, false))
 	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), q.asker.m.Name, b.Link, netfilter.Ingress) {
-		if r, ok := q.own(m, b.Link); ok && b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name) {
+		if r, ok := q.ownResponse(m, b.Link); ok && b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name) {
 			return r, true
 		}
 	}
 	return others, answered
 }
 
-// own is the machine's own answer to a question that came in by a link.
-func (q *query) own(m *machine, l *fib.Link) (response, bool) {
+// ownResponse is the machine's own answer to a question that came in by a link.
+func (q *query) ownResponse(m *machine, l *fib.Link) (response, bool) {
 	if l.NoARP && q.address.Is4() { // arp_rcv
 		return response{}, false
 	}

@@ -52,13 +52,13 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 	return ""
 }
 
-// hides returns why an unknown station may be behind a link; "" where none can be. depth bounds rings of bridges.
-func (m *machine) hides(l *fib.Link, depth int) string {
+// hidden returns why an unknown station may be behind a link, or "" if none can be. depth bounds rings of bridges.
+func (m *machine) hidden(l *fib.Link, depth int) string {
 	peer, ok := m.peer(l.Name)
 	if !ok {
 		return m.notWalked(l)
 	}
-	far, end := m.across(l.Name)
+	far, end := m.otherEnd(l.Name)
 	if far == nil {
 		return "the state of " + peer.Host + " is not read"
 	}
@@ -71,7 +71,7 @@ func (m *machine) hides(l *fib.Link, depth int) string {
 		}
 	}
 	for _, p := range far.FIB.Ports(end.Master) {
-		if why := far.hides(p, depth-1); p.Name != end.Name && why != "" {
+		if why := far.hidden(p, depth-1); p.Name != end.Name && why != "" {
 			return why
 		}
 	}

@@ -66,7 +66,7 @@ func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chai
 // noteTie remembers where a chain did something before or after another one that may as well have come at another place.
 func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook, visits []netfilter.Visit) {
 	at := t.tieOf(c, f, h)
-	if !acted(visits) || slices.ContainsFunc(t.run.ties, func(o assumedOrder) bool { return o.tie == at }) {
+	if !hadEffect(visits) || slices.ContainsFunc(t.run.ties, func(o assumedOrder) bool { return o.tie == at }) {
 		return
 	}
 	early := t.run.req.Early[t.m.Name]
@@ -87,8 +87,8 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 	}
 }
 
-// acted reports whether the rules of a base chain did anything to the packet but let it pass.
-func acted(visits []netfilter.Visit) bool {
+// hadEffect reports whether the rules of a base chain did more than let the packet pass.
+func hadEffect(visits []netfilter.Visit) bool {
 	return slices.ContainsFunc(visits, func(v netfilter.Visit) bool {
 		return len(v.Changes) > 0 || !slices.Contains(passes[:], v.Verdict.Kind)
 	})
@@ -98,8 +98,8 @@ var passes = [...]netfilter.VerdictKind{
 	netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break,
 }
 
-// walkOtherOrder walks again with tied chains in the other order, one tie after the other. If the outcomes differ, the order is an assumption,
-// and the other outcomes are in Result.Otherwise.
+// walkOtherOrder walks again with tied chains in the other order, one tie after the other. If the outcomes differ, the order is an
+// assumption, and the other outcomes are in Result.Otherwise.
 func (w *walker) walkOtherOrder(result *Result, limit int) error {
 	if len(w.req.Pin) > 0 {
 		return nil // a part of another walk, which did so

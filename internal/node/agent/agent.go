@@ -350,7 +350,7 @@ func (a *agent) noteChange() {
 func (a *agent) untilSync(now time.Time) time.Duration {
 	wait := forever
 	for _, p := range a.proxies {
-		wait = min(wait, p.pace.until(now))
+		wait = min(wait, p.pace.untilSync(now))
 	}
 	return wait
 }
@@ -358,19 +358,19 @@ func (a *agent) untilSync(now time.Time) time.Duration {
 // dueProxies are those of the families that are due.
 func (a *agent) dueProxies() []*familyProxy {
 	now := time.Now()
-	return slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.until(now) > 0 })
+	return slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.untilSync(now) > 0 })
 }
 
 // lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.
 func (a *agent) lookForFlush(ctx context.Context) {
 	for _, p := range a.proxies {
-		if p.failed > 0 || a.yields() {
+		if p.failed > 0 || a.mustYield() {
 			continue
 		}
 		there, err := p.syncer.Canary(ctx)
 		a.faults.note(fmt.Sprintf("look for flushed %s rules", p.family), err)
 		if err == nil && !there {
-			if a.lookForOthers(ctx); a.yields() {
+			if a.lookForOthers(ctx); a.mustYield() {
 				return
 			}
 			a.warn("the %s rules were flushed; writing all of them", p.family)
@@ -385,7 +385,7 @@ func (a *agent) lookForFlush(ctx context.Context) {
 func (a *agent) repair(ctx context.Context) {
 	a.ensureNodeRules(ctx)
 	defer a.repairMasq()
-	if a.lookForOthers(ctx); a.yields() {
+	if a.lookForOthers(ctx); a.mustYield() {
 		return
 	}
 	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now

@@ -98,7 +98,7 @@ func (m *masqAgent) run(ctx context.Context) {
 	r := reconciler{
 		changed: wakeup{m.source.Changed(), func() { m.ask(byWatch) }},
 		damaged: wakeup{m.repairs, func() { m.ask(byRepair) }},
-		tasks:   []task{{m.until, m.reconcile}},
+		tasks:   []task{{m.untilReconcile, m.reconcile}},
 	}
 	r.run(ctx)
 }
@@ -110,8 +110,8 @@ func (m *masqAgent) ask(by trigger) {
 	}
 }
 
-// until is how long it is until the next look.
-func (m *masqAgent) until(now time.Time) time.Duration {
+// untilReconcile is the time until the next reconcile.
+func (m *masqAgent) untilReconcile(now time.Time) time.Duration {
 	if len(m.asked) > 0 {
 		return max(0, m.earliest.Sub(now))
 	}
@@ -190,7 +190,7 @@ func (m *masqAgent) applyConfig(ctx context.Context, maps []*corev1.ConfigMap) {
 	}
 	if config == nil {
 		if news {
-			m.state.warn("the configuration is not applied; %s", m.holding())
+			m.state.warn("the configuration is not applied; %s", m.inUse())
 		}
 		m.state.reject(problems)
 		return
@@ -212,7 +212,7 @@ func texts(problems []ipmasq.Problem) []string {
 	return s
 }
 
-func (m *masqAgent) holding() string {
+func (m *masqAgent) inUse() string {
 	if m.config == nil {
 		return "the rules stay as they were found"
 	}

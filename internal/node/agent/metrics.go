@@ -118,7 +118,7 @@ func (m *metrics) taken() {
 	}
 }
 
-func (m *metrics) answered(path string, code int) {
+func (m *metrics) countResponse(path string, code int) {
 	c := m.healthz
 	if path == "/livez" {
 		c = m.livez

@@ -99,8 +99,8 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 // forever is the delay of a sync that is neither requested nor to be retried.
 const forever = time.Duration(math.MaxInt64)
 
-// until is how long it is until the next sync begins.
-func (p *pacer) until(now time.Time) time.Duration {
+// untilSync is the time until the next sync starts.
+func (p *pacer) untilSync(now time.Time) time.Duration {
 	switch {
 	case p.asked:
 		return p.delay(now)

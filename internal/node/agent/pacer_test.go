@@ -96,11 +96,11 @@ func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 	} {
 		p.after(now, now.Add(c.took), c.ok)
 		now = now.Add(c.took)
-		if got := p.until(now); got != c.want {
+		if got := p.untilSync(now); got != c.want {
 			t.Errorf("sync %d: wait %v, want %v", i, got, c.want)
 		}
 		if !c.ok {
-			now = now.Add(p.until(now))
+			now = now.Add(p.untilSync(now))
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		writeJSON(w, http.StatusOK, map[string]any{proxyconfig.Group: a.Configz})
 	})
 	health := http.NewServeMux()
-	health.Handle("/", a.health.Handler(a.metrics.answered))
+	health.Handle("/", a.health.Handler(a.metrics.countResponse))
 	health.HandleFunc(conflict.ReadyPath, a.serveReady)
 	healthz := a.HealthzAddress
 	if !a.ServiceProxy {

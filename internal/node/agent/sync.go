@@ -26,7 +26,7 @@ func (a *agent) sync(ctx context.Context, proxies ...*familyProxy) {
 	delta := a.applyDelta()
 	for _, p := range proxies {
 		start := time.Now()
-		if a.yields() {
+		if a.mustYield() {
 			p.pace.after(start, start, true)
 			a.health.Updated(p.family) // the other service proxy writes what changes
 			continue

@@ -170,9 +170,9 @@ type others struct {
 	gone  time.Time // when none was found any more; zero: some run, or there were none
 }
 
-// yields reports whether another service proxy writes the chains that this one would: those of iptables have the same names whoever writes
-// them. A table of nftables is one proxy's alone.
-func (a *agent) yields() bool { return len(a.others.found) > 0 && a.Backend == BackendIPTables }
+// mustYield reports whether another service proxy writes the chains that this one would: those of iptables have the same names whoever
+// writes them. A table of nftables is one proxy's alone.
+func (a *agent) mustYield() bool { return len(a.others.found) > 0 && a.Backend == BackendIPTables }
 
 // lookForOthers looks for another service proxy that has started beside this one, as kubeadm upgrade starts kube-proxy. It yields to that
 // one, or keeps to its own table, and takes over when the other has ended.
@@ -194,7 +194,7 @@ func (a *agent) lookForOthers(ctx context.Context) {
 		}
 		o.found = found
 		does := "packetwalk-node keeps its own table and leaves the other's rules alone"
-		if a.yields() {
+		if a.mustYield() {
 			a.waiting.set(found, nil)
 			does = "packetwalk-node writes no rules of Services meanwhile, because both would write the same chains"
 		}

@@ -85,8 +85,8 @@ const programLimit = 10 * time.Second
 // ebtables runs the programs of that name.
 type ebtables struct {
 	locks
-	// held are the locks of what is worked on. The programs inherit them, so that a plugin killed while one runs does not let the next plugin
-	// in before the program is through.
+	// held are the locks of what is worked on. The programs inherit them, so that a plugin killed while one runs does not let the next
+	// plugin in before the program is through.
 	held []*os.File
 }
 
@@ -159,8 +159,8 @@ func (e ebtables) removeDedup(jump ebRule) error {
 	return wrap("delete ebtables chain "+dedupChain, err)
 }
 
-// saved are the rules that there are.
-func (e ebtables) saved() (map[ebRule]int, error) {
+// currentRules reads the rules that exist.
+func (e ebtables) currentRules() (map[ebRule]int, error) {
 	out, err := e.run(nil, "save")
 	if err != nil {
 		return nil, fmt.Errorf("list ebtables rules: %w", err)
@@ -170,7 +170,7 @@ func (e ebtables) saved() (map[ebRule]int, error) {
 
 // missing are the rules that are not there, in their order.
 func (e ebtables) missing(rules []ebRule) ([]ebRule, error) {
-	saved, err := e.saved()
+	saved, err := e.currentRules()
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (e ebtables) delete(rules []ebRule) error {
 	if _, err := e.run(restoreInput('D', rules), "restore", "--noflush"); err == nil {
 		return nil
 	}
-	saved, err := e.saved()
+	saved, err := e.currentRules()
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (s *session) cmdAdd(args *skel.CmdArgs, out io.Writer) error {
 	}
 	defer release()
 	// What an ADD left that was killed.
-	if err := s.takeBack(&a, false, func(old *attachment) bool { return old.Pending }); err != nil {
+	if err := s.removeAttachments(&a, false, func(old *attachment) bool { return old.Pending }); err != nil {
 		return err
 	}
 	if err := s.checkAttachment(&a, podHandle); err != nil {
@@ -118,7 +118,7 @@ func (s *session) checkAttachment(a *attachment, pod *netlink.Handle) error {
 			a.HostIf, a.owner()))
 	}
 	// In transparent mode a pod's new sandbox takes over the name that its old one had: the old link is gone, only its record is left.
-	return s.takeBack(a, true, func(old *attachment) bool { return old.HostIf == a.HostIf })
+	return s.removeAttachments(a, true, func(old *attachment) bool { return old.HostIf == a.HostIf })
 }
 
 // reserve chooses the address and notes the attachment. Where there is no address it first takes back those of attachments whose link is
@@ -142,7 +142,7 @@ func (s *session) reserve(a *attachment) error {
 	if !full {
 		return err
 	}
-	if err := s.takeBack(a, true, func(old *attachment) bool { return !s.alive(old) }); err != nil {
+	if err := s.removeAttachments(a, true, func(old *attachment) bool { return !s.alive(old) }); err != nil {
 		return err
 	}
 	return s.change(choose)
@@ -153,7 +153,7 @@ func (s *session) attach(a *attachment, pod *os.File, podHandle *netlink.Handle,
 	var made, attached undo
 	defer func() {
 		if err != nil {
-			err = joined([]error{err, attached.run(), s.giveBack(a, made)})
+			err = joined([]error{err, attached.run(), s.undoAttachment(a, made)})
 		}
 	}()
 	if made, err = s.ensureNode(); err != nil {
@@ -251,7 +251,7 @@ func (s *session) cmdDel(args *skel.CmdArgs) error {
 		return err
 	}
 	defer release()
-	if err := s.takeBack(&a, true, func(known *attachment) bool { return known.is(a.ContainerID, a.IfName, a.HostIf) }); err != nil {
+	if err := s.removeAttachments(&a, true, func(known *attachment) bool { return known.is(a.ContainerID, a.IfName, a.HostIf) }); err != nil {
 		return err
 	}
 	if left := s.find(a.ContainerID, a.IfName, a.HostIf); left != nil {
@@ -269,7 +269,7 @@ func (s *session) cmdGC(*skel.CmdArgs) error {
 		valid[v.ContainerID+"/"+v.IfName] = true
 		valid[hostIfName(s.conf.Mode, hostIfKey(s.conf.Mode, s.conf.Name, v.ContainerID, v.IfName, "", ""))] = true
 	}
-	return s.takeBack(nil, true, func(a *attachment) bool {
+	return s.removeAttachments(nil, true, func(a *attachment) bool {
 		if a.ContainerID == "" {
 			return !valid[a.HostIf] && (s.conf.Mode != modeTransparent || !s.alive(a))
 		}

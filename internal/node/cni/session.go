@@ -122,9 +122,9 @@ func (s *session) alive(a *attachment) bool {
 	return err != nil || l != nil
 }
 
-// takeBack removes the attachments for which a function returns true, except those that another command works on. The lock of own is held.
-// known says that their addresses may be in use elsewhere.
-func (s *session) takeBack(own *attachment, known bool, which func(*attachment) bool) error {
+// removeAttachments removes the attachments for which a function returns true, except those that another command works on. The lock of own
+// is held. known says that their addresses may be in use elsewhere.
+func (s *session) removeAttachments(own *attachment, known bool, which func(*attachment) bool) error {
 	if err := s.refresh(); err != nil {
 		return err
 	}
@@ -132,14 +132,14 @@ func (s *session) takeBack(own *attachment, known bool, which func(*attachment) 
 		if !which(&old) {
 			continue
 		}
-		if err := s.takeBackOne(own, known, old, which); err != nil {
+		if err := s.removeAttachment(own, known, old, which); err != nil {
 			return fmt.Errorf("take back %s: %w", old.HostIf, err)
 		}
 	}
 	return nil
 }
 
-func (s *session) takeBackOne(own *attachment, known bool, old attachment, which func(*attachment) bool) error {
+func (s *session) removeAttachment(own *attachment, known bool, old attachment, which func(*attachment) bool) error {
 	if own == nil || own.HostIf != old.HostIf {
 		release, err := s.hold(old.HostIf, 0)
 		if errors.Is(err, errLocked) {
@@ -190,9 +190,9 @@ func (s *session) ensureNode() (undo, error) {
 	})
 }
 
-// giveBack forgets an attachment that could not be made, and takes back what was made for it of the node's part, unless another counts on
-// that.
-func (s *session) giveBack(a *attachment, made undo) error {
+// undoAttachment forgets an attachment that could not be made, and takes back what was made for it of the node's part, unless another
+// counts on that.
+func (s *session) undoAttachment(a *attachment, made undo) error {
 	if len(made) > 0 {
 		lock, err := s.holdNode()
 		if err != nil {

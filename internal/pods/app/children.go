@@ -26,13 +26,13 @@ func BuryOthers() {
 	signal.Notify(ended, unix.SIGCHLD)
 	go func() {
 		for range ended {
-			bury()
+			reapAll()
 		}
 	}()
 }
 
-// bury waits for all that have ended, unless one among them may be an application's own.
-func bury() {
+// reapAll waits for all children that have ended, unless one may be an application's own.
+func reapAll() {
 	family.Lock()
 	defer family.Unlock()
 	for family.bury && family.own == 0 {
@@ -50,7 +50,7 @@ func run(cmd *exec.Cmd) error {
 		family.own += n
 	}
 	count(1)
-	defer bury()
+	defer reapAll()
 	defer count(-1)
 	return cmd.Run()
 }

@@ -67,7 +67,7 @@ func Bound(name string, l Limits) (missing []string) {
 
 func bound(all []Hierarchy, name string, l Limits) (missing []string) {
 	for _, c := range controllers {
-		h, ok := having(all, c.name)
+		h, ok := hierarchyWith(all, c.name)
 		if !ok {
 			missing = append(missing, fmt.Sprintf("%s not limited: no control group hierarchy that is mounted has the controller %s", c.bounds,
 				c.name))
@@ -80,8 +80,8 @@ func bound(all []Hierarchy, name string, l Limits) (missing []string) {
 	return missing
 }
 
-// having finds the hierarchy that a controller is in.
-func having(all []Hierarchy, controller string) (Hierarchy, bool) {
+// hierarchyWith returns the hierarchy of a controller.
+func hierarchyWith(all []Hierarchy, controller string) (Hierarchy, bool) {
 	for _, h := range all {
 		list := strings.Split(h.Controllers, ",")
 		if h.V2() {

@@ -101,7 +101,7 @@ func passRootControllers(root string) error {
 		return err
 	}
 	all := []Hierarchy{{Point: root}}
-	if !slices.ContainsFunc(controllers, func(c controller) bool { _, has := having(all, c.name); return has }) {
+	if !slices.ContainsFunc(controllers, func(c controller) bool { _, has := hierarchyWith(all, c.name); return has }) {
 		return nil
 	}
 	if err := os.Mkdir(filepath.Join(root, rootProcesses), 0o755); err != nil && !errors.Is(err, os.ErrExist) {

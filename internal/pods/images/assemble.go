@@ -187,12 +187,12 @@ func (w layerWriter) directory(dir string) error {
 		if strings.Contains("/"+name, "/"+whiteout) {
 			return fmt.Errorf("%s would remove a file, and be none", name)
 		}
-		return w.whole(root, name, d)
+		return w.writeFile(root, name, d)
 	})
 }
 
-// whole writes a file as it is.
-func (w layerWriter) whole(root *os.Root, name string, d fs.DirEntry) error {
+// writeFile writes a file as it is.
+func (w layerWriter) writeFile(root *os.Root, name string, d fs.DirEntry) error {
 	info, err := d.Info()
 	if err != nil {
 		return err

@@ -269,7 +269,7 @@ func (l *loader) docker(ctx context.Context, b blob) ([]candidate, error) {
 	}
 	var list []candidate
 	for _, one := range all {
-		img, err := l.saved(ctx, one)
+		img, err := l.loadSaved(ctx, one)
 		if err != nil {
 			return nil, err
 		}
@@ -295,7 +295,7 @@ func (l *loader) docker(ctx context.Context, b blob) ([]candidate, error) {
 	return list, nil
 }
 
-func (l *loader) saved(ctx context.Context, one savedImage) (loadedImage, error) {
+func (l *loader) loadSaved(ctx context.Context, one savedImage) (loadedImage, error) {
 	config, err := l.files.get(ctx, one.Config)
 	if err != nil {
 		return loadedImage{}, err

@@ -56,7 +56,7 @@ func (l *logins) of(ctx context.Context, host string) (authn.Authenticator, erro
 			err = json.Unmarshal(text, &f)
 		}
 		if err != nil {
-			return authn.Anonymous, fmt.Errorf("%s cannot be read: %w", user.InHome(file), plainly(err))
+			return authn.Anonymous, fmt.Errorf("%s cannot be read: %w", user.InHome(file), withoutContent(err))
 		}
 		found, err := f.find(ctx, user, keys(host))
 		if err != nil || found != nil {
@@ -66,8 +66,8 @@ func (l *logins) of(ctx context.Context, host string) (authn.Authenticator, erro
 	return authn.Anonymous, nil
 }
 
-// plainly leaves out of an error what the file has.
-func plainly(err error) error {
+// withoutContent removes the file's content from an error.
+func withoutContent(err error) error {
 	var failed *program.Error
 	if errors.As(err, &failed) {
 		return err

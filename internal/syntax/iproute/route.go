@@ -92,7 +92,7 @@ func (j *routeJSON) route() (fib.Route, error) {
 	}
 	if j.Dst == "default" || j.Dst == "" {
 		// "via" stands where the gateway is of the other family: only IPv4 routes have such.
-		r.Destination = anywhere(j.Via == nil && isIPv6(&r))
+		r.Destination = defaultPrefix(j.Via == nil && isIPv6(&r))
 		return r, nil
 	}
 	r.Destination, err = parsePrefix(j.Dst)
@@ -149,7 +149,7 @@ func gateway(plain string, via *viaJSON) (netip.Addr, error) {
 	return a.WithZone(""), err
 }
 
-func anywhere(ipv6 bool) netip.Prefix {
+func defaultPrefix(ipv6 bool) netip.Prefix {
 	if ipv6 {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}

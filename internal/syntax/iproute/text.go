@@ -173,7 +173,7 @@ func addNexthop(r *fib.Route, words []string) error {
 	}
 	r.Nexthops = append(r.Nexthops, way)
 	if r.Destination.Bits() == 0 && way.Gateway.Is6() && j.Via == nil {
-		r.Destination = anywhere(true)
+		r.Destination = defaultPrefix(true)
 	}
 	return nil
 }

@@ -55,5 +55,5 @@ func (l *restReader) ct(t *Target) bool {
 	if !l.lit("CT") {
 		return false
 	}
-	return t.own(l, spec(ctOptions))
+	return t.readOwn(l, spec(ctOptions))
 }

@@ -13,7 +13,7 @@ var logTarget = targetExtension{
 var nflogTarget = targetExtension{
 	options: spec(nflogOptions),
 	note:    "log to a listener",
-	listed:  func(l *restReader, t *Target) bool { return t.own(l, spec(nflogOptions)) },
+	listed:  func(l *restReader, t *Target) bool { return t.readOwn(l, spec(nflogOptions)) },
 }
 
 var ulogTarget = targetExtension{

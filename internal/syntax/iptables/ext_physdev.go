@@ -25,5 +25,5 @@ func (l *restReader) physdev(not bool) bool {
 	if not || !l.lit("match") {
 		return false
 	}
-	return own("physdev", "--", spec(physdevOptions))(l, not)
+	return ownOptions("physdev", "--", spec(physdevOptions))(l, not)
 }

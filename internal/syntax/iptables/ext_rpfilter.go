@@ -7,7 +7,7 @@ const rpfilterOptions = "loose=0 validmark=0 accept-local=0 invert=0"
 var rpfilterMatch = matchExtension{
 	options: spec(rpfilterOptions),
 	lower:   lowerRpfilter,
-	listed:  map[string]listedMatch{"rpfilter": own("rpfilter", "", spec(rpfilterOptions))},
+	listed:  map[string]listedMatch{"rpfilter": ownOptions("rpfilter", "", spec(rpfilterOptions))},
 }
 
 func lowerRpfilter(l *lowerer, m *Match) bool {

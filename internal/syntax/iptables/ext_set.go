@@ -78,5 +78,5 @@ func lowerSetTarget(_ *lowerer, t *Target) netfilter.Statement {
 }
 
 func (l *restReader) sets(t *Target) bool {
-	return t.own(l, spec(setTargetOptions)) && len(t.Options) > 0
+	return t.readOwn(l, spec(setTargetOptions)) && len(t.Options) > 0
 }

@@ -66,7 +66,7 @@ var matchExtensions = map[string]matchExtension{
 	"set":       setMatch,
 	"socket": {
 		options: spec("nowildcard=0 transparent=0 restore-skmark=0"),
-		listed:  map[string]listedMatch{"socket": own("socket", "--", spec("transparent=0 nowildcard=0 restore-skmark=0"))},
+		listed:  map[string]listedMatch{"socket": ownOptions("socket", "--", spec("transparent=0 nowildcard=0 restore-skmark=0"))},
 	},
 	"state":     stateMatch,
 	"statistic": statisticMatch,

@@ -143,8 +143,8 @@ func after(words, module, option string) func(*restReader, bool) bool {
 	}
 }
 
-// own makes a reader of a match whose options are listed by their own names, behind a prefix.
-func own(module, prefix string, of options) func(*restReader, bool) bool {
+// ownOptions makes a reader of a match whose options are listed by their own names, behind a prefix.
+func ownOptions(module, prefix string, of options) func(*restReader, bool) bool {
 	return func(l *restReader, not bool) bool {
 		l.begin(module)
 		read, ok := l.options(prefix, of)
@@ -181,8 +181,8 @@ func (l *restReader) options(prefix string, of options) (read []Option, ok bool)
 	}
 }
 
-// own reads a target's options that are listed by their own names.
-func (t *Target) own(l *restReader, of options) bool {
+// readOwn reads a target's options that are listed by their own names.
+func (t *Target) readOwn(l *restReader, of options) bool {
 	read, ok := l.options("", of)
 	t.Options = append(t.Options, read...)
 	return ok && !slices.ContainsFunc(read, func(o Option) bool { return o.Not })

@@ -45,8 +45,8 @@ func (s *Set) Shape() string { return setShape(Table{}.MakeSet(s, 0).Data[header
 
 func setShape(b []byte) string {
 	desc, _ := find(b, attrSetDesc)
-	return only(b, attrSetKeyType, attrSetKeyLen, attrSetDataType, attrSetFlags, attrSetTimeout) +
-		only(desc, attrSetDescSize)
+	return selectKinds(b, attrSetKeyType, attrSetKeyLen, attrSetDataType, attrSetFlags, attrSetTimeout) +
+		selectKinds(desc, attrSetDescSize)
 }
 
 // Hooks are what calls the table's chains in the answers to ListChains, by name; empty where nothing does.
@@ -57,7 +57,7 @@ func (t Table) Hooks(answers []netlink.Message) (map[string]string, error) {
 // Hook is what calls a chain, which cannot be changed, as Hooks has it.
 func (c *Chain) Hook() string { return chainShape(Table{}.MakeChain(c).Data[headerLen:]) }
 
-func chainShape(b []byte) string { return only(b, attrChainType, attrChainHook) }
+func chainShape(b []byte) string { return selectKinds(b, attrChainType, attrChainHook) }
 
 func (t Table) shapes(answers []netlink.Message, kind int, table, name uint16, shape func([]byte) string) (map[string]string, error) {
 	shapes := map[string]string{}
@@ -72,9 +72,9 @@ func (t Table) shapes(answers []netlink.Message, kind int, table, name uint16, s
 	return shapes, nil
 }
 
-// only is those of a list of attributes that are of some kinds, in the order of the kinds and without what is zero, which the kernel does
-// not say.
-func only(b []byte, kinds ...uint16) (shape string) {
+// selectKinds is those of a list of attributes that are of some kinds, in the order of the kinds and without what is zero, which the kernel
+// does not say.
+func selectKinds(b []byte, kinds ...uint16) (shape string) {
 	for _, kind := range kinds {
 		if value, err := find(b, kind); err == nil && strings.Trim(string(value), "\x00") != "" {
 			shape += string(Attrs{{kind, value}}.Append(nil))
@@ -88,7 +88,7 @@ func (t Table) Chains(answers []netlink.Message) (map[string]string, error) {
 	chains := map[string]string{}
 	err := t.inTable(answers, msgNewChain, attrChainTable, func(b []byte) error {
 		name, err := find(b, attrChainName)
-		chains[text(name)] = without(b, attrChainTable, attrChainName, attrChainHandle, attrChainUse,
+		chains[text(name)] = dropKinds(b, attrChainTable, attrChainName, attrChainHandle, attrChainUse,
 			attrChainCounters)
 		return err
 	})
@@ -125,8 +125,8 @@ func Generation(answers []netlink.Message) uint32 {
 	return 0
 }
 
-// without is a list of attributes, which has been read before, without those of some kinds.
-func without(b []byte, kinds ...uint16) string {
+// dropKinds is a list of attributes, which has been read before, without those of some kinds.
+func dropKinds(b []byte, kinds ...uint16) string {
 	var rest []byte
 	_ = each(b, func(kind uint16, value []byte) error {
 		if !slices.Contains(kinds, kind) {
@@ -142,7 +142,7 @@ func (t Table) Rules(answers []netlink.Message) (map[string]string, error) {
 	rules := map[string]string{}
 	err := t.inTable(answers, msgNewRule, attrRuleTable, func(b []byte) error {
 		chain, err := find(b, attrRuleChain)
-		rules[text(chain)] += without(b, attrRuleTable, attrRuleChain, attrRuleHandle, attrRulePosition)
+		rules[text(chain)] += dropKinds(b, attrRuleTable, attrRuleChain, attrRuleHandle, attrRulePosition)
 		return err
 	})
 	if err != nil {

@@ -51,7 +51,7 @@ var symbols = map[string]map[string]uint64{
 // spans reads a constant of the datatypes, a span for each: an address, a number, a name, a prefix, a range, a list of flags, a
 // concatenation. "*" and what it does not understand give false.
 func spans(n *Node, types []string) ([]netfilter.Span, bool) {
-	if name, inner, ok := n.only(); ok {
+	if name, inner, ok := n.singleMember(); ok {
 		switch name {
 		case "elem":
 			if v := inner.Get("val"); v != nil {
@@ -82,7 +82,7 @@ func spans(n *Node, types []string) ([]netfilter.Span, bool) {
 
 // span reads a constant of one datatype.
 func span(n *Node, datatype string) (netfilter.Span, bool) {
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	switch {
 	case ok && name == "prefix":
 		return prefix(inner, datatype)
@@ -132,24 +132,24 @@ func prefix(n *Node, datatype string) (netfilter.Span, bool) {
 	if !ok || width == 0 || l > uint64(width) {
 		return netfilter.Span{}, false
 	}
-	host := ones(width - int(l))
+	host := lowBits(width - int(l))
 	if v.Hi&host.Hi != 0 || v.Lo&host.Lo != 0 {
 		// nft writes tests of bits in this form too: "& mask == value", which never holds where the value has bits that the mask has not.
-		return netfilter.Span{Low: v, High: less(v)}, true
+		return netfilter.Span{Low: v, High: minusOne(v)}, true
 	}
 	return netfilter.Wildcard(v, netfilter.Value{Hi: ^host.Hi, Lo: ^host.Lo}), true
 }
 
-// less is the number before one that is not 0.
-func less(v netfilter.Value) netfilter.Value {
+// minusOne returns the number before v, which is not 0.
+func minusOne(v netfilter.Value) netfilter.Value {
 	if v.Lo == 0 {
 		return netfilter.Value{Hi: v.Hi - 1, Lo: ^uint64(0)}
 	}
 	return netfilter.Value{Hi: v.Hi, Lo: v.Lo - 1}
 }
 
-// ones is a number with the n lowest bits set.
-func ones(n int) netfilter.Value {
+// lowBits is a number with the n lowest bits set.
+func lowBits(n int) netfilter.Value {
 	if n > 64 {
 		return netfilter.Value{Hi: 1<<(n-64) - 1, Lo: ^uint64(0)}
 	}

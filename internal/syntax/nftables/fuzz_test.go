@@ -20,7 +20,7 @@ func FuzzParse(f *testing.F) {
 		// Small pieces: a table, its first chain and one rule each.
 		var frame []Node
 		for _, item := range root.Items[0].Items {
-			kind, _, _ := item.only()
+			kind, _, _ := item.singleMember()
 			if kind == "table" {
 				frame = nil
 			}

@@ -58,8 +58,8 @@ func (n *Node) number(name string) uint64 {
 	return v
 }
 
-// only gives the name and value of an object with one member, as nft writes statements and expressions: {"name": value}.
-func (n *Node) only() (string, *Node, bool) {
+// singleMember gives the name and value of an object with one member, as nft writes statements and expressions: {"name": value}.
+func (n *Node) singleMember() (string, *Node, bool) {
 	if n.Kind != Object || len(n.Items) != 1 {
 		return "", nil, false
 	}

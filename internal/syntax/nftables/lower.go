@@ -173,7 +173,7 @@ func (l *lowerer) element(s *netfilter.Set, n *Node, dataTypes []string) netfilt
 // data lowers what a map gives.
 func (l *lowerer) data(n *Node, types []string) netfilter.Data {
 	d := netfilter.Data{Words: strings.TrimSpace(dataText(n, types))}
-	if name, inner, ok := n.only(); ok {
+	if name, inner, ok := n.singleMember(); ok {
 		if v, ok := l.verdict(name, inner); ok {
 			d.Verdict = &v
 			return d

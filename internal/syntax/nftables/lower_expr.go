@@ -8,7 +8,7 @@ import (
 
 // typesOf are the datatypes of an expression, one for each of its fields; nil where they are not known.
 func typesOf(n *Node) []string {
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	if !ok {
 		return nil
 	}
@@ -56,7 +56,7 @@ func fibType(n *Node) string {
 
 // field is a field of the packet, or beside it; nil for everything else.
 func field(n *Node) *netfilter.Field {
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	if !ok {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (l *lowerer) known(n *Node) netfilter.Expr {
 	if f := field(n); f != nil {
 		return f
 	}
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	if !ok {
 		return nil
 	}
@@ -139,7 +139,7 @@ func (l *lowerer) operand(n *Node, types []string) netfilter.Expr {
 	if values, ok := spans(n, types); ok {
 		return &netfilter.Constant{Values: values, Words: exprText(n, types[0])}
 	}
-	if name, inner, ok := n.only(); ok && name == "map" {
+	if name, inner, ok := n.singleMember(); ok && name == "map" {
 		if m := l.mapped(inner, types); m != nil {
 			return m
 		}

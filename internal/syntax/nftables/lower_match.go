@@ -77,7 +77,7 @@ func (l *lowerer) typed(left *Node, values []netfilter.Span, op string) netfilte
 		return nil
 	}
 	not, v := op == "!=", values[0]
-	name, n, _ := left.only()
+	name, n, _ := left.singleMember()
 	switch name {
 	case "payload":
 		return l.typedPayload(n, v, not)
@@ -206,7 +206,7 @@ func typedMasked(n *Node, v netfilter.Span, not bool) netfilter.Statement {
 	if !ok || len(mask) != 1 || !mask[0].Certain() {
 		return nil
 	}
-	name, inner, _ := n.elements()[0].only()
+	name, inner, _ := n.elements()[0].singleMember()
 	bits := mask[0].Low.Lo
 	switch key := inner.text("key"); {
 	case (name == "meta" || name == "ct") && key == "mark":

@@ -47,7 +47,7 @@ func (l *lowerer) natAddress(n, a *Node) (netfilter.Expr, bool) {
 	if n.text("family") == "ip6" || l.table.family == "ip6" || a.Kind == String && strings.Contains(a.Text, ":") {
 		datatype = "ipv6_addr"
 	}
-	name, inner, ok := a.only()
+	name, inner, ok := a.singleMember()
 	if !ok || name != "map" {
 		return l.operand(a, []string{datatype}), false
 	}

@@ -10,7 +10,7 @@ import (
 
 // statement lowers one statement of a rule.
 func (l *lowerer) statement(n *Node) netfilter.Statement {
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	switch {
 	case ok:
 	case n.Kind == String && strings.HasPrefix(n.Text, "update @"):
@@ -27,7 +27,7 @@ func (l *lowerer) statement(n *Node) netfilter.Statement {
 // implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error
 // of ICMP packets of its family only (nft's evaluate.c: stmt_evaluate_reject).
 func (l *lowerer) implied(n *Node) []netfilter.Statement {
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	if !ok {
 		return nil
 	}
@@ -107,7 +107,7 @@ func updates(n, whole *Node) netfilter.Statement {
 	text := statementText(whole)
 	statements := n.Get("stmt")
 	for _, s := range statements.list() {
-		switch name, _, _ := s.only(); name {
+		switch name, _, _ := s.singleMember(); name {
 		case "limit", "quota", "ct count":
 			return &netfilter.MatchHistory{Text: text, Words: text, Connections: name == "ct count"}
 		}
@@ -179,7 +179,7 @@ func setMark(v *Node) *netfilter.SetMark {
 	if s, ok := span(v, "mark"); ok && s.Certain() {
 		return &netfilter.SetMark{Value: uint32(s.Low.Lo), Mask: ^uint32(0)}
 	}
-	op, n, ok := v.only()
+	op, n, ok := v.singleMember()
 	switch {
 	case !ok:
 		return nil

@@ -79,7 +79,7 @@ func (d *decoder) entry(text string, at extent) (e Entry, err error) {
 	if err := d.ended(err); err != nil {
 		return e, err
 	}
-	if kind, _, ok := n.only(); ok {
+	if kind, _, ok := n.singleMember(); ok {
 		e = Entry{kind, &n.Items[0]}
 	}
 	return e, nil

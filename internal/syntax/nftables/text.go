@@ -59,7 +59,7 @@ func matchText(n *Node) string {
 	if op == "==" || op == "in" {
 		shown = ""
 	}
-	if name, inner, ok := left.only(); ok && name == "&" && len(inner.elements()) == 2 {
+	if name, inner, ok := left.singleMember(); ok && name == "&" && len(inner.elements()) == 2 {
 		isFlags := datatype == "tcp_flag" || datatype == "ct_state" || datatype == "ct_status"
 		if isFlags && inner.elements()[1].Get("|") == nil { // newer versions, whose JSON has "|", print an expression
 			return join(exprText(&inner.elements()[0], ""), shown, flagsText(right)+" / "+flagsText(&inner.elements()[1]))
@@ -82,7 +82,7 @@ func flagsText(n *Node) string {
 
 // elementText prints a constant of some datatypes, an element of a set.
 func elementText(n *Node, types []string) string {
-	if name, inner, ok := n.only(); ok {
+	if name, inner, ok := n.singleMember(); ok {
 		switch name {
 		case "concat":
 			return concatText(inner, types)
@@ -168,7 +168,7 @@ func setText(n *Node, key, data []string) string {
 
 // dataText prints what a map gives.
 func dataText(n *Node, types []string) string {
-	if name, inner, ok := n.only(); ok {
+	if name, inner, ok := n.singleMember(); ok {
 		if _, is := verdicts[name]; is {
 			return join(name, inner.text("target"))
 		}
@@ -201,7 +201,7 @@ func exprText(n *Node, datatype string) string {
 		}
 		return strings.Join(names, ",")
 	}
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	if !ok {
 		return n.String()
 	}

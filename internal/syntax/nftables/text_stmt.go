@@ -42,7 +42,7 @@ func init() {
 
 // statementText prints one statement.
 func statementText(n *Node) string {
-	name, inner, ok := n.only()
+	name, inner, ok := n.singleMember()
 	if !ok {
 		return n.String()
 	}

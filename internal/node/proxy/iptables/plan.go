@@ -44,8 +44,8 @@ func readDump(dumps ...[]byte) chainDump {
 	return d
 }
 
-// alone are the service proxy's chains that neither lead anywhere nor have a name of a service, and that no rule of others leads to.
-func (d chainDump) alone() (found []place) {
+// unreferenced returns the service proxy's chains without a jump, a service's name, and a jump of others to them.
+func (d chainDump) unreferenced() (found []place) {
 	for _, table := range tables {
 		for _, name := range []string{chainMarkMasq, chainCanary} {
 			_, there := d[place{table, name}]
@@ -192,7 +192,7 @@ func compare(s *state, now chainDump, readsAs map[place]string, most int) plan {
 	}
 	p.add(last[iptables.Filter], last[iptables.Mangle], last[iptables.NAT])
 	for _, table := range tables {
-		p.drop(table, stale(table, wanted, now), most)
+		p.drop(table, staleChains(table, wanted, now), most)
 	}
 	return p
 }
@@ -409,8 +409,8 @@ func hasLine(rules, line string) bool {
 	return strings.HasPrefix(rules, line) || strings.Contains(rules, "\n"+line)
 }
 
-// stale returns the service proxy's own chains of the dump that are not wanted.
-func stale(table string, wanted map[place]bool, now chainDump) (names []string) {
+// staleChains returns own chains of the dump that are not wanted.
+func staleChains(table string, wanted map[place]bool, now chainDump) (names []string) {
 	for at := range now {
 		if at.table == table && !wanted[at] && (isServiceChain(at.chain) || isTopChain(at.chain)) {
 			names = append(names, at.chain)

@@ -89,14 +89,14 @@ func (s *Syncer) full(ctx context.Context, result *proxy.Result) error {
 	if err != nil {
 		return err
 	}
-	p := compare(s.state, now, nil, s.askMost(ctx))
+	p := compare(s.state, now, nil, s.measureStep(ctx))
 	result.Written = p.rules
 	result.CleanupErr, err = s.apply(ctx, &p)
 	return err
 }
 
-// askMost asks how much one step of a plan may have.
-func (s *Syncer) askMost(ctx context.Context) int {
+// measureStep finds how much one step of a plan may have.
+func (s *Syncer) measureStep(ctx context.Context) int {
 	if s.most = s.applier.Most(ctx); s.most == 0 {
 		s.most = math.MaxInt
 	}
@@ -216,8 +216,8 @@ func (s *Syncer) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := compare(&state{}, now, nil, s.askMost(ctx))
-	for _, at := range now.alone() {
+	p := compare(&state{}, now, nil, s.measureStep(ctx))
+	for _, at := range now.unreferenced() {
 		p.drop(at.table, []string{at.chain}, 1)
 	}
 	if p.isZero() {

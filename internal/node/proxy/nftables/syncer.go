@@ -125,7 +125,7 @@ var errOtherShape = errors.New("sets and chains have other shapes")
 // compare makes the table that of the service ports by what differs. The error is errOtherShape where that cannot be.
 func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
 	err = s.retryOnConflict(ctx, func(h heldTable) error {
-		state = s.wanted(ports, h.elements)
+		state = s.desiredState(ports, h.elements)
 		c = state.replace(h)
 		if h.hasOtherShape(&c.Steps[0]) {
 			return errOtherShape
@@ -142,8 +142,8 @@ func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *Stat
 	return state, c, nil
 }
 
-// wanted is the state of all service ports, where a table holds elements.
-func (s *Syncer) wanted(ports *service.Ports, held Elements) *State {
+// desiredState is the state of all service ports, where a table holds elements.
+func (s *Syncer) desiredState(ports *service.Ports, held Elements) *State {
 	state := NewState(s.config, held)
 	state.apply(portsOf(ports, ports.Services()), nil)
 	return state

@@ -58,7 +58,7 @@ func (s *Syncer) commit(ctx context.Context, steps []Step, strict bool, first []
 			delete(s.unsure, steps[i].Sets[j].Name)
 		}
 	}
-	lost, err := s.lost(ctx, forget)
+	lost, err := s.deleteClients(ctx, forget)
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,8 @@ func bySet(steps []Step, of func(*Step) []Change, f func(*nf.Set, []*nf.Element)
 	}
 }
 
-// lost deletes the clients of endpoints that are no longer there.
-func (s *Syncer) lost(ctx context.Context, forget []Forget) (messages []netlink.Message, err error) {
+// deleteClients deletes the clients of removed endpoints.
+func (s *Syncer) deleteClients(ctx context.Context, forget []Forget) (messages []netlink.Message, err error) {
 	for _, f := range forget {
 		elements, err := s.elements(ctx, f.Set)
 		if errors.Is(err, syscall.ENOENT) {
@@ -185,7 +185,7 @@ func (s *Syncer) lost(ctx context.Context, forget []Forget) (messages []netlink.
 // forget deletes the clients of endpoints that are no longer there, until there is none.
 func (s *Syncer) forget(ctx context.Context, forget []Forget) error {
 	for range tries {
-		lost, err := s.lost(ctx, forget)
+		lost, err := s.deleteClients(ctx, forget)
 		if err != nil || len(lost) == 0 {
 			return err
 		}

@@ -53,7 +53,7 @@ func (s *State) Compare(held Elements) Changes {
 		}
 	}
 	c.share(setClusterIPs) // last: until all of its ports are there, none is an unused one
-	c.left()
+	c.deleteUnknown()
 	return Changes{Steps: slices.DeleteFunc(c.steps, func(s Step) bool { return s.isZero() })}
 }
 
@@ -100,12 +100,12 @@ const together = 1000
 func (c *comparison) share(set string) {
 	c.steps = append(c.steps, Step{})
 	for _, key := range slices.Sorted(maps.Keys(c.shared[set])) {
-		c.compare(c.few(), &item{set: set, key: key})
+		c.compare(c.lastStep(), &item{set: set, key: key})
 	}
 }
 
-// few is the last step, or another one if it is large.
-func (c *comparison) few() *Step {
+// lastStep returns the last step, or a new one if that is large.
+func (c *comparison) lastStep() *Step {
 	if c.steps[len(c.steps)-1].elements() >= together {
 		c.steps = append(c.steps, Step{})
 	}
@@ -171,8 +171,8 @@ func (c *comparison) compare(step *Step, want *item) {
 	c.add(step, want)
 }
 
-// left deletes the keys that the state does not have: first those that refuse unused ports, then those that lead to others.
-func (c *comparison) left() {
+// deleteUnknown deletes the keys that the state does not have: first those that refuse unused ports, then those that lead to others.
+func (c *comparison) deleteUnknown() {
 	c.steps = append(c.steps, Step{})
 	sets := slices.Clone(c.order)
 	for _, name := range c.heldFans {
@@ -190,7 +190,7 @@ func (c *comparison) left() {
 	slices.SortStableFunc(sets, func(a, b *nf.Set) int { return turn(a) - turn(b) })
 	for _, set := range sets {
 		for _, key := range slices.Sorted(maps.Keys(c.held[set.Name])) {
-			c.delete(c.few(), &item{set: set.Name, key: key, value: c.held[set.Name][key].Value})
+			c.delete(c.lastStep(), &item{set: set.Name, key: key, value: c.held[set.Name][key].Value})
 		}
 	}
 }

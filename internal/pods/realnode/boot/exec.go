@@ -78,7 +78,7 @@ func execInside(args []string) (status int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("wait for %s: %w", path, err)
 	}
-	s.await(over)
+	s.drain(over)
 	if ended.Signaled() {
 		return 128 + int(ended.Signal()), nil
 	}
@@ -118,8 +118,8 @@ type streams struct {
 	last     atomic.Int64 // when something was written last, Unix nanoseconds
 }
 
-// await waits until over closes, or nothing more has come for leftTime. Who reads what is written may take their time.
-func (s *streams) await(over <-chan struct{}) {
+// drain waits until over closes, or nothing more has come for leftTime. Who reads what is written may take their time.
+func (s *streams) drain(over <-chan struct{}) {
 	for end := time.Now(); ; {
 		select {
 		case <-over:

@@ -39,8 +39,8 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// unless skips n instructions unless the value is k.
-func unless(k uint32, n uint8) unix.SockFilter {
+// jumpUnless skips n instructions unless the value is k.
+func jumpUnless(k uint32, n uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, Jf: n, K: k}
 }
 
@@ -52,9 +52,9 @@ func answer(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RE
 func machineFilter() []unix.SockFilter {
 	const refuse = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	return []unix.SockFilter{
-		load(dataArch), unless(auditArch, 5),
-		load(dataNumber), unless(unix.SYS_SOCKET, 3),
-		load(dataArg0), unless(unix.AF_VSOCK, 1), answer(refuse), answer(unix.SECCOMP_RET_ALLOW),
+		load(dataArch), jumpUnless(auditArch, 5),
+		load(dataNumber), jumpUnless(unix.SYS_SOCKET, 3),
+		load(dataArg0), jumpUnless(unix.AF_VSOCK, 1), answer(refuse), answer(unix.SECCOMP_RET_ALLOW),
 	}
 }
 
