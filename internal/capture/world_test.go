@@ -164,11 +164,11 @@ func TestLazyReadsOnce(t *testing.T) {
 // TestMissing: what a capture does not have, and what a tool could not tell, is said with its part.
 func TestMissing(t *testing.T) {
 	h := capture.NewLoader("node/n").Load(&capture.Raw{Outputs: map[string]capture.Output{
-		"ip-link.json": {Data: []byte("[]")}, "ipset.txt": {Command: "ipset save", Error: "the program is not there"},
+		"ip-link.json": {Data: []byte("[]")}, "ipset.txt": {Command: "ipset save", Error: "program not found"},
 		"ip-route.json": {Command: "ip -d -j -4 route show table all", Data: []byte("no JSON")},
 	}})
 	for part, words := range map[snapshot.Part]string{
-		snapshot.IPSets: "ipset save: the program is not there", snapshot.Routes: "ip -d -j -4 route show table all: ",
+		snapshot.IPSets: "ipset save: program not found", snapshot.Routes: "ip -d -j -4 route show table all: ",
 		snapshot.Rules: "not in the capture",
 	} {
 		if !strings.Contains(h.Missing[part], words) {

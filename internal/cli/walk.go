@@ -174,7 +174,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	source := opened.Source()
 	if err != nil {
 		if _, gone := source.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
-			return fmt.Errorf("--from %s: %s is not there, or no longer; 'kubectl get pods -A -o wide' says what became of it", from, req.Host)
+			return fmt.Errorf("--from %s: %s not found; 'kubectl get pods -A -o wide' lists the pods", from, req.Host)
 		}
 		return err
 	}

@@ -136,7 +136,7 @@ func (c *Cluster) findKept(ctx context.Context) error {
 		return nil
 	}
 	if err == nil || apierrors.IsNotFound(err) {
-		return fmt.Errorf("the namespace %s is not there: 'kubectl packetwalk rbac | kubectl apply -f -' makes it", Namespace)
+		return fmt.Errorf("namespace %s not found; run 'kubectl packetwalk rbac | kubectl apply -f -'", Namespace)
 	}
 	return err
 }

@@ -154,7 +154,7 @@ func (f *follower) reconcile(ctx context.Context) (settled bool) {
 		f.mu.Lock()
 		f.made = false
 		f.mu.Unlock()
-		f.event(corev1.EventTypeWarning, "ContainerGroupLost", "the container group is not there any more; it is made anew")
+		f.event(corev1.EventTypeWarning, "ContainerGroupLost", "the container group no longer exists; recreating it")
 		return false
 	case err != nil:
 		f.c.cfg.Log.Error("container group", "group", f.name(), "err", err)

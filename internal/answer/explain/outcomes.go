@@ -53,7 +53,7 @@ func (p *page) group(g []*explanation, shared int) {
 		}
 	}
 	for _, what := range undecided(g) {
-		fmt.Fprintf(p, "  %s\n", p.paint(yellow, "not known: "+what))
+		fmt.Fprintf(p, "  %s\n", p.paint(yellow, "unknown: "+what))
 	}
 	open := ""
 	flat := first.flat()

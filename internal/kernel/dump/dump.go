@@ -156,7 +156,7 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 		return capture.Output{Skipped: why}
 	}
 	words := strings.Join(row.Commands[0], " ")
-	none := capture.Output{Command: words, Error: "the program is not there"}
+	none := capture.Output{Command: words, Error: "program not found"}
 	for _, args := range row.Commands {
 		for _, tool := range d.tools(args) {
 			needed := needs[variant(tool.Root, tool.Path, tool.Name)]
@@ -201,7 +201,7 @@ func skip(ns *netns.Namespace, row capture.Dump) (why string) {
 	}
 	some := false
 	if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
-		return row.Only + " is not there or empty"
+		return row.Only + " is missing or empty"
 	}
 	if strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
 		return noBridgeRules(ns, "/sys/module")

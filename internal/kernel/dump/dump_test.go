@@ -183,7 +183,7 @@ func TestDumpWithoutTools(t *testing.T) {
 		t.Errorf("links: %d, %s", len(h.FIB.Links), h.Missing[snapshot.Links])
 	}
 	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.NFT, snapshot.IPSets, snapshot.Bridge} {
-		if !strings.Contains(h.Missing[part], "the program is not there") {
+		if !strings.Contains(h.Missing[part], "program not found") {
 			t.Errorf("%s: %q", part, h.Missing[part])
 		}
 	}

@@ -244,7 +244,7 @@ func (s *Groups) container(group, name string) (container, error) {
 			continue
 		}
 		if g.is == nil {
-			return container{}, aci.Conflict("ContainerGroupDeploymentNotReady", "The container group '%s' is not there yet.", group)
+			return container{}, aci.Conflict("ContainerGroupDeploymentNotReady", "The container group '%s' does not exist yet.", group)
 		}
 		return container{name: c.Name, runs: g.views[i].CurrentState.State == aci.StateRunning, kubelet: g.kubelet, pod: g.is}, nil
 	}

@@ -149,7 +149,7 @@ func (g *group) prefix() (netip.Prefix, error) {
 	network, subnet, _ := parseSubnet(g.spec.Properties.SubnetIDs[0].ID)
 	s, ok := n.Subnet(network, subnet)
 	if !ok {
-		return netip.Prefix{}, fmt.Errorf("subnet %s/%s is not there any more", network, subnet)
+		return netip.Prefix{}, fmt.Errorf("subnet %s/%s no longer exists", network, subnet)
 	}
 	return netip.PrefixFrom(g.address(), s.Prefix.Bits()), nil
 }

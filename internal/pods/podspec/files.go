@@ -67,7 +67,7 @@ type Sources struct {
 func (s Sources) Files(v *corev1.Volume) (files []safepath.File, err error) {
 	parts, m, ok := Parts(v)
 	if !ok {
-		return nil, errors.New("this kind of volume is not there in a lab: " +
+		return nil, errors.New("labs do not have this kind of volume: " +
 			"use configMap, secret, downwardAPI, projected, emptyDir, hostPath or persistentVolumeClaim")
 	}
 	for _, p := range parts {
@@ -103,7 +103,7 @@ func (s Sources) part(p corev1.VolumeProjection, m *int32) ([]safepath.File, err
 		}
 		return []safepath.File{{Name: p.ServiceAccountToken.Path, Data: []byte(token), Mode: mode(m)}}, nil
 	}
-	return nil, errors.New("this source of a projected volume is not there in a lab")
+	return nil, errors.New("labs do not have this source of a projected volume")
 }
 
 // mode is the first that is set, or the usual one.
