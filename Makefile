@@ -30,9 +30,11 @@ ALONE := claims faults tours verify
 # Tests are built as the caller and run as root. With CI set, tests that cannot run fail instead of being skipped.
 test: deps controlplane calico build ## run all tests
 	go vet ./...
-	CI=1 go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" \
-		$$(go list ./... | grep -v $(ALONE:%=-e '/test/%$$'))
-	CI=1 go test -vet=off -p 1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" $(ALONE:%=./test/%)
+	@failed=0; packages=$$(go list ./...) || exit 1; export CI=1; \
+	go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" \
+		$$(echo "$$packages" | grep -v $(ALONE:%=-e '/test/%$$')) || failed=1; \
+	go test -vet=off -p 1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" $(ALONE:%=./test/%) || failed=1; \
+	exit $$failed
 
 build: ## build the programs into bin/
 	@mkdir -p bin

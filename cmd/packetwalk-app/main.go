@@ -41,7 +41,7 @@ func main() {
 // run is a program of an image. Its name is a symbolic link to this binary.
 func run(program app.Program) int {
 	if os.Getpid() == 1 {
-		app.BuryOthers()
+		app.ReapOrphans()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
 	defer stop()

@@ -19,7 +19,7 @@ type Raw struct {
 
 // Output is what one tool printed.
 type Output struct {
-	Command string // that was run, as it would be typed; "" for what packetwalk read itself
+	Command string // that prints this text; "" for what packetwalk read itself
 	Data    []byte
 	Error   string // why there is no Data, or not all of it, in the tool's words
 	Skipped string // why it was not run: there is nothing to print

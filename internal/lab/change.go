@@ -120,7 +120,7 @@ func (l *lab) readCluster() error {
 	if err == nil {
 		to, err = l.Dir.Parse(next)
 	}
-	if err != nil { // another process changed the file: the lab writes it whole, for a possible change
+	if err != nil { // another process changed the file: the lab writes only whole and valid ones
 		l.Log.Warn("a change that was cut off is left out", "file", l.Dir.NextClusterFile(), "err", err)
 		return os.Remove(l.Dir.NextClusterFile())
 	}

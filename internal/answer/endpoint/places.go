@@ -218,7 +218,8 @@ func (w *places) findService(e End) (*snapshot.Service, error) {
 	return nil, fmt.Errorf("there is no such service; there are: %s", snapshot.List(names))
 }
 
-// hasNoEndpoints reports whether a port of a service has no endpoints. It returns false if no service's endpoints are known.
+// hasNoEndpoints reports whether a port of a service has no endpoints. It returns false if the objects show no endpoint
+// of any service.
 func (w *places) hasNoEndpoints(s *snapshot.Service, port uint16, proto packet.Protocol) bool {
 	known := slices.ContainsFunc(w.objects.Services, func(other snapshot.Service) bool {
 		return slices.ContainsFunc(other.Ports, func(p snapshot.ServicePort) bool { return len(p.Endpoints) > 0 })

@@ -288,7 +288,7 @@ func TestNobodyBehind(t *testing.T) {
 			}
 		}
 		if s.Name == "behind" && r.hasNoEndpoints(s, 81, packet.TCP) {
-			t.Error("a port that there is not is called deserted")
+			t.Error("an unknown port has no endpoints")
 		}
 	}
 	r.objects.Services = slices.DeleteFunc(slices.Clone(r.objects.Services), func(s snapshot.Service) bool { return s.Name == "behind" })

@@ -31,7 +31,7 @@ func (p *natScan) through(c *netfilter.Chain) {
 		r := &c.Rules[i]
 		v := p.visits[r]
 		if v != nil {
-			p.addRule(p.steps[r])
+			p.noteStep(p.steps[r])
 		}
 		switch {
 		case v != nil && v.Verdict.Kind == netfilter.Return:
@@ -53,8 +53,8 @@ func (p *natScan) through(c *netfilter.Chain) {
 // onHost names a rule with its machine.
 func onHost(host, ref string) string { return host + " " + ref }
 
-// addRule notes the step of a rule. Rules that were passed over before the first one stand right before it.
-func (p *natScan) addRule(step int) {
+// noteStep notes the step of a rule. Rules that were passed over before the first one stand right before it.
+func (p *natScan) noteStep(step int) {
 	if p.at < 0 {
 		for i := range p.exemptions {
 			p.exemptions[i].at = atStep(step) - 1

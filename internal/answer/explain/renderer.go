@@ -146,7 +146,7 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	} else if couldKeep {
 		p := natScan{renderer: t, host: st.Host, packet: &st.Packet, at: -1}
 		p.through(v.Chain)
-		p.addRule(t.at)
+		p.noteStep(t.at)
 		t.explanation.exemptions = append(t.explanation.exemptions, p.exemptions...)
 	}
 	lines := t.changes(st, caller, why, choice)

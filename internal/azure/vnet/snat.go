@@ -190,7 +190,7 @@ func spareFor(key portKey, blocks []outboundBlock, used map[netip.AddrPort]bool)
 	return best, long && sum <= all/fewSpare
 }
 
-// findSpare returns the row with the most free ports, their number, and the number of ports of the block.
+// findSpare returns the row with the most free ports, their number, and the number of free ports of the whole block.
 func (b outboundBlock) findSpare(used map[netip.AddrPort]bool) (first, last uint16, free, total int) {
 	for at := 0; at < b.Ports; at += spareWindow {
 		from, to, n := b.FirstPort+uint16(at), b.FirstPort+uint16(min(at+spareWindow, b.Ports)-1), 0

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/netns"
@@ -30,8 +31,8 @@ func batches(rows []capture.Dump) (groups [][]capture.Dump) {
 	return groups
 }
 
-// ipCommand splits a command of ip that prints JSON into its options and what follows them. It returns false for "ip link", which would set a
-// flag for the commands after it (ip/ipaddress.c, do_link).
+// ipCommand splits a command of ip that prints JSON into its options and what follows them. It returns false for "ip link", which would set
+// a flag for the commands after it (ip/ipaddress.c, do_link).
 func ipCommand(row capture.Dump) (options, command []string, ok bool) {
 	if len(row.Commands) != 1 || row.Commands[0][0] != "ip" || !slices.Contains(row.Commands[0], "-j") {
 		return nil, nil, false
@@ -40,6 +41,9 @@ func ipCommand(row capture.Dump) (options, command []string, ok bool) {
 	n := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") })
 	return args[:n], args[n:], args[n] != "link"
 }
+
+// batchLimit bounds a batch: what takes longer is asked one by one.
+const batchLimit = 20 * time.Second
 
 // batch runs several commands of ip in one process ("ip -batch", ip(8)), because a process costs more than what it prints. It returns false
 // if that is not possible or a command fails; each command then runs alone.
@@ -53,7 +57,7 @@ func (d *Dumper) batch(ctx context.Context, ns *netns.Namespace, rows []capture.
 		return nil, false
 	}
 	tool := tools[0]
-	tool.In = ns.Do
+	tool.In, tool.Limit = ns.Do, batchLimit
 	for _, row := range rows {
 		_, command, _ := ipCommand(row)
 		tool.Stdin = append(tool.Stdin, strings.Join(command, " ")+"\n"...)

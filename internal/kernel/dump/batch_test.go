@@ -82,6 +82,21 @@ func TestBatchFails(t *testing.T) {
 	}
 }
 
+// TestLegacyByPlainName: a plain name that is the nft variant's does not print the legacy tables.
+func TestLegacyByPlainName(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
+	d := &Dumper{}
+	d.init()
+	if path := find("", "iptables-save"); variant("", path, "iptables-save") != "iptables-nft-save" {
+		t.Skipf("%s is not the nft variant", path)
+	}
+	row := capture.Dump{File: "iptables-legacy-save.txt", Commands: [][]string{{"iptables-legacy-missing-save"}, {"iptables-save", "-c"}}}
+	if out := d.command(t.Context(), ns, row, d.modules()); out.Error == "" || out.Skipped != "" {
+		t.Errorf("%+v", out)
+	}
+}
+
 func TestSplitJSON(t *testing.T) {
 	for text, want := range map[string]struct {
 		n     int

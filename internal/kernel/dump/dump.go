@@ -164,10 +164,11 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 			if err != nil {
 				return capture.Output{Command: words, Error: err.Error()}
 			}
-			if missing != "" {
+			nft := slices.Contains(needed, "nf_tables")
+			if missing != "" || nft && strings.Contains(row.Commands[0][0], "-legacy-") { // the plain name may be the other variant's
 				continue
 			}
-			if slices.Contains(needed, "nf_tables") && hasNoTables(ns) {
+			if nft && hasNoTables(ctx, ns) {
 				return capture.Output{Skipped: "nf_tables has no tables in the namespace"}
 			}
 			tool.In = ns.Do
@@ -185,8 +186,8 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 }
 
 // hasNoTables reports whether the programs of nf_tables would print nothing. Most namespaces are pods, which have no rules.
-func hasNoTables(ns *netns.Namespace) bool {
-	some, err := ruleset.HasTables(ns)
+func hasNoTables(ctx context.Context, ns *netns.Namespace) bool {
+	some, err := ruleset.HasTables(ctx, ns)
 	return err == nil && !some
 }
 

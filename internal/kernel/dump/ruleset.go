@@ -22,7 +22,7 @@ func (d *Dumper) ruleset(ctx context.Context, ns *netns.Namespace, row capture.D
 	if missing, err := m.firstMissing("nf_tables"); missing != "" || err != nil {
 		return d.command(ctx, ns, row, m)
 	}
-	if n, err := ruleset.CountChains(ns); err == nil && n > manyChains {
+	if n, err := ruleset.CountChains(ctx, ns); err == nil && n > manyChains {
 		if out, ok := d.withoutIPTables(ctx, ns); ok {
 			return out
 		}

@@ -42,18 +42,20 @@ func RuleHandles(n *netns.Namespace, family, table, chain string) ([]uint64, err
 }
 
 // CountChains counts the chains of all tables of nf_tables.
-func CountChains(n *netns.Namespace) (int, error) { return count(n, "chains", nf.Table.ListChains) }
+func CountChains(ctx context.Context, n *netns.Namespace) (int, error) {
+	return count(ctx, n, "chains", nf.Table.ListChains)
+}
 
 // HasTables reports whether nf_tables has tables.
-func HasTables(n *netns.Namespace) (bool, error) {
-	tables, err := count(n, "tables", nf.Table.ListTables)
+func HasTables(ctx context.Context, n *netns.Namespace) (bool, error) {
+	tables, err := count(ctx, n, "tables", nf.Table.ListTables)
 	return tables > 0, err
 }
 
-func count(n *netns.Namespace, what string, list func(nf.Table) netlink.Message) (int, error) {
+func count(ctx context.Context, n *netns.Namespace, what string, list func(nf.Table) netlink.Message) (int, error) {
 	nft := NFTables{NetNS: n.FD()}
 	defer nft.Close()
-	answers, err := nft.Ask(context.Background(), list(nf.Table{Family: unix.NFPROTO_UNSPEC}))
+	answers, err := nft.Ask(ctx, list(nf.Table{Family: unix.NFPROTO_UNSPEC}))
 	if err != nil {
 		return 0, fmt.Errorf("list %s in %s: %w", what, n.Path(), err)
 	}

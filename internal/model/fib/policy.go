@@ -16,7 +16,7 @@ func (l *search) rules() {
 		return
 	}
 	if len(list) == 0 {
-		l.usualRules()
+		l.lookupUsualRules()
 		return
 	}
 	// Jumps go forward only: a rule's target has a higher priority (fib_nl_newrule), so this ends.
@@ -51,8 +51,8 @@ func position(list []*Rule, priority int) int {
 	return -1
 }
 
-// usualRules looks up the tables of the usual rules, for states without rules.
-func (l *search) usualRules() {
+// lookupUsualRules looks up the tables of the usual rules, for states without rules.
+func (l *search) lookupUsualRules() {
 	for i := range usualRules[l.fam] {
 		r := &usualRules[l.fam][i]
 		if l.act(r) == "" {

@@ -90,8 +90,8 @@ func addPayload(protocol, field, words, datatype string, bits int, get func(c *C
 
 func (f *Field) withKey(k KeyField) { f.key, f.keyed = k, true }
 
-// guarded returns a getter whose value is missing unless has holds.
-func guarded(has func(p *packet.Packet) bool, get func(p *packet.Packet) (Span, truth)) func(c *Context) (Span, truth) {
+// guardGetter returns a getter whose value is missing unless has holds.
+func guardGetter(has func(p *packet.Packet) bool, get func(p *packet.Packet) (Span, truth)) func(c *Context) (Span, truth) {
 	return func(c *Context) (Span, truth) {
 		if !has(c.Packet) {
 			return absent()
@@ -135,7 +135,7 @@ func addFramePayloads() {
 	}).withKey(KeyEtherDestination)
 	addPayload("ether", "type", "frame's type", "ether_type", 16, etherType)
 	arp := func(field, words, datatype string, bits int, get func(a *packet.ARP) (Span, truth)) {
-		addPayload("arp", field, words, datatype, bits, guarded(isARP, func(p *packet.Packet) (Span, truth) { return get(p.Frame.ARP) }))
+		addPayload("arp", field, words, datatype, bits, guardGetter(isARP, func(p *packet.Packet) (Span, truth) { return get(p.Frame.ARP) }))
 	}
 	arp("htype", "ARP hardware type", "integer", 16, func(*packet.ARP) (Span, truth) { return number(1) })
 	arp("ptype", "ARP protocol", "ether_type", 16, func(*packet.ARP) (Span, truth) { return number(uint64(packet.EtherIPv4)) })
@@ -175,10 +175,10 @@ const dontFragment = 0x4000
 
 func addIPPayloads() {
 	ip := func(field, words, datatype string, bits int, get func(p *packet.Packet) (Span, truth)) *Field {
-		return addPayload("ip", field, words, datatype, bits, guarded(isIPv4, get))
+		return addPayload("ip", field, words, datatype, bits, guardGetter(isIPv4, get))
 	}
 	ip6 := func(field, words, datatype string, bits int, get func(p *packet.Packet) (Span, truth)) *Field {
-		return addPayload("ip6", field, words, datatype, bits, guarded(isIPv6, get))
+		return addPayload("ip6", field, words, datatype, bits, guardGetter(isIPv6, get))
 	}
 	source := func(p *packet.Packet) (Span, truth) { return addressSpan(p.Source, p.IsIPv6()) }
 	destination := func(p *packet.Packet) (Span, truth) { return addressSpan(p.Destination, p.IsIPv6()) }
@@ -236,12 +236,12 @@ func addTransportPayloads() {
 	for name, protocol := range map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "sctp": packet.SCTP, "dccp": packet.DCCP,
 		"udplite": packet.UDPLite} {
 		has := carries(protocol)
-		addPayload(name, "sport", "source port", "inet_service", 16, guarded(has, sourcePort)).withKey(KeySourcePort)
-		addPayload(name, "dport", "destination port", "inet_service", 16, guarded(has, destinationPort)).withKey(KeyDestinationPort)
+		addPayload(name, "sport", "source port", "inet_service", 16, guardGetter(has, sourcePort)).withKey(KeySourcePort)
+		addPayload(name, "dport", "destination port", "inet_service", 16, guardGetter(has, destinationPort)).withKey(KeyDestinationPort)
 	}
 	// Where the protocol has no ports, these are other bytes of its header.
 	th := func(field, words string, get func(p *packet.Packet) (Span, truth)) *Field {
-		return addPayload("th", field, words, "inet_service", 16, guarded(hasTransport, func(p *packet.Packet) (Span, truth) {
+		return addPayload("th", field, words, "inet_service", 16, guardGetter(hasTransport, func(p *packet.Packet) (Span, truth) {
 			if !p.Protocol.HasPorts() {
 				return anything(16), yes
 			}
@@ -252,14 +252,14 @@ func addTransportPayloads() {
 	th("dport", "destination port", destinationPort)
 
 	tcp := carries(packet.TCP)
-	addPayload("tcp", "flags", "TCP flags", "tcp_flag", 8, guarded(tcp, func(p *packet.Packet) (Span, truth) {
+	addPayload("tcp", "flags", "TCP flags", "tcp_flag", 8, guardGetter(tcp, func(p *packet.Packet) (Span, truth) {
 		return number(uint64(p.TCPFlags))
 	}))
 	for field, bits := range map[string]int{"sequence": 32, "ackseq": 32, "doff": 4, "window": 16, "checksum": 16, "urgptr": 16} {
-		addPayload("tcp", field, "TCP "+field, "integer", bits, guarded(tcp, unknownBits(bits)))
+		addPayload("tcp", field, "TCP "+field, "integer", bits, guardGetter(tcp, unknownBits(bits)))
 	}
-	addPayload("udp", "checksum", "UDP checksum", "integer", 16, guarded(carries(packet.UDP), unknownBits(16)))
-	addPayload("udp", "length", "UDP length", "integer", 16, guarded(carries(packet.UDP), func(p *packet.Packet) (Span, truth) {
+	addPayload("udp", "checksum", "UDP checksum", "integer", 16, guardGetter(carries(packet.UDP), unknownBits(16)))
+	addPayload("udp", "length", "UDP length", "integer", 16, guardGetter(carries(packet.UDP), func(p *packet.Packet) (Span, truth) {
 		if p.IsIPv6() {
 			return lengthSpan(p.Length, 40)
 		}
@@ -267,9 +267,9 @@ func addTransportPayloads() {
 	}))
 	for name, protocol := range map[string]packet.Protocol{"icmp": packet.ICMP, "icmpv6": packet.ICMPv6} {
 		has := carries(protocol)
-		addPayload(name, "type", name+" type", name+"_type", 8, guarded(has, func(p *packet.Packet) (Span, truth) { return number(uint64(p.Type)) }))
-		addPayload(name, "code", name+" code", name+"_code", 8, guarded(has, func(p *packet.Packet) (Span, truth) { return number(uint64(p.Code)) }))
-		addPayload(name, "id", name+" identifier", "integer", 16, guarded(has, func(p *packet.Packet) (Span, truth) {
+		addPayload(name, "type", name+" type", name+"_type", 8, guardGetter(has, func(p *packet.Packet) (Span, truth) { return number(uint64(p.Type)) }))
+		addPayload(name, "code", name+" code", name+"_code", 8, guardGetter(has, func(p *packet.Packet) (Span, truth) { return number(uint64(p.Code)) }))
+		addPayload(name, "id", name+" identifier", "integer", 16, guardGetter(has, func(p *packet.Packet) (Span, truth) {
 			switch p.Type {
 			case 0, 8, 128, 129: // echo
 				return portSpan(p.SourcePort)
@@ -277,7 +277,7 @@ func addTransportPayloads() {
 			return anything(16), yes
 		}))
 		for field, bits := range map[string]int{"checksum": 16, "sequence": 16, "mtu": 16, "gateway": 32} {
-			addPayload(name, field, name+" "+field, "integer", bits, guarded(has, unknownBits(bits)))
+			addPayload(name, field, name+" "+field, "integer", bits, guardGetter(has, unknownBits(bits)))
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (t transit) flood(b bridge, in string) passage {
 	}
 	if to == "" {
 		for _, name := range ports {
-			if why := t.m.hidden(t.m.FIB.Link(name), 4); why != "" {
+			if why := t.m.whyHidden(t.m.FIB.Link(name), 4); why != "" {
 				return t.finish(Undecided, "the place of the station is unknown: "+why)
 			}
 		}

@@ -52,8 +52,8 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 	return ""
 }
 
-// hidden returns why an unknown station may be behind a link, or "" if none can be. depth bounds rings of bridges.
-func (m *machine) hidden(l *fib.Link, depth int) string {
+// whyHidden returns why an unknown station may be behind a link, or "" if none can be. depth bounds rings of bridges.
+func (m *machine) whyHidden(l *fib.Link, depth int) string {
 	peer, ok := m.peer(l.Name)
 	if !ok {
 		return m.notWalked(l)
@@ -71,7 +71,7 @@ func (m *machine) hidden(l *fib.Link, depth int) string {
 		}
 	}
 	for _, p := range far.FIB.Ports(end.Master) {
-		if why := far.hidden(p, depth-1); p.Name != end.Name && why != "" {
+		if why := far.whyHidden(p, depth-1); p.Name != end.Name && why != "" {
 			return why
 		}
 	}

@@ -190,7 +190,7 @@ func (m *masqAgent) applyConfig(ctx context.Context, maps []*corev1.ConfigMap) {
 	}
 	if config == nil {
 		if news {
-			m.state.warn("the configuration is not applied; %s", m.inUse())
+			m.state.warn("the configuration is not applied; %s", m.fallbackText())
 		}
 		m.state.reject(problems)
 		return
@@ -212,7 +212,8 @@ func texts(problems []ipmasq.Problem) []string {
 	return s
 }
 
-func (m *masqAgent) inUse() string {
+// fallbackText says what is in force while a configuration is invalid.
+func (m *masqAgent) fallbackText() string {
 	if m.config == nil {
 		return "the rules stay as they were found"
 	}

@@ -100,7 +100,7 @@ body { width: 40em; margin: 2em auto; font-family: sans-serif; }
 </head>
 <body>
 <h1>Welcome to nginx!</h1>
-<p>This page is what a web server shows which has not been given a document
+<p>This is the default page, which a web server shows without any documents
 yet. The server is one of packetwalk's built-in applications and stands for
 nginx: it answers from /usr/share/nginx/html and logs each request with the
 address of the client that it saw.</p>

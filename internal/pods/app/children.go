@@ -14,13 +14,13 @@ import (
 var family struct {
 	sync.Mutex
 	own  int // that an application waits for
-	bury bool
+	reap bool
 }
 
-// BuryOthers has this process, a container's first one, leave no zombies of those that lost their parents (wait(2)).
-func BuryOthers() {
+// ReapOrphans has this process, a container's first one, reap processes that lost their parents (wait(2)).
+func ReapOrphans() {
 	family.Lock()
-	family.bury = true
+	family.reap = true
 	family.Unlock()
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -35,7 +35,7 @@ func BuryOthers() {
 func reapAll() {
 	family.Lock()
 	defer family.Unlock()
-	for family.bury && family.own == 0 {
+	for family.reap && family.own == 0 {
 		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
 			return
 		}

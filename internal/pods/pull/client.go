@@ -94,7 +94,7 @@ func (c *Client) explain(ctx context.Context, from *source, err error) error {
 	host := from.ref.Context().RegistryStr()
 	var refused *transport.Error
 	if errors.As(err, &refused) {
-		err = refusalText(host, refused)
+		err = refusalError(host, refused)
 		switch refused.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
 			err = fmt.Errorf("%w: there is none, or it is for users who are logged in (docker login)", err)
@@ -106,8 +106,8 @@ func (c *Client) explain(ctx context.Context, from *source, err error) error {
 	return err
 }
 
-// refusalText is a registry's refusal on one line. It is untrusted, so it is cut.
-func refusalText(host string, refused *transport.Error) error {
+// refusalError is a registry's refusal on one line. It is untrusted, so it is cut.
+func refusalError(host string, refused *transport.Error) error {
 	const most = 200 // bytes
 	var words []string
 	for _, d := range refused.Errors {

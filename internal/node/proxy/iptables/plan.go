@@ -44,7 +44,7 @@ func readDump(dumps ...[]byte) chainDump {
 	return d
 }
 
-// unreferenced returns the service proxy's chains without a jump, a service's name, and a jump of others to them.
+// unreferenced returns those of KUBE-MARK-MASQ and the canary to which no foreign rule jumps.
 func (d chainDump) unreferenced() (found []place) {
 	for _, table := range tables {
 		for _, name := range []string{chainMarkMasq, chainCanary} {

@@ -89,14 +89,14 @@ func (s *Syncer) full(ctx context.Context, result *proxy.Result) error {
 	if err != nil {
 		return err
 	}
-	p := compare(s.state, now, nil, s.measureStep(ctx))
+	p := compare(s.state, now, nil, s.askMaxStep(ctx))
 	result.Written = p.rules
 	result.CleanupErr, err = s.apply(ctx, &p)
 	return err
 }
 
-// measureStep finds how much one step of a plan may have.
-func (s *Syncer) measureStep(ctx context.Context) int {
+// askMaxStep asks the applier how much one step of a plan may have.
+func (s *Syncer) askMaxStep(ctx context.Context) int {
 	if s.most = s.applier.Most(ctx); s.most == 0 {
 		s.most = math.MaxInt
 	}
@@ -216,7 +216,7 @@ func (s *Syncer) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := compare(&state{}, now, nil, s.measureStep(ctx))
+	p := compare(&state{}, now, nil, s.askMaxStep(ctx))
 	for _, at := range now.unreferenced() {
 		p.drop(at.table, []string{at.chain}, 1)
 	}
