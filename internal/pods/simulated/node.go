@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // kubeletPort is where the API server asks a node.
@@ -84,8 +85,26 @@ func conditions(now metav1.Time) []corev1.NodeCondition {
 	}
 }
 
-// register makes the Node object and keeps it and its lease until ctx ends. A Node that is deleted is made again.
+// register keeps the Node object and its lease until ctx ends. It tries again after an error, because at the start of many nodes the API
+// server is late.
 func (n *node) register(ctx context.Context) error {
+	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 5, Cap: 15 * time.Second}
+	for {
+		err := n.keepNode(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		n.log.Warn("the node does not register", "err", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pauses.Step()):
+		}
+	}
+}
+
+// keepNode creates the Node object, if it does not exist, and keeps it and its lease. A Node that is deleted is created again.
+func (n *node) keepNode(ctx context.Context) error {
 	nodes := n.client.CoreV1().Nodes()
 	object := complete(n.Node, time.Now())
 	create := func(ctx context.Context) error {
@@ -95,13 +114,8 @@ func (n *node) register(ctx context.Context) error {
 		}
 		return err
 	}
-	for err := create(ctx); err != nil; err = create(ctx) {
-		n.log.Warn("the node does not register", "err", err)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
-		}
+	if err := create(ctx); err != nil {
+		return err
 	}
 	controller, err := vknode.NewNodeController(vknode.NaiveNodeProvider{}, object, nodes,
 		vknode.WithNodeEnableLeaseV1(n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
