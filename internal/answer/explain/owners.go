@@ -44,13 +44,13 @@ type Owners struct {
 	signed *signatures
 }
 
-// nobody is an Owners that knows no object.
-var nobody Owners
+// noOwners knows no object.
+var noOwners Owners
 
 // signatures are those of the writers of rules.
 func (o *Owners) signatures() *signatures {
 	if o == nil {
-		o = &nobody
+		o = &noOwners
 	}
 	o.once.Do(func() { o.signed = sign(o) })
 	return o.signed

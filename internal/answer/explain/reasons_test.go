@@ -188,8 +188,8 @@ func TestOwners(t *testing.T) {
 			t.Errorf("%s:%d: %q, want %q", test.address, test.port, got, test.want)
 		}
 	}
-	var nobody *Owners
-	if got := nobody.name(netip.MustParseAddr("10.0.0.1"), packet.TCP, packet.Exactly(80)); got != "" {
+	var none *Owners
+	if got := none.name(netip.MustParseAddr("10.0.0.1"), packet.TCP, packet.Exactly(80)); got != "" {
 		t.Errorf("no reason for %q", got)
 	}
 }

@@ -38,13 +38,13 @@ type writtenRules struct {
 
 // TestEveryRuleIsSigned: each rule that a generator makes has a reason of its own writer, and each reason a rule.
 func TestEveryRuleIsSigned(t *testing.T) {
-	nobody := ownersOf(snapshot.Objects{})
-	book := nobody.signatures()
+	none := ownersOf(snapshot.Objects{})
+	book := none.signatures()
 	used := map[*attribution.Line]bool{}
 	for _, w := range append(goldens(t), generated(t)...) {
 		for table, chains := range w.tables {
 			where := strings.TrimSpace(w.golden + " table " + table)
-			visitAll(nobody, chains, func(v *netfilter.Visit, r attribution.Reason) {
+			visitAll(none, chains, func(v *netfilter.Visit, r attribution.Reason) {
 				switch {
 				case r.Line == nil && v.Rule == nil: // not every policy needs a reason
 				case r.Line == nil:

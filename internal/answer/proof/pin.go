@@ -75,7 +75,7 @@ func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) 
 	seen := map[packet.Tuple]bool{}
 	for i := range h.Packets {
 		p := &h.Packets[i]
-		if of(&p.Packet, p.Transport, nobody) != there || seen[p.Packet.Reply()] && !seen[p.Packet.Tuple] {
+		if of(&p.Packet, p.Transport, expectNone) != there || seen[p.Packet.Reply()] && !seen[p.Packet.Tuple] {
 			continue
 		}
 		seen[p.Packet.Tuple] = true
@@ -84,8 +84,8 @@ func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) 
 	return found
 }
 
-// nobody reports that no packet is expected.
-func nobody(packet.Tuple) bool { return false }
+// expectNone is for a place where no packet is expected.
+func expectNone(packet.Tuple) bool { return false }
 
 // byChance reports whether a port that the kernel chooses by chance is on one of the ways.
 func byChance(result *walk.Result) bool {

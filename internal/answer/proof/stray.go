@@ -41,7 +41,7 @@ func isPredicted(steps []walk.Step, host string, p *witness.CapturedPacket) bool
 // ofProbe reports whether a packet is the probe's, an answer to it, or an error about one of these that the prediction does not tell of.
 func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) bool {
 	if p.Packet.About == nil {
-		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, nobody) != foreign
+		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, expectNone) != foreign
 	}
 	end, quoted := &outcome.End, c.id.quotes(p.Transport)
 	switch quoted {

@@ -134,7 +134,7 @@ func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 	for i := range h.Packets {
 		p := &h.Packets[i]
 		inner, payload, ok := witness.Decapsulate(p.Transport)
-		if !p.Out || p.Packet.Protocol != packet.UDP || !ok || id.of(&inner, payload, nobody) == foreign {
+		if !p.Out || p.Packet.Protocol != packet.UDP || !ok || id.of(&inner, payload, expectNone) == foreign {
 			continue
 		}
 		sent := p.Packet.Tuple

@@ -11,7 +11,7 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// contents is what a text shows of a machine. It is less than the machine's whole state: lines copied from a terminal or an article.
+// contents are the parts of a machine's state that a text shows: lines copied from a terminal or an article.
 type contents struct {
 	Tables           []iptables.Table // IPv4's
 	IPv6             []iptables.Table // ip6tables'

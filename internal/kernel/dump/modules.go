@@ -115,8 +115,7 @@ func (p places) builtIn() (map[string]bool, error) {
 	return all, lines.Err()
 }
 
-// firstMissing is the first of some modules that is not there, "" where all are, or there is no harm in asking. An error says that nothing
-// tells.
+// firstMissing returns the first missing module, or "" if all are loaded, or asking loads none. The error says that this is unknown.
 func (m *modules) firstMissing(names ...string) (string, error) {
 	for _, name := range names {
 		if m.none || m.loaded[name] || m.part(name) {
