@@ -21,7 +21,6 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -168,7 +167,7 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 			if missing != "" || nft && strings.Contains(row.Commands[0][0], "-legacy-") { // the plain name may be the other variant's
 				continue
 			}
-			if nft && hasNoTables(ctx, ns) {
+			if nft && m.noTables(ctx, ns) {
 				return capture.Output{Skipped: "nf_tables has no tables in the namespace"}
 			}
 			tool.In = ns.Do
@@ -183,12 +182,6 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 		return capture.Output{Skipped: notLoaded(missing)}
 	}
 	return none
-}
-
-// hasNoTables reports whether the programs of nf_tables would print nothing. Most namespaces are pods, which have no rules.
-func hasNoTables(ctx context.Context, ns *netns.Namespace) bool {
-	some, err := ruleset.HasTables(ctx, ns)
-	return err == nil && !some
 }
 
 func notLoaded(module string) string {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,9 @@ import (
 	"path"
 	"strings"
 	"sync"
+
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 )
 
 // Reading must load no module. The kernel has one loaded for whoever asks what is not there yet: a socket of NETLINK_NETFILTER for
@@ -49,6 +53,18 @@ type modules struct {
 	parts  string          // /sys/module: has some of those that are built in, too
 	// builtIn are those that are part of the kernel; an error where nothing tells.
 	builtIn func() (map[string]bool, error)
+
+	asked sync.Once // for tables, of the namespace that this is read for
+	empty bool
+}
+
+// noTables reports whether the programs of nf_tables would print nothing. Most namespaces are pods, which have no rules. It asks once.
+func (m *modules) noTables(ctx context.Context, ns *netns.Namespace) bool {
+	m.asked.Do(func() {
+		some, err := ruleset.HasTables(ctx, ns)
+		m.empty = err == nil && !some
+	})
+	return m.empty
 }
 
 // places are where a machine tells of its modules, for tests of other machines.
