@@ -311,12 +311,12 @@ func (f *Fabric) Update(change func(*vnet.Network) error) error {
 		return nil
 	}
 	f.keepTargets()
+	f.wakeProbes()
 	if err := f.apply(); err != nil {
 		f.network, f.health = before, health // who probes tells only what becomes different
 		f.applied = appliedState{}
 		return errors.Join(fmt.Errorf("update network: %w", err), f.apply())
 	}
-	f.wakeProbes()
 	return nil
 }
 

@@ -79,12 +79,19 @@ func addTargets(all map[vnet.ProbeTarget]memberProbe, n vnet.Network, lb vnet.Lo
 	}
 }
 
-// keepTargets forgets the health of members that are probed no longer, or otherwise than before: those begin anew. Held: mu.
+// keepTargets ends the probes of members that are probed no longer, or otherwise than before, and forgets their health: those begin anew,
+// also when the next change brings them back before followHealth has seen this one. Held: mu.
 func (f *Fabric) keepTargets() {
 	want := targets(f.network)
+	for t, now := range f.probes {
+		if w, ok := want[t]; !ok || w.probe != now.probe || w.address != now.address {
+			now.cancel()
+			delete(f.probes, t)
+			delete(f.health, t)
+		}
+	}
 	for t := range f.health {
-		w, ok := want[t]
-		if now := f.probes[t]; !ok || now != nil && (now.probe != w.probe || now.address != w.address) {
+		if _, ok := want[t]; !ok {
 			delete(f.health, t)
 		}
 	}
@@ -98,16 +105,9 @@ func (f *Fabric) wakeProbes() {
 	}
 }
 
-// reconcileProbes starts and ends the members' goroutines. Held: mu.
+// reconcileProbes starts the members' goroutines that do not run. Held: mu.
 func (f *Fabric) reconcileProbes(ctx context.Context) {
-	want := targets(f.network)
-	for t, now := range f.probes {
-		if w, ok := want[t]; !ok || w.probe != now.probe || w.address != now.address {
-			now.cancel()
-			delete(f.probes, t)
-		}
-	}
-	for t, w := range want {
+	for t, w := range targets(f.network) {
 		if f.probes[t] != nil {
 			continue
 		}
