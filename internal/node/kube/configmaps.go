@@ -32,10 +32,12 @@ func NewConfigMaps(config *rest.Config, trouble Trouble, namespace string, names
 
 // Snapshot gives those there are, as the watches know them, and whether the first lists are complete. The objects are shared: read only.
 func (c *ConfigMaps) Snapshot() ([]*corev1.ConfigMap, bool) {
-	if !c.complete() {
+	select {
+	case <-c.complete:
+		return Objects[*corev1.ConfigMap](c.stores...), true
+	default:
 		return nil, false
 	}
-	return Objects[*corev1.ConfigMap](c.stores...), true
 }
 
 // Read asks the API server for them: a watch may have died without a word.

@@ -32,6 +32,7 @@ type Watches struct {
 	stores      []cache.Store
 	controllers []cache.Controller
 	synced      []cache.InformerSynced
+	complete    chan struct{} // closes when the first lists are
 	changed     chan struct{}
 }
 
@@ -48,7 +49,7 @@ type List struct {
 
 // NewWatches follow nothing yet. trouble may be nil.
 func NewWatches(trouble Trouble) *Watches {
-	return &Watches{trouble: trouble, changed: make(chan struct{}, 1)}
+	return &Watches{trouble: trouble, complete: make(chan struct{}), changed: make(chan struct{}, 1)}
 }
 
 // Add prepares to follow a list; Run does it.
@@ -129,28 +130,42 @@ func (w *Watches) Run(ctx context.Context) {
 	for _, c := range w.controllers {
 		running.Go(func() { c.RunWithContext(ctx) })
 	}
-	if cache.WaitForCacheSync(ctx.Done(), w.synced...) {
+	if w.waitLists(ctx) {
+		close(w.complete)
 		w.notify() // without any object, nothing else does
 	}
 	running.Wait()
 }
 
-// Changed receives when the first lists are complete and after changes; several make one.
-func (w *Watches) Changed() <-chan struct{} { return w.changed }
+// Between two looks whether the first lists are complete: a list takes milliseconds, and an API server that is not there much longer. All
+// agents of a lab look at the same time.
+const (
+	shortestLook = 5 * time.Millisecond
+	longestLook  = 200 * time.Millisecond
+)
 
-// complete reports whether the first lists are.
-func (w *Watches) complete() bool {
-	return !slices.ContainsFunc(w.synced, func(synced cache.InformerSynced) bool { return !synced() })
-}
-
-// WaitForSync returns when the first lists are complete; false: ctx ended before.
-func (w *Watches) WaitForSync(ctx context.Context) bool {
-	for !w.complete() {
-		if !pause.For(ctx, 5*time.Millisecond) {
+// waitLists returns when the first lists are complete; false: ctx ended before.
+func (w *Watches) waitLists(ctx context.Context) bool {
+	missing := func(synced cache.InformerSynced) bool { return !synced() }
+	for wait := shortestLook; slices.ContainsFunc(w.synced, missing); wait = min(wait*5/4, longestLook) {
+		if !pause.For(ctx, wait) {
 			return false
 		}
 	}
 	return true
+}
+
+// Changed receives when the first lists are complete and after changes; several make one.
+func (w *Watches) Changed() <-chan struct{} { return w.changed }
+
+// WaitForSync returns when the first lists of what Run watches are complete; false: ctx ended before.
+func (w *Watches) WaitForSync(ctx context.Context) bool {
+	select {
+	case <-w.complete:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // Objects are those of stores. They are shared: read only.
