@@ -131,7 +131,7 @@ func (f *Fabric) start(ctx context.Context) error {
 	f.done.Go(func() { f.followHealth(ctx) })
 	f.done.Go(func() { f.keepSpares(ctx) })
 	f.done.Go(func() { f.endIdle(ctx) })
-	f.reconcileProbes(ctx)
+	f.startProbes(ctx)
 	return nil
 }
 
@@ -310,13 +310,14 @@ func (f *Fabric) Update(change func(*vnet.Network) error) error {
 	if f.fabric == nil {
 		return nil
 	}
-	f.keepTargets()
-	f.wakeProbes()
+	stale := f.forgetStale()
 	if err := f.apply(); err != nil {
-		f.network, f.health = before, health // who probes tells only what becomes different
+		f.network, f.health = before, health // a probe reports only changes
 		f.applied = appliedState{}
 		return errors.Join(fmt.Errorf("update network: %w", err), f.apply())
 	}
+	f.endProbes(stale)
+	f.wakeProbes()
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -79,15 +80,14 @@ func addTargets(all map[vnet.ProbeTarget]memberProbe, n vnet.Network, lb vnet.Lo
 	}
 }
 
-// keepTargets ends the probes of members that are probed no longer, or otherwise than before, and forgets their health: those begin anew,
-// also when the next change brings them back before followHealth has seen this one. Held: mu.
-func (f *Fabric) keepTargets() {
+// forgetStale deletes the health of members that are no longer probed, or whose probe or address changed, and returns the targets of their
+// probes. Held: mu.
+func (f *Fabric) forgetStale() (stale []vnet.ProbeTarget) {
 	want := targets(f.network)
 	for t, now := range f.probes {
 		if w, ok := want[t]; !ok || w.probe != now.probe || w.address != now.address {
-			now.cancel()
-			delete(f.probes, t)
 			delete(f.health, t)
+			stale = append(stale, t)
 		}
 	}
 	for t := range f.health {
@@ -95,6 +95,17 @@ func (f *Fabric) keepTargets() {
 			delete(f.health, t)
 		}
 	}
+	return stale
+}
+
+// endProbes ends probes and drops what they reported and is not yet applied. A member that returns is probed anew, even before followHealth
+// has seen that it left. Held: mu.
+func (f *Fabric) endProbes(stale []vnet.ProbeTarget) {
+	for _, t := range stale {
+		f.probes[t].cancel()
+		delete(f.probes, t)
+	}
+	f.changes = slices.DeleteFunc(f.changes, func(c healthChange) bool { return slices.Contains(stale, c.target) })
 }
 
 // wakeProbes makes followHealth look at the network again.
@@ -105,8 +116,8 @@ func (f *Fabric) wakeProbes() {
 	}
 }
 
-// reconcileProbes starts the members' goroutines that do not run. Held: mu.
-func (f *Fabric) reconcileProbes(ctx context.Context) {
+// startProbes starts a probe for each target that has none. Held: mu.
+func (f *Fabric) startProbes(ctx context.Context) {
 	for t, w := range targets(f.network) {
 		if f.probes[t] != nil {
 			continue
@@ -216,7 +227,7 @@ func (f *Fabric) followHealth(ctx context.Context) {
 		case <-f.dirty:
 		}
 		f.mu.Lock()
-		f.reconcileProbes(ctx)
+		f.startProbes(ctx)
 		changes := f.changes
 		var err error
 		if len(changes) > 0 {

@@ -12,13 +12,14 @@ import (
 	"packetwalk.dev/internal/testing/eventually"
 )
 
-// TestProbedAgain: a member that leaves and comes back before followHealth sees that it was gone is probed from anew.
-func TestProbedAgain(t *testing.T) {
+// TestProbedAnew: a member that leaves and returns before followHealth sees that it was gone is probed anew.
+func TestProbedAnew(t *testing.T) {
 	with := vnet.Network{LoadBalancers: []vnet.LoadBalancer{{
 		Name: "kubernetes", Rules: []vnet.Rule{{Probe: "tcp", BackendPool: "kubernetes"}},
 		Probes:       []vnet.Probe{{Name: "tcp", Protocol: vnet.ProtocolTCP, Port: 31538, IntervalSeconds: 5, Count: 2}},
 		BackendPools: []vnet.BackendPool{{Name: "kubernetes", Members: []vnet.IPConfigRef{{NIC: "node", IPConfig: "ipconfig1"}}}},
 	}}, NICs: []vnet.NIC{{Name: "node", IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.4")}}}}}
+	target := vnet.ProbeTarget{LoadBalancer: "kubernetes", Probe: "tcp", Member: vnet.IPConfigRef{NIC: "node", IPConfig: "ipconfig1"}}
 	f, err := New(Config{
 		Prober: func(context.Context, vnet.Probe, netip.Addr) error { return nil },
 		Timing: Timing{Interval: 10 * time.Millisecond, Eager: time.Millisecond}, Log: slog.New(slog.DiscardHandler),
@@ -29,28 +30,40 @@ func TestProbedAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer f.done.Wait()
 	defer cancel()
-	become := func(n vnet.Network) {
+	setNetwork := func(n vnet.Network) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.network = n
-		f.keepTargets()
+		f.endProbes(f.forgetStale())
+		if len(f.health) > 0 || len(f.changes) > 0 {
+			t.Errorf("health %v and changes %v of a member that is not probed", f.health, f.changes)
+		}
 	}
-	probe := func() {
+	ended := make(chan struct{})
+	waitUp := func() {
 		f.mu.Lock()
-		f.reconcileProbes(ctx)
+		f.startProbes(ctx)
+		probe := f.probes[target]
+		end := probe.cancel
+		probe.cancel = func() { end(); close(ended) }
 		f.mu.Unlock()
 		eventually.Succeeds(t, 5*time.Second, func() error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if len(f.health) != 1 {
+			if !f.health[target] {
 				return errors.New("not up")
 			}
 			return nil
 		})
 	}
-	become(with)
-	probe()
-	become(vnet.Network{})
-	become(with)
-	probe()
+	setNetwork(with)
+	waitUp()
+	setNetwork(vnet.Network{})
+	setNetwork(with)
+	select {
+	case <-ended:
+	default:
+		t.Error("the first probe goes on")
+	}
+	waitUp()
 }
