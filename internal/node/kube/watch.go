@@ -32,7 +32,7 @@ type Watches struct {
 	stores      []cache.Store
 	controllers []cache.Controller
 	synced      []cache.InformerSynced
-	complete    chan struct{} // closes when the first lists are
+	complete    chan struct{} // closed when the first lists are complete
 	changed     chan struct{}
 }
 
@@ -124,30 +124,30 @@ func (w *Watches) notify() {
 	}
 }
 
-// Run watches until the context ends.
+// Run watches until the context ends. It is called once.
 func (w *Watches) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, c := range w.controllers {
 		running.Go(func() { c.RunWithContext(ctx) })
 	}
-	if w.waitLists(ctx) {
+	if w.waitForLists(ctx) {
 		close(w.complete)
 		w.notify() // without any object, nothing else does
 	}
 	running.Wait()
 }
 
-// Between two looks whether the first lists are complete: a list takes milliseconds, and an API server that is not there much longer. All
-// agents of a lab look at the same time.
+// Pauses between checks for complete first lists. A list takes milliseconds; an API server that is down takes much longer. All agents of a
+// lab check at the same time: with 100 of them a pause of 5 ms would fill two processors.
 const (
-	shortestLook = 5 * time.Millisecond
-	longestLook  = 200 * time.Millisecond
+	minPollPause = 5 * time.Millisecond
+	maxPollPause = 200 * time.Millisecond
 )
 
-// waitLists returns when the first lists are complete; false: ctx ended before.
-func (w *Watches) waitLists(ctx context.Context) bool {
+// waitForLists returns when the first lists are complete, or false when ctx ends.
+func (w *Watches) waitForLists(ctx context.Context) bool {
 	missing := func(synced cache.InformerSynced) bool { return !synced() }
-	for wait := shortestLook; slices.ContainsFunc(w.synced, missing); wait = min(wait*5/4, longestLook) {
+	for wait := minPollPause; slices.ContainsFunc(w.synced, missing); wait = min(wait*5/4, maxPollPause) {
 		if !pause.For(ctx, wait) {
 			return false
 		}
@@ -158,7 +158,7 @@ func (w *Watches) waitLists(ctx context.Context) bool {
 // Changed receives when the first lists are complete and after changes; several make one.
 func (w *Watches) Changed() <-chan struct{} { return w.changed }
 
-// WaitForSync returns when the first lists of what Run watches are complete; false: ctx ended before.
+// WaitForSync returns when the first lists are complete, or false when ctx ends. Run must have been called.
 func (w *Watches) WaitForSync(ctx context.Context) bool {
 	select {
 	case <-w.complete:
