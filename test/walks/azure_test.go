@@ -44,6 +44,7 @@ func (s *security) azure(t *testing.T) {
 		"route to a firewall":                {pod, "198.51.100.80:443", "", "dropped fabric"}, // which translates nothing
 		"route past the firewall":            {pod, "198.51.100.10:443", "", "outside"},
 		"route from a node":                  {"node/" + s.node, "198.51.100.80:443", "", "dropped fabric"},
+		"route to the API server":            {"node/" + s.node, "203.0.113.1:443", "", "outside"},
 		"private destination":                {pod, "10.99.0.1:80", "", "dropped fabric"},
 		"public address by the firewall":     {pod, vmPublic + ":80", "", "dropped fabric"},
 		"peering by the firewall":            {pod, "vm/database:80", "", "delivered vm/database"},
@@ -124,14 +125,14 @@ type end struct {
 	}
 }
 
-// String is the end without what differs: on the internet the lab has hosts, and a capture has none; a Standard load balancer's ports are
-// Azure's choice.
+// String is the end without what differs: on the internet the lab has hosts and the API server, and a capture has none; a Standard load
+// balancer's ports are Azure's choice.
 func (e *end) String() string {
 	p := e.Packet
 	switch {
 	case e.Kind == "":
 		return "none"
-	case strings.HasPrefix(e.Node, "internet/"), e.Why == "through internet":
+	case strings.HasPrefix(e.Node, "internet/"), e.Node == "controlplane", e.Why == "through internet":
 		return fmt.Sprintf("outside %s > %s:%v", p.SrcIP, p.DstIP, p.DstPort)
 	}
 	return fmt.Sprintf("%s %s %s:%v > %s:%v", e.Kind, e.Node, p.SrcIP, p.SrcPort, p.DstIP, p.DstPort)
