@@ -162,15 +162,15 @@ func parseListedAt(line string, fields []field, prot int, c Columns) (ListingLin
 	}
 	rest, ok := parseListedRest(&l.Rule, line[fields[need-1].end:])
 	if !ok || !known || !known2 {
-		l.Rule = Rule{Unknown: partlyKnown(&l.Rule, source, known, destination, known2, rest), Counters: l.Rule.Counters}
+		l.Rule = Rule{Unknown: formatPartial(&l.Rule, source, known, destination, known2, rest), Counters: l.Rule.Counters}
 	}
 	return l, true
 }
 
-// partlyKnown writes a partly known listed rule as iptables-save would. An address that is a name stays as it is. Text that cannot be read
+// formatPartial writes a partly known listed rule as iptables-save would. An address that is a name stays as it is. Text that cannot be read
 // back stays as it was listed, as the value of a match that does not exist. So no reader mistakes it for known text. Where the target
 // prints something, the text may be the target's too.
-func partlyKnown(r *Rule, source string, sourceKnown bool, destination string, destinationKnown bool, rest string) string {
+func formatPartial(r *Rule, source string, sourceKnown bool, destination string, destinationKnown bool, rest string) string {
 	var b []byte
 	for _, name := range []struct {
 		flag, text string

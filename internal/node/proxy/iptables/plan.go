@@ -44,8 +44,8 @@ func readDump(dumps ...[]byte) chainDump {
 	return d
 }
 
-// unreferenced returns those of KUBE-MARK-MASQ and the canary to which no foreign rule jumps.
-func (d chainDump) unreferenced() (found []place) {
+// findUnused returns the KUBE-MARK-MASQ and canary chains that no foreign rule jumps to.
+func (d chainDump) findUnused() (found []place) {
 	for _, table := range tables {
 		for _, name := range []string{chainMarkMasq, chainCanary} {
 			_, there := d[place{table, name}]

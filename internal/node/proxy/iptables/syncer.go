@@ -217,7 +217,7 @@ func (s *Syncer) Remove(ctx context.Context) error {
 		return err
 	}
 	p := compare(&state{}, now, nil, s.askMaxStep(ctx))
-	for _, at := range now.unreferenced() {
+	for _, at := range now.findUnused() {
 		p.drop(at.table, []string{at.chain}, 1)
 	}
 	if p.isZero() {
