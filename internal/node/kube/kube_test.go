@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -33,6 +34,7 @@ type api struct {
 	queries  map[string]string
 	accept   string
 	events   []string
+	late     string // the resource whose first list fails
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +53,18 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if r.URL.Query().Get("sendInitialEvents") != "true" {
+	streamed := r.URL.Query().Get("sendInitialEvents") == "true"
+	a.mu.Lock()
+	late := a.late == resource
+	if late && !streamed {
+		a.late = "" // the client has tried both kinds of lists
+	}
+	a.mu.Unlock()
+	if late {
+		http.Error(w, "not yet", http.StatusServiceUnavailable)
+		return
+	}
+	if !streamed {
 		http.Error(w, "only streamed lists here", http.StatusNotImplemented)
 		return
 	}
@@ -193,9 +206,11 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	<-finished
 }
 
-// TestServiceCIDRs: the ranges of cluster IPs are followed where the API server has such objects, and waited for only there.
+// TestServiceCIDRs: the ranges of cluster IPs are followed where the API server has such objects, and waited for only there, also when it
+// fails at first.
 func TestServiceCIDRs(t *testing.T) {
-	for _, has := range []bool{true, false} {
+	for _, late := range []string{"", "servicecidrs", "none"} {
+		has := late != "none"
 		kind := func(kind, version string) metav1.TypeMeta { return metav1.TypeMeta{Kind: kind, APIVersion: version} }
 		a := &api{T: t, watchers: map[string][]chan metav1.WatchEvent{}, queries: map[string]string{}, objects: map[string][]runtime.Object{
 			"services":       {&corev1.Service{TypeMeta: kind("Service", "v1"), ObjectMeta: meta("web")}},
@@ -206,13 +221,14 @@ func TestServiceCIDRs(t *testing.T) {
 			a.objects["servicecidrs"] = []runtime.Object{&networkingv1.ServiceCIDR{TypeMeta: kind("ServiceCIDR", "networking.k8s.io/v1"),
 				ObjectMeta: meta("kubernetes"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16"}}}}
 		}
+		a.late = late
 		server := httptest.NewServer(a)
 		defer server.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		config := &rest.Config{Host: server.URL}
 		w, err := newWatcher(config, func(what string, err error) {
-			if err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil && !apierrors.IsServiceUnavailable(err) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}, nil)
@@ -224,7 +240,7 @@ func TestServiceCIDRs(t *testing.T) {
 		}
 		finished := follow(ctx, t, w)
 		if ranges := w.Snapshot().ServiceCIDRs; (len(ranges) == 1) != has || has && ranges[0].Spec.CIDRs[0] != "10.0.0.0/16" {
-			t.Errorf("has %v: %v", has, ranges)
+			t.Errorf("late %q: %v", late, ranges)
 		}
 		cancel()
 		<-finished

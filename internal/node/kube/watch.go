@@ -95,7 +95,7 @@ func (w *Watches) reporting(l List, refused *atomic.Bool) cache.ListerWatcher {
 		what += " with " + l.Fields
 	}
 	tell := func(ctx context.Context, err error) {
-		refused.Store(err != nil)
+		refused.Store(apierrors.IsNotFound(err) || apierrors.IsForbidden(err))
 		if l.Optional && apierrors.IsNotFound(err) {
 			err = nil
 		}
