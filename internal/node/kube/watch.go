@@ -16,11 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-
-	"packetwalk.dev/internal/base/pause"
 )
 
 // Trouble is told why something of the API cannot be followed ("watch services"), and with a nil error that it can be again.
@@ -137,22 +136,16 @@ func (w *Watches) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Pauses between checks for complete first lists. A list takes milliseconds; an API server that is down takes much longer. All agents of a
-// lab check at the same time: with 100 of them a pause of 5 ms would fill two processors.
-const (
-	minPollPause = 5 * time.Millisecond
-	maxPollPause = 200 * time.Millisecond
-)
+// firstLists are the pauses between checks for complete first lists. A list takes milliseconds; an API server that is down takes much longer.
+// All agents of a lab check at the same time: 100 of them with a pause of 5 ms filled two processors.
+var firstLists = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 1.25, Steps: 20, Cap: 200 * time.Millisecond}
 
 // waitForLists returns when the first lists are complete, or false when ctx ends.
 func (w *Watches) waitForLists(ctx context.Context) bool {
 	missing := func(synced cache.InformerSynced) bool { return !synced() }
-	for wait := minPollPause; slices.ContainsFunc(w.synced, missing); wait = min(wait*5/4, maxPollPause) {
-		if !pause.For(ctx, wait) {
-			return false
-		}
-	}
-	return true
+	return firstLists.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
+		return !slices.ContainsFunc(w.synced, missing), nil
+	}) == nil
 }
 
 // Changed receives when the first lists are complete and after changes; several make one.

@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"packetwalk.dev/internal/base/pause"
 )
 
 // kubeletPort is where the API server asks a node.
@@ -91,14 +93,11 @@ func (n *node) register(ctx context.Context) error {
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 5, Cap: 15 * time.Second}
 	for {
 		err := n.keepNode(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if ctx.Err() == nil {
+			n.log.Warn("the node does not register", "err", err)
 		}
-		n.log.Warn("the node does not register", "err", err)
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, pauses.Step()) {
 			return ctx.Err()
-		case <-time.After(pauses.Step()):
 		}
 	}
 }
