@@ -80,7 +80,7 @@ func (s *security) azure(t *testing.T) {
 	}
 	t.Run("unknown", func(t *testing.T) {
 		for _, args := range [][]string{{"--name", s.Name}, {"--snapshot", capture, "--azure=" + files}} {
-			out, err := s.Try(20*time.Second, append([]string{"walk", "--from", pod, "--to", "198.51.100.80:8080"}, args...)...)
+			out, err := s.Try(walkLimit, append([]string{"walk", "--from", pod, "--to", "198.51.100.80:8080"}, args...)...)
 			if err == nil || !strings.Contains(out, "[unknown: ") || !strings.Contains(out, "service tag Internet holds the public addresses of") {
 				t.Errorf("%v: %v\n%s", args, err, out)
 			}
@@ -141,7 +141,7 @@ func (e *end) String() string {
 // ends are the different ends of a walk's outcomes, each with that of the reply.
 func (s *security) ends(t *testing.T, args []string) []string {
 	t.Helper()
-	out, err := s.Try(20*time.Second, append([]string{"walk"}, args...)...)
+	out, err := s.Try(walkLimit, append([]string{"walk"}, args...)...)
 	var doc struct {
 		Outcomes []struct{ End, ReplyEnd end }
 	}

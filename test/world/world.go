@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -138,6 +139,8 @@ func (w *World) TryInput(limit time.Duration, input string, args ...string) (str
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "packetwalk"), args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it then writes where its goroutines are
+	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	if err := cmd.Run(); err != nil {
