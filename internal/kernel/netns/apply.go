@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // Apply makes the namespace agree with the state, changing only what differs: sysctls, addresses, neighbours, routes, then rules,
@@ -46,19 +45,10 @@ func (n *Namespace) SetSysctls(settings ...Sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	// /proc/sys/net shows the settings of the namespace of the thread that looks.
 	return n.Do(func() error {
 		for _, s := range settings {
-			path := "/proc/sys/" + s.Key
-			now, err := os.ReadFile(path)
-			if err != nil {
-				return fmt.Errorf("sysctl: %w", err)
-			}
-			if strings.TrimSpace(string(now)) == s.Value {
-				continue
-			}
-			if err := os.WriteFile(path, []byte(s.Value), 0); err != nil {
-				return fmt.Errorf("sysctl %s=%s: %w", s.Key, s.Value, err)
+			if _, err := sysctl.Ensure(s.Key, s.Value); err != nil {
+				return err
 			}
 		}
 		return nil

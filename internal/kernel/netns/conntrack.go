@@ -1,17 +1,15 @@
 package netns
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"strconv"
 
 	"github.com/mdlayher/netlink"
 	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/model/desired"
 	"packetwalk.dev/internal/model/witness"
 )
@@ -85,15 +83,11 @@ func (n *Namespace) KeepEnded(filters ...FlowFilter) error {
 // CountFlows tells how many connections the namespace tracks, at once, where listing them takes the kernel some 10 ms: it looks through the
 // one table of all namespaces.
 func (n *Namespace) CountFlows() (int, error) {
-	var text []byte
+	var count int
 	err := n.Do(func() (err error) {
-		text, err = os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+		count, err = sysctl.ReadInt("net/netfilter/nf_conntrack_count")
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("count connections of %s: %w", n.path, err)
-	}
-	count, err := strconv.Atoi(string(bytes.TrimSpace(text)))
 	if err != nil {
 		return 0, fmt.Errorf("count connections of %s: %w", n.path, err)
 	}

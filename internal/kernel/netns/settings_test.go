@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/base/netdefaults"
+	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -36,7 +36,7 @@ func TestResetSettings(t *testing.T) {
 	}
 	want := read()
 	other := map[string]string{"0": "1", "1": "0"}
-	for _, d := range netdefaults.Settings {
+	for _, d := range sysctl.Defaults {
 		for _, link := range []string{"all", "default", "lo"} {
 			if err := ns.SetSysctls(Sysctl{Key: "net/ipv4/conf/" + link + "/" + d.Name, Value: other[d.Value]}); err != nil {
 				t.Fatal(err)

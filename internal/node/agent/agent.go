@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
@@ -197,7 +198,7 @@ func (a *agent) addProxies() error {
 	if err != nil {
 		return err
 	}
-	liberal, _ := readSysctl(tcpBeLiberal) // absent: not liberal
+	liberal, _ := sysctl.ReadInt(tcpBeLiberal) // absent: not liberal
 	counters := false
 	if a.Backend == BackendIPTables && a.Rules == iptables.RulesCurrent {
 		if err := ensureCounters(); err != nil {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	netutils "k8s.io/utils/net"
 
+	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -176,7 +177,7 @@ const presentLimit = 10 * time.Second
 // SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can. With iptables that is where its
 // programs get at table nat (k8s.io/kubernetes pkg/util/iptables, Present).
 func (o *Options) SupportedFamilies() []service.Family {
-	_, err := readSysctl("net/ipv6/conf/all/forwarding")
+	_, err := sysctl.Read("net/ipv6/conf/all/forwarding")
 	if err == nil && o.Backend == BackendIPTables {
 		ctx, cancel := context.WithTimeout(context.Background(), presentLimit)
 		defer cancel()

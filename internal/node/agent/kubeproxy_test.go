@@ -21,6 +21,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/iptables"
@@ -125,7 +126,7 @@ func TestFirstSyncIsQueued(t *testing.T) {
 
 // TestSupportedFamilies: with iptables there is IPv6 where its programs get at the kernel's table, not where they are all there is.
 func TestSupportedFamilies(t *testing.T) {
-	if _, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil {
+	if _, err := sysctl.ReadInt("net/ipv6/conf/all/forwarding"); err != nil {
 		kerneltest.Missing(t, "IPv6: %v", err)
 	}
 	dir := t.TempDir()
@@ -160,8 +161,8 @@ func playInit() error {
 		slog.Default()); err != nil {
 		return err
 	}
-	localnet, err := readSysctl(routeLocalnet)
-	wait, failed := readSysctl(ctCloseWait)
+	localnet, err := sysctl.ReadInt(routeLocalnet)
+	wait, failed := sysctl.ReadInt(ctCloseWait)
 	fmt.Printf("route_localnet %d, close_wait %d", localnet, wait)
 	return errors.Join(err, failed)
 }

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/ti-mo/conntrack"
 
+	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -24,30 +24,6 @@ const (
 	ctUDPStream   = "net/netfilter/nf_conntrack_udp_timeout_stream"
 	ctMax         = "net/netfilter/nf_conntrack_max"
 )
-
-// readSysctl gives an integer sysctl of the network namespace that the process is in.
-func readSysctl(name string) (int, error) {
-	text, err := os.ReadFile(filepath.Join("/proc/sys", name))
-	if err != nil {
-		return 0, fmt.Errorf("read sysctl: %w", err)
-	}
-	value, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0, fmt.Errorf("read sysctl %s: %w", name, err)
-	}
-	return value, nil
-}
-
-// ensureSysctl writes a sysctl if it has another value.
-func ensureSysctl(name string, value int) error {
-	if now, err := readSysctl(name); err == nil && now == value {
-		return nil
-	}
-	if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(strconv.Itoa(value)), 0); err != nil {
-		return fmt.Errorf("set sysctl to %d: %w", value, err)
-	}
-	return nil
-}
 
 // Init sets the sysctls that Run would, which takes more rights than rules do; Run then finds them set. As for kube-proxy, limits and
 // timeouts of connection tracking that the kernel refuses are logged and are no error.
@@ -69,7 +45,7 @@ func Init(o Options, logger *slog.Logger) error {
 // loadConntrack has the kernel load the module of connection tracking, without which its sysctls do not exist yet: the first question about
 // it does so.
 func loadConntrack() error {
-	if _, err := os.Stat(filepath.Join("/proc/sys", ctMax)); err == nil {
+	if _, err := sysctl.Read(ctMax); err == nil {
 		return nil
 	}
 	c, err := conntrack.Dial(nil)
@@ -93,14 +69,15 @@ func (a *agent) setSysctls() (better, needed error) {
 	}
 	for name, value := range values {
 		if value > 0 {
-			better = errors.Join(better, ensureSysctl(name, value))
+			_, err := sysctl.Ensure(name, strconv.Itoa(value))
+			better = errors.Join(better, err)
 		}
 	}
 	better = errors.Join(better, a.raiseConntrackMax())
 	if !a.config(service.IPv4).LocalhostNodePorts {
 		return better, nil
 	}
-	if err := ensureSysctl(routeLocalnet, 1); err != nil {
+	if _, err := sysctl.Ensure(routeLocalnet, "1"); err != nil {
 		needed = fmt.Errorf("%w; or start with --iptables-localhost-nodeports=false", err)
 	}
 	return better, needed
@@ -117,11 +94,11 @@ func (a *agent) raiseConntrackMax() error {
 		return nil
 	}
 	want := max(a.ConntrackPerCore*runtime.NumCPU(), a.ConntrackMin)
-	now, err := readSysctl(ctMax)
+	now, err := sysctl.ReadInt(ctMax)
 	if err != nil || now >= want {
 		return err
 	}
-	if err := ensureSysctl(ctMax, want); err != nil {
+	if _, err := sysctl.Ensure(ctMax, strconv.Itoa(want)); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(hashSize)

@@ -6,11 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // dump repeats a kernel dump that a change interrupted (NLM_F_DUMP_INTR: the result may be incomplete).
@@ -172,24 +172,16 @@ func (n *node) addVeth(a *attachment, pod *os.File, hostMAC net.HardwareAddr, mt
 	return veth, nil
 }
 
-// setSysctl writes a value under /proc/sys/net, which shows the process's own namespace, unless it is there already. A key that does not
-// exist is an error only when it is needed. It gives back how to restore the old value, nil when nothing changed.
-func setSysctl(key, value string, needed bool) (func() error, error) {
-	path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
-	old, err := os.ReadFile(path)
-	if os.IsNotExist(err) && !needed {
+// enableSysctl sets a setting of the process's network namespace to 1, and returns how to restore the old value, nil when nothing changed.
+func enableSysctl(name string) (restore func() error, err error) {
+	old, err := sysctl.Ensure(name, "1")
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w; set it on the node before pods start", err)
+	case old == "":
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read sysctl %s: %w", key, err)
-	}
-	if strings.TrimSpace(string(old)) == value {
-		return nil, nil
-	}
-	if err := os.WriteFile(path, []byte(value), 0); err != nil {
-		return nil, fmt.Errorf("set sysctl %s=%s: %w; set it on the node before pods start", key, value, err)
-	}
-	return func() error { return os.WriteFile(path, old, 0) }, nil
+	return func() error { _, err := sysctl.Ensure(name, old); return err }, nil
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"packetwalk.dev/internal/base/netdefaults"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // Versions are the versions of the CNI specification that the plugin speaks.
@@ -160,7 +160,7 @@ func (s *session) attach(a *attachment, pod *os.File, podHandle *netlink.Handle,
 		return err
 	}
 	if s.conf.ResetSettings {
-		if err := ns.WithNetNSPath(a.Netns, func(ns.NetNS) error { return netdefaults.Reset() }); err != nil {
+		if err := ns.WithNetNSPath(a.Netns, func(ns.NetNS) error { return sysctl.Reset() }); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -56,10 +57,13 @@ func (b *ports) made(br netlink.Link, setUp func(*undo) error) (undo, error) {
 // sysctls sets what services need on a bridge: iptables sees bridged packets (where br_netfilter is loaded), and the node forwards.
 func (b *ports) sysctls(done *undo) error {
 	for _, s := range []struct {
-		key    string
+		name   string
 		needed bool
-	}{{"net.ipv4.ip_forward", true}, {"net.bridge.bridge-nf-call-iptables", false}} {
-		back, err := setSysctl(s.key, "1", s.needed)
+	}{{"net/ipv4/ip_forward", true}, {"net/bridge/bridge-nf-call-iptables", false}} {
+		back, err := enableSysctl(s.name)
+		if errors.Is(err, fs.ErrNotExist) && !s.needed {
+			continue
+		}
 		if err != nil {
 			return err
 		}

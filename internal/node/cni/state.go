@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // stateVersion is the format of the state file that this code reads and writes.
@@ -147,11 +147,10 @@ func (s *store) save() error {
 // incarnation names the network namespace that the process is in, uniquely over reboots and over namespaces made at the same path: the
 // kernel's boot id and the namespace's cookie (SO_NETNS_COOKIE, Linux 5.14), or its inode number before.
 func incarnation() (string, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := sysctl.Read("kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("read the boot id: %w", err)
+		return "", err
 	}
-	id := strings.TrimSpace(string(boot))
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("open a socket: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // Azure CNI's fixed values of transparent mode (network/transparent_endpointclient_linux.go upstream).
@@ -29,7 +30,7 @@ func (t *transparentMode) Ensure() (undo, error) {
 	if _, err := t.masterLink(); err != nil {
 		return nil, err
 	}
-	back, err := setSysctl("net.ipv4.ip_forward", "1", true)
+	back, err := enableSysctl("net/ipv4/ip_forward")
 	var u undo
 	u.add(back)
 	return u, err
@@ -54,7 +55,7 @@ func (t *transparentMode) Attach(a *attachment, pod *os.File) (err error) {
 			err = joined([]error{err, t.Detach(a)})
 		}
 	}()
-	if _, err = setSysctl("net.ipv4.conf."+a.HostIf+".proxy_arp", "1", true); err != nil {
+	if _, err = enableSysctl("net/ipv4/conf/" + a.HostIf + "/proxy_arp"); err != nil {
 		return err
 	}
 	if err = t.LinkSetUp(host); err != nil {
@@ -103,7 +104,7 @@ func (t *transparentMode) Check(a *attachment) []error {
 		bad = append(bad, err, fmt.Errorf("route %s by %s is missing", hostPrefix(a.Address), a.HostIf))
 	}
 	for _, key := range []string{"conf/" + a.HostIf + "/proxy_arp", "ip_forward"} {
-		if v, err := os.ReadFile("/proc/sys/net/ipv4/" + key); err != nil || len(v) == 0 || v[0] != '1' {
+		if v, err := sysctl.Read("net/ipv4/" + key); err != nil || v != "1" {
 			bad = append(bad, err, fmt.Errorf("sysctl net/ipv4/%s is not 1", key))
 		}
 	}

@@ -2,12 +2,10 @@ package cgroup
 
 import (
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // Bounds are derived from the machine.
@@ -23,15 +21,11 @@ func Machine() (b Bounds, err error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return b, fmt.Errorf("memory of the machine: %w", err)
 	}
-	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	pids, err := sysctl.ReadInt("kernel/pid_max")
 	if err != nil {
 		return b, err
 	}
-	pids, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		return b, fmt.Errorf("pid_max: %w", err)
-	}
-	return bounds(int64(info.Totalram)*int64(info.Unit), pids, int64(runtime.NumCPU())), nil
+	return bounds(int64(info.Totalram)*int64(info.Unit), int64(pids), int64(runtime.NumCPU())), nil
 }
 
 func bounds(memory, pids, processors int64) Bounds {

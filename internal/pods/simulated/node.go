@@ -4,9 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
-	"os"
 	"runtime"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/sysctl"
 )
 
 // kubeletPort is where the API server asks a node.
@@ -41,6 +40,8 @@ func complete(given *corev1.Node, now time.Time) *corev1.Node {
 	labels := map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH}
 	maps.Copy(labels, n.Labels)
 	n.Labels = labels
+	kernel, _ := sysctl.Read("kernel/osrelease") // left empty if hidden
+	boot, _ := sysctl.Read("kernel/random/boot_id")
 	st := &n.Status
 	st.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
 	st.Capacity = capacity(st.Capacity)
@@ -48,7 +49,7 @@ func complete(given *corev1.Node, now time.Time) *corev1.Node {
 	st.NodeInfo = corev1.NodeSystemInfo{
 		KubeletVersion: st.NodeInfo.KubeletVersion, OperatingSystem: "linux", Architecture: runtime.GOARCH,
 		OSImage:                 "packetwalk simulated node",
-		ContainerRuntimeVersion: "simulated://1", KernelVersion: proc("kernel/osrelease"), BootID: proc("kernel/random/boot_id"),
+		ContainerRuntimeVersion: "simulated://1", KernelVersion: kernel, BootID: boot,
 		MachineID: n.Name, SystemUUID: n.Name,
 	}
 	st.Conditions = conditions(metav1.NewTime(now))
@@ -67,11 +68,6 @@ func capacity(given corev1.ResourceList) corev1.ResourceList {
 	}
 	maps.Copy(list, given)
 	return list
-}
-
-func proc(name string) string {
-	b, _ := os.ReadFile("/proc/sys/" + name)
-	return strings.TrimSpace(string(b))
 }
 
 // conditions are a healthy node's, in upstream's words: the machine's memory and disk are not this node's alone.
