@@ -14,6 +14,12 @@ import (
 // Service is Azure Container Instances: what the HTTP interface serves, and what a Client gives back on the other side. Groups are known by
 // their names; the resource group is the service's. Errors that are Azure's to a caller are of type *Error.
 type Service interface {
+	Groups
+	Containers
+}
+
+// Groups are a service's container groups.
+type Groups interface {
 	// Put makes a group. One that is there under this name is an error unless it is the same.
 	Put(ctx context.Context, g ContainerGroup) (ContainerGroup, error)
 	Get(ctx context.Context, name string) (ContainerGroup, error)
@@ -21,6 +27,10 @@ type Service interface {
 	// Delete ends a group, its containers within grace, and returns when nothing is left of it. With a uid, a group whose tag TagUID is
 	// another one stays, and that is a conflict.
 	Delete(ctx context.Context, name, uid string, grace time.Duration) error
+}
+
+// Containers are the containers of a service's groups.
+type Containers interface {
 	// Logs copies a container's log to w.
 	Logs(ctx context.Context, group, container string, o logs.Options, w io.Writer) error
 	// Exec runs a command in a container and gives its exit status.

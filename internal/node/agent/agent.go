@@ -25,13 +25,23 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// objectSource is where the agent gets the API's objects from; *kube.Watcher is one.
+// apiClient reads the API's objects and reports to it; *kube.Watcher is one.
+type apiClient interface {
+	objectSource
+	reporter
+}
+
+// objectSource is where the agent gets the API's objects from.
 type objectSource interface {
 	Run(ctx context.Context)
 	WaitForSync(ctx context.Context) bool
 	Changed() <-chan struct{}
 	// Delta gives what has changed since it was asked for the last time, or all there is.
 	Delta(whole bool) kube.Delta
+}
+
+// reporter tells the API what the agent did.
+type reporter interface {
 	Event(ctx context.Context, e corev1.Event) error
 	SetPodCondition(ctx context.Context, namespace, name string, c corev1.PodCondition) error
 }
@@ -47,7 +57,7 @@ const noticeQuiet = 100 * time.Millisecond
 
 type agent struct {
 	Options
-	source      objectSource
+	source      apiClient
 	metrics     *metrics
 	health      *proxy.Health
 	checks      *proxy.HealthChecks
@@ -99,16 +109,27 @@ type familyProxy struct {
 
 // syncer keeps the rules of one family, made by proxy/iptables or proxy/nftables.
 type syncer interface {
+	ruleWriter
+	ruleChecker
+}
+
+// ruleWriter writes rules and removes them.
+type ruleWriter interface {
 	Configure(proxy.Config)
 	// Sync writes what differs, of all if it did not succeed the last time, else of services that have changed since.
 	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error)
 	// ForceFull makes the next Sync write everything that differs.
 	ForceFull()
-	// Canary reports whether any of the rules exist.
-	Canary(context.Context) (bool, error)
-	Repair(context.Context) ([]string, error)
 	// Remove removes all rules.
 	Remove(context.Context) error
+}
+
+// ruleChecker finds and repairs rules that others removed or changed.
+type ruleChecker interface {
+	// Canary reports whether any of the rules exist.
+	Canary(context.Context) (bool, error)
+	// Repair restores rules that others changed, and returns the names of what it wrote.
+	Repair(context.Context) ([]string, error)
 }
 
 // iptablesSyncer writes the rules of all services together.

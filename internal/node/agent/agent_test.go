@@ -34,7 +34,7 @@ import (
 )
 
 // oneService is an API with a service whose health check only a service proxy answers.
-type oneService struct{ objectSource }
+type oneService struct{ apiClient }
 
 func (oneService) Delta(bool) kube.Delta {
 	return kube.Snapshot{Services: []*corev1.Service{{
@@ -64,7 +64,7 @@ func (failingSyncer) Repair(context.Context) ([]string, error) { return nil, nil
 
 // oneNode is an API with a node, which keeps events.
 type oneNode struct {
-	objectSource
+	apiClient
 	events chan corev1.Event
 }
 

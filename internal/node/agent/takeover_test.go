@@ -232,7 +232,7 @@ func TestAwait(t *testing.T) {
 }
 
 type toldEvents struct {
-	objectSource
+	apiClient
 	n atomic.Int32
 }
 

@@ -13,22 +13,38 @@ import (
 // network is one kind of pod network, seen from a node. All methods work in the namespace of the [node], and can be repeated after a call
 // that failed or was killed.
 type network interface {
-	// Ready is a quick look whether what the node's pods share, once set up completely, is still in place.
+	nodeNetwork
+	attacher
+	describer
+}
+
+// nodeNetwork is what a node's pods share.
+type nodeNetwork interface {
+	// Ready is a quick look whether it is still in place, once set up completely.
 	Ready() (bool, error)
-	// Ensure sets up what the node's pods share, and gives back how to remove it when it made it.
+	// Ensure sets it up, and returns how to remove it when it made it.
 	Ensure() (undo, error)
+}
+
+// attacher attaches pods to the network.
+type attacher interface {
 	// Attach joins a pod to the network. When it fails it has taken back what it did.
 	Attach(a *attachment, pod *os.File) error
 	// Detach removes what Attach made. What is gone already is no error.
 	Detach(a *attachment) error
-	// Check compares what the node has with what Attach and Ensure make, and says every difference. The pod's side is [network.PodWants].
+	// Check compares what the node has with what Attach and Ensure make, and returns every difference. The pod's side is
+	// [describer.PodWants].
 	Check(a *attachment) []error
+	// Recover finds the attachments that the kernel has, for a state that is lost.
+	Recover() ([]attachment, error)
+}
+
+// describer describes an attachment.
+type describer interface {
 	// PodWants is what the pod's side has.
 	PodWants(a *attachment) podSide
 	// Interfaces are the node's interfaces of a result, the pod's own left out.
 	Interfaces(a *attachment) ([]hostInterface, error)
-	// Recover finds the attachments that the kernel has, for a state that is lost.
-	Recover() ([]attachment, error)
 }
 
 // podSide is what a pod's namespace has.
