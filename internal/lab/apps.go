@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/app"
@@ -78,7 +79,7 @@ func (l apps) spec(h *host) (confine.Spec, error) {
 	}
 	s := confine.Spec{
 		Hostname: h.Name, Args: append(slices.Concat(a.Entrypoint, a.Cmd), h.args...), Env: a.Env, Mounts: h.mounts, Program: l.Binaries.App,
-		Files: map[string]string{"/etc/resolv.conf": string(resolvConf(resolverOf(h.Kind)))},
+		Files: map[string]string{"/etc/resolv.conf": string(layout.ResolvConf(resolverOf(h.Kind)))},
 	}
 	if h.App == appDNS {
 		s.Program = l.Binaries.DNS

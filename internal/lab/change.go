@@ -9,6 +9,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/nodes"
 )
 
 // A change of a running lab is written down before it begins (Dir.nextFile), and becomes the lab's cluster.yaml when it is done. A lab
@@ -59,7 +60,7 @@ func (l *lab) carryOut(ctx context.Context, source []byte, c lifecycle.Change, c
 // settle writes down the cluster that the lab has become: what a change asked for, but for the pools and their counts whose nodes could not
 // join or leave.
 func (l *lab) settle(source []byte, c lifecycle.Change) error {
-	source, err := withPools(source, c, l.nodes.counts())
+	source, err := withPools(source, c, l.nodes.Counts())
 	if err != nil {
 		return err
 	}
@@ -140,7 +141,7 @@ func (l *lab) resume(ctx context.Context, d lifecycle.Deadline) {
 	l.busy.Store(true)
 	defer l.busy.Store(false)
 	c := lifecycle.Change{From: l.cut.From, To: l.Cluster(), Progress: l.Progress, Deadline: d}
-	if err := l.Fault(changeFault, l.carryOut(ctx, l.cut.Source, c, agents{nodes: l.nodes}, l.nodes)); err != nil {
+	if err := l.Fault(changeFault, l.carryOut(ctx, l.cut.Source, c, nodes.Agents{Nodes: l.nodes}, l.nodes)); err != nil {
 		l.Done("the rest of a change that was cut off: %v", err)
 	}
 }

@@ -48,11 +48,10 @@ type routes struct {
 }
 
 // Start runs the controller, and waits until each node has its route. The nodes have their ranges by now.
-func (l *routes) Start(ctx context.Context) error { return l.restart(ctx, ctx) }
+func (l *routes) Start(ctx context.Context) error { return l.Restart(ctx, ctx) }
 
-// restart replaces a running controller, which would find new nodes only after a while. The new one runs until ctx ends.
-// restart waits for routes until waiting ends.
-func (l *routes) restart(ctx, waiting context.Context) error {
+// Restart is nodes.RouteController's. A controller that runs would find new nodes only after a while.
+func (l *routes) Restart(ctx, waiting context.Context) error {
 	table, _, ok := l.Cluster().PodRouteTable()
 	if !ok {
 		return nil

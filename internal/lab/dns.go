@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
@@ -24,16 +23,6 @@ import (
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/confine"
 )
-
-// resolvConf is the /etc/resolv.conf of a machine that asks a name server.
-func resolvConf(server netip.Addr) []byte { return []byte("nameserver " + server.String() + "\n") }
-
-func writeResolvConf(dir string, text []byte) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(dir, layout.ResolvFile), text, 0o600)
-}
 
 // resolverOf is the name server that a kind of host asks.
 func resolverOf(kind string) netip.Addr {

@@ -13,6 +13,7 @@ import (
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/instances"
+	"packetwalk.dev/internal/lab/nodes"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
 )
@@ -26,14 +27,14 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		Name: m.Group + ".machine", Path: l.Binaries.App, Args: realnode.Args(m.State), LogFile: l.Dir.GroupLog(m.Group + ".machine"),
 		PidFile: l.Dir.GroupPid(m.Group),
 	}
-	if err := l.real.prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
+	if err := l.shared.Prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
 		return c, err
 	}
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
 	cgroup := l.Dir.GroupCgroup(m.Group)
-	if err := endMachine(ctx, m.Host, cgroup, c); err != nil {
+	if err := nodes.EndMachine(ctx, m.Host, cgroup, c); err != nil {
 		return c, err
 	}
 	serving, err := l.access.CA.KubeletPair(m.Group, netip.MustParseAddrPort(instances.KubeletAddress).Addr(), time.Now())

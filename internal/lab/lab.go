@@ -17,6 +17,7 @@ import (
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/network"
+	"packetwalk.dev/internal/lab/nodes"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/source"
@@ -27,7 +28,7 @@ type lab struct {
 	*lifecycle.Env
 	graph  *lifecycle.Graph
 	azure  *network.Network
-	nodes  *nodes
+	nodes  *nodes.Nodes
 	groups *groups
 	cut    lifecycle.PendingChange
 
@@ -49,12 +50,12 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	}
 	l := &lab{Env: c, ready: make(chan struct{})}
 	l.azure = &network.Network{Env: c, Pending: &l.cut}
-	l.nodes = &nodes{Env: c, azure: l.azure, library: images}
-	access := &apiserver.Access{Env: c, Azure: l.azure, Dialer: l.nodes.dialer}
+	l.nodes = &nodes.Nodes{Env: c, Azure: l.azure, Library: images}
+	access := &apiserver.Access{Env: c, Azure: l.azure, Dialer: l.nodes.Dialer}
 	api := &apiserver.Server{Processes: apiserver.Processes{Env: c, Access: access}}
 	routes := &routes{Env: c, azure: l.azure, api: api}
-	l.nodes.access, l.nodes.api, l.nodes.routes = access, api, routes
-	l.groups = &groups{Env: c, azure: l.azure, access: access, library: l.nodes.library, real: &l.nodes.real}
+	l.nodes.Access, l.nodes.API, l.nodes.Routes = access, api, routes
+	l.groups = &groups{Env: c, azure: l.azure, access: access, library: images, shared: &l.nodes.Shared}
 
 	var units []*lifecycle.Unit
 	add := func(name string, c lifecycle.Component, after ...*lifecycle.Unit) *lifecycle.Unit {
@@ -69,8 +70,8 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	add("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, network, bounded)
 	add("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, network, bounded)
 	files := add("the control plane's files", access, network)
-	store := add("images", l.nodes.library)
-	prepared := add("the nodes' machines", machines{nodes: l.nodes}, files, bounded)
+	store := add("images", images)
+	prepared := add("the nodes' machines", nodes.Machines{Nodes: l.nodes}, files, bounded)
 	instances := add("container instances", l.groups, files, store, bounded)
 	server := add("the API server", api, files)
 	controlPlane := add("the control plane", &apiserver.ControlPlane{Processes: apiserver.Processes{Env: c, Access: access}}, server)
@@ -78,9 +79,9 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
 	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)
 	add("the service account of pods", lifecycle.StartFunc(api.WaitDefaultAccount), server)
-	started := add("the nodes' agents", agents{nodes: l.nodes}, prepared, resources, masquerade)
+	started := add("the nodes' agents", nodes.Agents{Nodes: l.nodes}, prepared, resources, masquerade)
 	ready := add("the nodes", l.nodes, prepared, server, store)
-	add("the network policy engine", newPolicyEngine(l.nodes), started, ready)
+	add("the network policy engine", nodes.NewPolicyEngine(l.nodes), started, ready)
 	add("the route controller", routes, ready)
 	add("the virtual node", &virtualNode{Env: c, access: access, api: api}, instances, started, ready)
 	add("the cluster's DNS and addons", &addons{Env: c, api: api, ready: l.ready}, server)
@@ -154,5 +155,5 @@ func (l *lab) status() status.Status {
 
 // A component whose method has another signature would not be changed.
 var _ = []lifecycle.Changer{
-	(*network.Network)(nil), (*hosts)(nil), (*resolvers)(nil), (*imageservice.Service)(nil), agents{}, (*nodes)(nil), (*masq)(nil), (*addons)(nil),
+	(*network.Network)(nil), (*hosts)(nil), (*resolvers)(nil), (*imageservice.Service)(nil), nodes.Agents{}, (*nodes.Nodes)(nil), (*masq)(nil), (*addons)(nil),
 }

@@ -15,6 +15,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
@@ -165,7 +166,7 @@ func (l *hosts) make(m *host) (err error) {
 	if err != nil {
 		return err
 	}
-	return writeResolvConf(l.Dir.Host(m.Name), resolvConf(resolverOf(m.Kind)))
+	return layout.WriteResolvConf(l.Dir.Host(m.Name), resolverOf(m.Kind))
 }
 
 // discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.

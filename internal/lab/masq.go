@@ -4,6 +4,7 @@ import (
 	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/nodes"
 	"packetwalk.dev/internal/lab/status"
 
 	"context"
@@ -19,7 +20,7 @@ import (
 type masq struct {
 	*lifecycle.Env
 	api   *apiserver.Server
-	nodes *nodes
+	nodes *nodes.Nodes
 }
 
 // Start brings them into the API, as AKS does, before the nodes' agents start: without a ConfigMap they would take upstream's defaults.
@@ -71,7 +72,7 @@ type masqReport struct {
 // what is likely not meant. What many nodes say is said once.
 func (l *masq) Report(s *status.Status) {
 	if l.Cluster().Spec.Network.IPMasqAgent != cluster.IPMasqNone {
-		s.Add(masqComplaints(askAgents[masqReport](l.nodes, "/ip-masq-agent")))
+		s.Add(masqComplaints(nodes.AskAgents[masqReport](l.nodes, "/ip-masq-agent")))
 	}
 }
 
@@ -89,5 +90,5 @@ func masqComplaints(reports []masqReport) (problems, warnings []string) {
 		}
 	}
 	const who = "ip-masq-agent"
-	return joinReports(who, len(reports), unhealthy), joinReports(who, len(reports), suspect)
+	return nodes.JoinReports(who, len(reports), unhealthy), nodes.JoinReports(who, len(reports), suspect)
 }

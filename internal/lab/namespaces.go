@@ -26,15 +26,6 @@ func (l *hosts) Namespaces() []*netns.Namespace {
 	return all
 }
 
-// Namespaces returns those of the nodes.
-func (l *nodes) Namespaces() []*netns.Namespace {
-	var all []*netns.Namespace
-	for _, one := range l.list() {
-		all = append(all, one.ns)
-	}
-	return all
-}
-
 // Namespaces returns those of the container groups.
 func (l *groups) Namespaces() []*netns.Namespace {
 	if l.Groups == nil {

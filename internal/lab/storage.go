@@ -7,6 +7,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/nodes"
 	"packetwalk.dev/internal/lab/volumes"
 	"packetwalk.dev/internal/pods/realnode"
 )
@@ -15,7 +16,7 @@ import (
 type storage struct {
 	*lifecycle.Env
 	api   *apiserver.Server
-	nodes *nodes
+	nodes *nodes.Nodes
 	ready <-chan struct{} // closes when the cluster is ready
 }
 
@@ -40,7 +41,7 @@ func (l *storage) Start(ctx context.Context) error {
 
 // volumesOf is where a node's volumes are on the machine.
 func (l *storage) volumesOf(name string) (root, below string, ok bool) {
-	for _, n := range l.nodes.list() {
+	for _, n := range l.nodes.List() {
 		if n.Name == name && n.Runtime == cluster.RuntimeContainerd {
 			return l.Dir.NodeState(name), realnode.Volumes, true
 		}

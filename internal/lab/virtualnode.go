@@ -10,6 +10,7 @@ import (
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/network"
+	"packetwalk.dev/internal/lab/nodes"
 	"packetwalk.dev/internal/lab/signer"
 	"packetwalk.dev/internal/lab/status"
 
@@ -46,7 +47,7 @@ type groups struct {
 	azure             *network.Network
 	access            *apiserver.Access
 	library           *imageservice.Service
-	real              *realNodes
+	shared            *nodes.SharedLayer
 	*instances.Groups // nil without a virtual node
 }
 
@@ -203,7 +204,7 @@ func (l *virtualNode) Report(s *status.Status) {
 	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), nodes.AskTimeout)
 	defer cancel()
 	if is, err := l.isReady(ctx); !is && err == nil {
 		s.Problems = append(s.Problems, plan.VirtualNode+" is not Ready: its pods go on, but nothing of them changes any more; "+

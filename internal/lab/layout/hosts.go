@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/azure/fabric"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/hostns"
@@ -61,7 +63,7 @@ func (d Dir) FindHost(host string) (Place, error) {
 // resolvConf is what a node, a VM or an internet host has as /etc/resolv.conf.
 func (d Dir) resolvConf(host string) []byte {
 	for _, dir := range []string{d.Node(host), d.Host(host)} {
-		if text, err := os.ReadFile(filepath.Join(dir, ResolvFile)); err == nil {
+		if text, err := os.ReadFile(filepath.Join(dir, resolvFile)); err == nil {
 			return text
 		}
 	}
@@ -191,7 +193,7 @@ const sandboxes = "containerd/io.containerd.grpc.v1.cri/sandboxes"
 
 // resolvConfIn is what a sandbox's containers have as /etc/resolv.conf; nil where the machine has no such sandbox.
 func resolvConfIn(state, sandbox string) []byte {
-	f, err := openOf(state, filepath.Join(sandboxes, sandbox, ResolvFile))
+	f, err := openOf(state, filepath.Join(sandboxes, sandbox, resolvFile))
 	if err != nil {
 		return nil
 	}
@@ -256,8 +258,8 @@ func openOf(state, name string) (*os.File, error) {
 	return f, nil
 }
 
-// ResolvFile is the name of that file in the directory of a node or host.
-const ResolvFile = "resolv.conf"
+// resolvFile is the name of that file in the directory of a node or host.
+const resolvFile = "resolv.conf"
 
 var resolverNamespaces = map[string]string{AzureDNS: fabric.FabricNamespace, InternetDNS: fabric.InternetNamespace}
 
@@ -404,4 +406,15 @@ func LastLinesOfNode(state, name string) string {
 	}
 	defer f.Close()
 	return supervise.LastLinesOf(f)
+}
+
+// ResolvConf returns the /etc/resolv.conf of a machine that asks a name server.
+func ResolvConf(server netip.Addr) []byte { return []byte("nameserver " + server.String() + "\n") }
+
+// WriteResolvConf writes that file into the directory of a node or host.
+func WriteResolvConf(dir string, server netip.Addr) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, resolvFile), ResolvConf(server), 0o600)
 }

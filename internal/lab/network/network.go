@@ -193,15 +193,15 @@ func APIObstacles(n vnet.Network, name string) (all []string) {
 	if i := len(decisions) - 1; i >= 0 && !decisions[i].Allowed() {
 		all = append(all, fmt.Sprintf("%s its packets for the API server %s", decisions[i], server))
 	}
-	if route, _ := APIRoute(n, nic); route != "" {
+	if route, _ := apiRoute(n, nic); route != "" {
 		all = append(all, route)
 	}
 	return all
 }
 
-// APIRoute returns in words the user-defined route that leads a NIC's packets for the API server to another next hop than the internet, ""
+// apiRoute returns in words the user-defined route that leads a NIC's packets for the API server to another next hop than the internet, ""
 // for none. isCut reports that they end there: nothing at the next hop forwards them.
-func APIRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
+func apiRoute(n vnet.Network, nic vnet.NIC) (route string, isCut bool) {
 	server := netip.AddrPortFrom(vnet.APIServerAddress, controlplane.Port)
 	subnet, _ := n.Subnet(nic.VNet, nic.Subnet)
 	var by vnet.EffectiveRoute
@@ -229,4 +229,18 @@ const ephemeralPort = 32768
 // Namespaces returns those of the fabric and of the internet.
 func (a *Network) Namespaces() []*netns.Namespace {
 	return []*netns.Namespace{a.Namespace(), a.Internet()}
+}
+
+// APICut says which route keeps a NIC's node from the API server; "" if none does. The API server learns that only when the node has been
+// silent for 40 s.
+func APICut(n vnet.Network, name string) string {
+	nic, ok := n.NIC(name)
+	if !ok {
+		return ""
+	}
+	route, isCut := apiRoute(n, nic)
+	if !isCut {
+		return ""
+	}
+	return "cut off from the API server: " + route
 }

@@ -1,4 +1,6 @@
-package lab
+// Package nodes runs a lab's Kubernetes nodes: each is a network namespace with packetwalk-node, and felix and kube-proxy where the cluster
+// has them, and a machine with containerd and a kubelet, or the process of a simulated node. Nodes join and leave while the lab runs.
+package nodes
 
 import (
 	"context"
@@ -20,6 +22,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/imageservice"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
@@ -27,8 +30,8 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// A node is a Kubernetes node: a network namespace, an agent in it, and the machine that runs its pods.
-type node struct {
+// A Node is a Kubernetes node: a network namespace, an agent in it, and the machine that runs its pods.
+type Node struct {
 	cluster.Node
 	ns      *netns.Namespace
 	agent   *supervise.Supervisor
@@ -40,31 +43,37 @@ type node struct {
 	pods    netip.Prefix       // of kubenet, in its CNI configuration; invalid before it is known
 }
 
-// nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
-// kubelets, which is the one that changes.
-type nodes struct {
+// Nodes are the lab's nodes with their kubelets, as a component. [Machines] and [Agents] start what they need before.
+type Nodes struct {
 	*lifecycle.Env
-	azure   *network.Network
-	access  *apiserver.Access
-	api     *apiserver.Server
-	routes  *routes
-	library *imageservice.Service
-
-	real realNodes
+	Azure   *network.Network
+	Access  *apiserver.Access
+	API     *apiserver.Server
+	Routes  RouteController
+	Library *imageservice.Service
+	Shared  SharedLayer
 
 	mu  sync.Mutex
-	all []*node
+	all []*Node
 }
 
-func (l *nodes) list() []*node {
+// A RouteController makes the routes to the nodes' pods.
+type RouteController interface {
+	// Restart has the controller find new nodes, and waits for their routes until waiting ends. It runs until ctx ends.
+	Restart(ctx, waiting context.Context) error
+}
+
+// List returns the nodes that there are now.
+func (l *Nodes) List() []*Node {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.all)
 }
 
-// dialer chooses where the API server's connection to a node, pod or service is opened: at the node itself, else at any node.
-func (l *nodes) dialer(target netip.AddrPort) apiserver.DialFunc {
-	all := l.list()
+// Dialer returns how the API server's connection to a node, pod or service is opened: at the node itself, else at any node; nil without
+// nodes.
+func (l *Nodes) Dialer(target netip.AddrPort) apiserver.DialFunc {
+	all := l.List()
 	for _, one := range all {
 		if one.Address == target.Addr() {
 			return one.ns.Dial
@@ -76,15 +85,16 @@ func (l *nodes) dialer(target netip.AddrPort) apiserver.DialFunc {
 	return all[0].ns.Dial // nodes leave from the end
 }
 
-// machines makes what the nodes are before anything runs on them.
-type machines struct {
-	nodes *nodes
+// Machines makes what the nodes are before anything runs on them.
+type Machines struct {
+	Nodes *Nodes
 }
 
-func (m machines) Start(context.Context) error {
-	network := m.nodes.azure.Current()
-	specs := plan.Nodes(m.nodes.Cluster(), network)
-	if cut := m.nodes.azure.Pending; cut.Source != nil { // nodes of pools that were about to leave
+// Start makes the nodes of the cluster, and those that a change that was cut off had not removed yet.
+func (m Machines) Start(context.Context) error {
+	network := m.Nodes.Azure.Current()
+	specs := plan.Nodes(m.Nodes.Cluster(), network)
+	if cut := m.Nodes.Azure.Pending; cut.Source != nil { // nodes of pools that were about to leave
 		for _, spec := range plan.Nodes(cut.From, network) {
 			_, placed := network.NIC(spec.NIC)
 			if placed && !slices.ContainsFunc(specs, func(s cluster.Node) bool { return s.Name == spec.Name }) {
@@ -93,7 +103,7 @@ func (m machines) Start(context.Context) error {
 		}
 	}
 	for _, spec := range specs {
-		if _, err := m.nodes.makeNode(spec); err != nil {
+		if _, err := m.makeNode(spec); err != nil {
 			return fmt.Errorf("node %s: %w", spec.Name, err)
 		}
 	}
@@ -101,49 +111,49 @@ func (m machines) Start(context.Context) error {
 }
 
 // makeNode makes a node's namespace, NIC and files. The node is nil only when there is no namespace.
-func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
-	n := &node{Node: spec}
+func (m Machines) makeNode(spec cluster.Node) (*Node, error) {
+	n := &Node{Node: spec}
 	var err error
-	if n.ns, _, err = netns.Ensure(l.Dir.NetNS(spec.Name)); err != nil {
+	if n.ns, _, err = netns.Ensure(m.Nodes.Dir.NetNS(spec.Name)); err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	l.all = append(l.all, n)
-	l.mu.Unlock()
-	if err := l.azure.AttachNIC(spec.NIC, n.ns); err != nil {
+	m.Nodes.mu.Lock()
+	m.Nodes.all = append(m.Nodes.all, n)
+	m.Nodes.mu.Unlock()
+	if err := m.Nodes.Azure.AttachNIC(spec.NIC, n.ns); err != nil {
 		return n, err
 	}
 	// As on AKS's nodes from the start (AgentBaker, 99-force-bridge-forward.conf): one without a pod forwards for node ports, too.
 	if err := n.ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
 		return n, err
 	}
-	return n, l.writeNodeFiles(n)
+	return n, m.writeNodeFiles(n)
 }
 
 // writeNodeFiles writes what a node's administrator would: the agent's kubeconfig and the CNI configuration.
-func (l *nodes) writeNodeFiles(n *node) error {
-	dir := l.Dir.Node(n.Name)
+func (m Machines) writeNodeFiles(n *Node) error {
+	dir := m.Nodes.Dir.Node(n.Name)
 	conf := filepath.Join(dir, "cni", "net.d")
 	if err := os.MkdirAll(conf, 0o700); err != nil {
 		return err
 	}
 	kubeconfigOf := func(user controlplane.User) ([]byte, error) {
-		return l.access.CA.Kubeconfig(l.Dir.Name(), l.access.Config.Server(), user, time.Now())
+		return m.Nodes.Access.CA.Kubeconfig(m.Nodes.Dir.Name(), m.Nodes.Access.Config.Server(), user, time.Now())
 	}
 	kubeconfig, err := kubeconfigOf(controlplane.NodeAgentUser)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(l.writeFelixKubeconfig(n, kubeconfigOf), atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
-		writeResolvConf(dir, resolvConf(plan.AzureResolver)))
-	if l.Cluster().Spec.Network.Plugin == cluster.PluginAzure {
-		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
+	err = errors.Join(m.writeFelixKubeconfig(n, kubeconfigOf), atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
+		layout.WriteResolvConf(dir, plan.AzureResolver))
+	if m.Nodes.Cluster().Spec.Network.Plugin == cluster.PluginAzure {
+		err = errors.Join(err, m.Nodes.writeConflist(n, netip.Prefix{}))
 	}
 	return err
 }
 
 // writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
-func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
+func (l *Nodes) writeConflist(n *Node, pods netip.Prefix) error {
 	l.mu.Lock()
 	n.pods = pods
 	l.mu.Unlock()
@@ -151,7 +161,7 @@ func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
 }
 
 // rewriteConflist writes the CNI configuration that a node has in a cluster, if it had one.
-func (l *nodes) rewriteConflist(n *node, c *cluster.Cluster) error {
+func (l *Nodes) rewriteConflist(n *Node, c *cluster.Cluster) error {
 	l.mu.Lock()
 	pods := n.pods
 	l.mu.Unlock()
@@ -171,11 +181,11 @@ func (l *nodes) rewriteConflist(n *node, c *cluster.Cluster) error {
 }
 
 // Start starts the nodes' kubelets and returns when every node is registered and Ready.
-func (l *nodes) Start(ctx context.Context) error {
+func (l *Nodes) Start(ctx context.Context) error {
 	var g errgroup.Group
-	all := l.list()
+	all := l.List()
 	for _, one := range all {
-		g.Go(func() error { return l.startKubelet(ctx, one) })
+		g.Go(func() error { return kubelets{l}.startKubelet(ctx, one) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -185,8 +195,8 @@ func (l *nodes) Start(ctx context.Context) error {
 }
 
 // Stop leaves the nodes' processes running.
-func (l *nodes) Stop() {
-	for _, one := range l.list() {
+func (l *Nodes) Stop() {
+	for _, one := range l.List() {
 		one.end()
 		if one.machine != nil {
 			one.machine.Detach()
@@ -194,9 +204,18 @@ func (l *nodes) Stop() {
 	}
 }
 
+// Namespaces returns the nodes' network namespaces.
+func (l *Nodes) Namespaces() []*netns.Namespace {
+	var all []*netns.Namespace
+	for _, one := range l.List() {
+		all = append(all, one.ns)
+	}
+	return all
+}
+
 // Report adds the nodes and what their agents cannot do.
-func (l *nodes) Report(s *status.Status) {
-	for _, one := range l.list() {
+func (l *Nodes) Report(s *status.Status) {
+	for _, one := range l.List() {
 		l.mu.Lock()
 		status := one.status()
 		l.mu.Unlock()
@@ -205,7 +224,7 @@ func (l *nodes) Report(s *status.Status) {
 		}
 		s.Nodes = append(s.Nodes, status)
 	}
-	s.Problems = append(s.Problems, agentFaults(askAgents[faultReport](l, "/faults"))...)
+	s.Problems = append(s.Problems, agentFaults(AskAgents[faultReport](l, "/faults"))...)
 }
 
 // faultReport is what is read of what packetwalk-node cannot do.
@@ -219,15 +238,18 @@ func agentFaults(reports []faultReport) (problems []string) {
 	for _, r := range reports {
 		said = append(said, r.Unhealthy...)
 	}
-	return joinReports("packetwalk-node", len(reports), said)
+	return JoinReports("packetwalk-node", len(reports), said)
 }
 
+// kubelets starts the nodes' kubelets.
+type kubelets struct{ *Nodes }
+
 // startKubelet runs the node's kubelet and returns when the node is Ready.
-func (l *nodes) startKubelet(ctx context.Context, n *node) error {
+func (k kubelets) startKubelet(ctx context.Context, n *Node) error {
 	if n.Runtime == cluster.RuntimeSimulated {
-		return l.startSimulated(ctx, n)
+		return k.startSimulated(ctx, n)
 	}
-	return l.startMachine(ctx, n)
+	return k.startMachine(ctx, n)
 }
 
 // stateOf is nil for a process that there is not.
@@ -239,7 +261,7 @@ func stateOf(s *supervise.Supervisor) *status.Component {
 	return &state
 }
 
-func (n *node) status() status.Node {
+func (n *Node) status() status.Node {
 	s := status.Node{Name: n.Name, Address: n.Address.String()}
 	if n.agent != nil {
 		s.Agent = n.agent.State()

@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 )
 
-// askTimeout is how long a node's agent may take to tell about itself. One that does not is another problem's.
-const askTimeout = time.Second
+// AskTimeout is how long a node's agent may take to tell about itself. One that does not is another problem's.
+const AskTimeout = time.Second
 
-// askAgents asks the nodes' agents for a JSON report, all at once. A report is empty where the agent does not answer.
-func askAgents[T any](l *nodes, path string) []T {
-	nodes := l.list()
+// AskAgents asks the nodes' agents for a JSON report, all at once. A report is empty where the agent does not answer.
+func AskAgents[T any](l *Nodes, path string) []T {
+	nodes := l.List()
 	reports := make([]T, len(nodes))
 	var asked sync.WaitGroup
 	for i, n := range nodes {
@@ -31,7 +31,7 @@ func askAgents[T any](l *nodes, path string) []T {
 }
 
 // askAgent is empty where the agent does not answer.
-func askAgent[T any](n *node, path string) (report T) {
+func askAgent[T any](n *Node, path string) (report T) {
 	if json.Unmarshal(askNode(n, plan.AgentPort, path), &report) != nil {
 		return *new(T)
 	}
@@ -42,7 +42,7 @@ func askAgent[T any](n *node, path string) (report T) {
 const longestAnswer = 4 << 20
 
 // askNode is what a process of a node answers at a port of 127.0.0.1: empty where it does not, or not in full.
-func askNode(n *node, port int, path string) []byte {
+func askNode(n *Node, port int, path string) []byte {
 	if status, text := getFromNode(n, port, path); status == http.StatusOK {
 		return text
 	}
@@ -50,8 +50,8 @@ func askNode(n *node, port int, path string) []byte {
 }
 
 // getFromNode returns the HTTP status and the body of an answer at a port of 127.0.0.1 of a node, status 0 where there is none.
-func getFromNode(n *node, port int, path string) (status int, body []byte) {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+func getFromNode(n *Node, port int, path string) (status int, body []byte) {
+	ctx, cancel := context.WithTimeout(context.Background(), AskTimeout)
 	defer cancel()
 	transport := &http.Transport{DialContext: n.ns.Dial, DisableKeepAlives: true}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(port)+path, nil)
@@ -69,8 +69,8 @@ func getFromNode(n *node, port int, path string) (status int, body []byte) {
 	return resp.StatusCode, body
 }
 
-// joinReports says once what several of a number of nodes say, and how many do.
-func joinReports(who string, nodes int, said []string) (lines []string) {
+// JoinReports says once what several of a number of nodes say, and how many do.
+func JoinReports(who string, nodes int, said []string) (lines []string) {
 	count := map[string]int{}
 	for _, text := range said {
 		count[text]++

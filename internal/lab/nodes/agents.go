@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"bytes"
@@ -27,14 +27,15 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// agents are what runs on nodes beside their kubelets: packetwalk-node, and felix and kube-proxy where the cluster asks for them.
-type agents struct {
-	nodes *nodes
+// Agents are what runs on nodes beside their kubelets: packetwalk-node, and felix and kube-proxy where the cluster asks for them.
+type Agents struct {
+	Nodes *Nodes
 }
 
-func (a agents) Start(ctx context.Context) error {
-	for _, n := range a.nodes.list() {
-		if err := a.nodes.startAgent(ctx, n); err != nil {
+// Start starts the agents of all nodes, or takes over those that run.
+func (a Agents) Start(ctx context.Context) error {
+	for _, n := range a.Nodes.List() {
+		if err := a.startAgent(ctx, n); err != nil {
 			return err
 		}
 	}
@@ -45,12 +46,12 @@ func (a agents) Start(ctx context.Context) error {
 const proxiesAtOnce = 4
 
 // Change gives agents other flags, by new processes, and nodes another service proxy.
-func (a agents) Change(ctx context.Context, c lifecycle.Change) error {
+func (a Agents) Change(ctx context.Context, c lifecycle.Change) error {
 	var g errgroup.Group
 	g.SetLimit(proxiesAtOnce)
-	for _, n := range a.nodes.list() {
+	for _, n := range a.Nodes.List() {
 		g.Go(func() error {
-			if err := a.nodes.changeAgent(ctx, n, c); err != nil {
+			if err := a.changeAgent(ctx, n, c); err != nil {
 				return fmt.Errorf("service proxy of %s: %w", n.Name, err)
 			}
 			return nil
@@ -59,8 +60,9 @@ func (a agents) Change(ctx context.Context, c lifecycle.Change) error {
 	return g.Wait()
 }
 
-func (a agents) Stop() {
-	for _, n := range a.nodes.list() {
+// Stop leaves the agents running.
+func (a Agents) Stop() {
+	for _, n := range a.Nodes.List() {
 		for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix} {
 			if process != nil {
 				process.Detach()
@@ -70,66 +72,68 @@ func (a agents) Stop() {
 }
 
 // agentCommand runs packetwalk-node as a node of a real cluster would: among the node's processes, where it is a machine of its own.
-func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
+func (a Agents) agentCommand(c *cluster.Cluster, n *Node) supervise.Process {
 	p := supervise.Process{
-		Name: n.Name, Path: l.Binaries.Node, LogFile: l.Dir.Log(n.Name), PidFile: filepath.Join(l.Dir.Node(n.Name), "agent.pid"),
-		Args: plan.AgentFlags(c, n.Name, l.agentKubeconfig(n)),
+		Name: n.Name, Path: a.Nodes.Binaries.Node, LogFile: a.Nodes.Dir.Log(n.Name),
+		PidFile: filepath.Join(a.Nodes.Dir.Node(n.Name), "agent.pid"),
+		Args:    plan.AgentFlags(c, n.Name, a.Nodes.agentKubeconfig(n)),
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
-		p.Path = l.Binaries.App
-		p.Args = realnode.RunArgs(l.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
+		p.Path = a.Nodes.Binaries.App
+		p.Args = realnode.RunArgs(a.Nodes.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
 	}
 	return p
 }
 
-func (l *nodes) agentKubeconfig(n *node) string {
+// agentKubeconfig is the file of a node's agent.
+func (l *Nodes) agentKubeconfig(n *Node) string {
 	return filepath.Join(l.Dir.Node(n.Name), "kubeconfig")
 }
 
 // startAgent starts a node's agent, its felix and its kube-proxy, or takes over those that run.
-func (l *nodes) startAgent(ctx context.Context, n *node) error {
-	c := l.agentCommand(l.Cluster(), n)
+func (a Agents) startAgent(ctx context.Context, n *Node) error {
+	c := a.agentCommand(a.Nodes.Cluster(), n)
 	if err := lifecycle.EndOthers(ctx, n.ns, c); err != nil {
 		return err
 	}
-	if err := l.keepAgent(n, c); err != nil {
+	if err := a.keepAgent(n, c); err != nil {
 		return err
 	}
-	return errors.Join(l.startFelix(ctx, n), l.startProxy(ctx, l.Cluster(), n))
+	return errors.Join(a.startFelix(ctx, n), a.startProxy(ctx, a.Nodes.Cluster(), n))
 }
 
 // keepAgent has a command run as a node's agent.
-func (l *nodes) keepAgent(n *node, c supervise.Process) error {
-	agent, err := l.Run(n.ns, c)
+func (a Agents) keepAgent(n *Node, c supervise.Process) error {
+	agent, err := a.Nodes.Run(n.ns, c)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
+	a.Nodes.mu.Lock()
 	n.agent = agent
-	l.mu.Unlock()
+	a.Nodes.mu.Unlock()
 	return nil
 }
 
 // changeAgent brings a node's agent and service proxy from one cluster to another. The rules stay until the new proxy has its own.
-func (l *nodes) changeAgent(ctx context.Context, n *node, c lifecycle.Change) error {
+func (a Agents) changeAgent(ctx context.Context, n *Node, c lifecycle.Change) error {
 	if was, is := c.From.Spec.ServiceProxy, c.To.Spec.ServiceProxy; was.Implementation == cluster.ProxyPacketwalk && is == kubeProxyTables {
 		// It would remove the rules of iptables before it has its own; of packetwalk-node's table it knows nothing.
 		between := *c.To
 		between.Spec.ServiceProxy = cluster.ServiceProxy{Implementation: cluster.ProxyPacketwalk, Backend: cluster.BackendNFTables,
 			Rules: cluster.RulesCurrent}
-		if err := l.replaceProxy(ctx, n, lifecycle.Change{From: c.From, To: &between, Deadline: c.Deadline}); err != nil {
+		if err := a.replaceProxy(ctx, n, lifecycle.Change{From: c.From, To: &between, Deadline: c.Deadline}); err != nil {
 			return err
 		}
 		c.From = &between
 	}
-	return errors.Join(l.replaceProxy(ctx, n, c), l.rewriteConflist(n, c.To))
+	return errors.Join(a.replaceProxy(ctx, n, c), a.Nodes.rewriteConflist(n, c.To))
 }
 
 // kubeProxyTables is kube-proxy with nftables.
 var kubeProxyTables = cluster.ServiceProxy{Implementation: cluster.ProxyKubeProxy, Backend: cluster.BackendNFTables,
 	Rules: cluster.RulesCurrent}
 
-func (l *nodes) replaceProxy(ctx context.Context, n *node, c lifecycle.Change) error {
+func (a Agents) replaceProxy(ctx context.Context, n *Node, c lifecycle.Change) error {
 	ctx, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
 	was, is := c.From.Spec.ServiceProxy, c.To.Spec.ServiceProxy
@@ -137,14 +141,14 @@ func (l *nodes) replaceProxy(ctx context.Context, n *node, c lifecycle.Change) e
 		if err := n.proxy.Stop(); err != nil {
 			return err
 		}
-		l.setProxy(n, nil)
+		a.setProxy(n, nil)
 	}
-	what := l.agentCommand(c.To, n)
-	if !slices.Equal(what.Args, l.agentCommand(c.From, n).Args) {
+	what := a.agentCommand(c.To, n)
+	if !slices.Equal(what.Args, a.agentCommand(c.From, n).Args) {
 		if err := n.agent.Stop(); err != nil {
 			return err
 		}
-		if err := l.keepAgent(n, what); err != nil {
+		if err := a.keepAgent(n, what); err != nil {
 			return err
 		}
 	}
@@ -152,29 +156,29 @@ func (l *nodes) replaceProxy(ctx context.Context, n *node, c lifecycle.Change) e
 		return nil
 	}
 	if n.proxy == nil {
-		if err := l.startProxy(ctx, c.To, n); err != nil {
+		if err := a.startProxy(ctx, c.To, n); err != nil {
 			return err
 		}
 	}
 	if err := written(ctx, n, is.Implementation); err != nil {
 		return err
 	}
-	return l.dropRules(ctx, n, was, is)
+	return a.dropRules(ctx, n, was, is)
 }
 
-func (l *nodes) setProxy(n *node, s *supervise.Supervisor) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (a Agents) setProxy(n *Node, s *supervise.Supervisor) {
+	a.Nodes.mu.Lock()
+	defer a.Nodes.mu.Unlock()
 	n.proxy = s
 }
 
 // startProxy starts a node's kube-proxy, or takes over the one that runs, where the cluster asks for one.
-func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) error {
+func (a Agents) startProxy(ctx context.Context, c *cluster.Cluster, n *Node) error {
 	what := c.Spec.ServiceProxy
-	config := filepath.Join(l.Dir.Node(n.Name), "kube-proxy."+string(what.Backend)+".json")
+	config := filepath.Join(a.Nodes.Dir.Node(n.Name), "kube-proxy."+string(what.Backend)+".json")
 	p := supervise.Process{
-		Name: n.Name + ".kube-proxy", Path: l.Binaries.ControlPlane, Args: []string{"kube-proxy", "--config=" + config},
-		Env: l.proxyEnvironment(), LogFile: l.Dir.Log(n.Name + ".kube-proxy"), PidFile: l.Dir.ProxyPid(n.Name),
+		Name: n.Name + ".kube-proxy", Path: a.Nodes.Binaries.ControlPlane, Args: []string{"kube-proxy", "--config=" + config},
+		Env: a.proxyEnvironment(), LogFile: a.Nodes.Dir.Log(n.Name + ".kube-proxy"), PidFile: a.Nodes.Dir.ProxyPid(n.Name),
 	}
 	wanted := what.Implementation == cluster.ProxyKubeProxy
 	if !wanted {
@@ -189,33 +193,33 @@ func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) err
 		}
 		return nil
 	}
-	text, err := plan.KubeProxyConfig(c, n.Name, l.agentKubeconfig(n))
+	text, err := plan.KubeProxyConfig(c, n.Name, a.Nodes.agentKubeconfig(n))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.writeNoModules(), atomicfile.Write(config, text, 0o600)); err != nil {
+	if err := errors.Join(a.writeNoModules(), atomicfile.Write(config, text, 0o600)); err != nil {
 		return err
 	}
-	s, err := l.Run(n.ns, p)
+	s, err := a.Nodes.Run(n.ns, p)
 	if err == nil {
-		l.setProxy(n, s)
+		a.setProxy(n, s)
 	}
 	return err
 }
 
-func (l *nodes) writeNoModules() error {
-	if err := os.MkdirAll(l.Dir.NoModules(), 0o700); err != nil {
+func (a Agents) writeNoModules() error {
+	if err := os.MkdirAll(a.Nodes.Dir.NoModules(), 0o700); err != nil {
 		return err
 	}
-	err := os.Symlink("/bin/false", filepath.Join(l.Dir.NoModules(), "modprobe"))
+	err := os.Symlink("/bin/false", filepath.Join(a.Nodes.Dir.NoModules(), "modprobe"))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err
 }
 
-func (l *nodes) proxyEnvironment() []string {
-	return []string{"PATH=" + l.Dir.NoModules() + ":" + program.Path}
+func (a Agents) proxyEnvironment() []string {
+	return []string{"PATH=" + a.Nodes.Dir.NoModules() + ":" + program.Path}
 }
 
 // cleanUpTime is how long kube-proxy may take to remove all of a node's rules.
@@ -223,18 +227,19 @@ const cleanUpTime = 30 * time.Second
 
 // dropRules removes the rules of the service proxy that was there, where the one that is now does not: packetwalk-node removes those of all
 // others, kube-proxy those of its own other backend, and rules with iptables have the same names whoever writes them.
-func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceProxy) error {
+func (a Agents) dropRules(ctx context.Context, n *Node, was, is cluster.ServiceProxy) error {
 	switch {
 	case is.Implementation == cluster.ProxyPacketwalk:
 		return nil
 	case was.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables:
 		return ruleset.ApplyNFT(ctx, n.ns, ownTables)
 	case is.Implementation == cluster.ProxyNone:
-		if err := l.writeNoModules(); err != nil {
+		if err := a.writeNoModules(); err != nil {
 			return err
 		}
 		_, err := program.Command{
-			Path: l.Binaries.ControlPlane, Args: []string{"kube-proxy", "--cleanup"}, Env: l.proxyEnvironment(), In: n.ns.Do, Limit: cleanUpTime,
+			Path: a.Nodes.Binaries.ControlPlane, Args: []string{"kube-proxy", "--cleanup"}, Env: a.proxyEnvironment(), In: n.ns.Do,
+			Limit: cleanUpTime,
 		}.Output(ctx)
 		return err
 	}
@@ -250,7 +255,7 @@ var ownTables = func() (script string) {
 }()
 
 // written waits until a node's service proxy has written the rules of all services. Its health would not tell: it is good from the start.
-func written(ctx context.Context, n *node, of cluster.Implementation) error {
+func written(ctx context.Context, n *Node, of cluster.Implementation) error {
 	port := plan.AgentPort
 	switch of {
 	case cluster.ProxyNone:

@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"errors"
@@ -59,7 +59,7 @@ func TestLeaveIsTakenBack(t *testing.T) {
 					}
 					return c.react(&client.Fake)
 				})
-				before := nodes.azure.Current()
+				before := nodes.Azure.Current()
 				err := nodes.leave(t.Context(), n, lifecycle.Change{Progress: func(lifecycle.Step) {}})
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v, want %q", err, c.want)
@@ -71,13 +71,13 @@ func TestLeaveIsTakenBack(t *testing.T) {
 				if _, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]; excluded || o.Spec.Unschedulable {
 					t.Errorf("labels %v, unschedulable %v", o.Labels, o.Spec.Unschedulable)
 				}
-				is := nodes.azure.Current()
+				is := nodes.Azure.Current()
 				for i, p := range is.LoadBalancers[0].BackendPools {
 					if !slices.Equal(members(p), members(before.LoadBalancers[0].BackendPools[i])) {
 						t.Errorf("pool %s: %v", p.Name, p.Members)
 					}
 				}
-				if all := nodes.list(); len(all) != 1 || all[0].Name != n.Name {
+				if all := nodes.List(); len(all) != 1 || all[0].Name != n.Name {
 					t.Errorf("nodes %v", all)
 				}
 			})
@@ -95,7 +95,7 @@ func members(p vnet.BackendPool) []string {
 }
 
 // leaving are a cluster's nodes, the last of which is to leave, on a network that is not in a kernel.
-func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
+func leaving(t *testing.T, withPod bool) (*Nodes, *Node, *fake.Clientset) {
 	t.Helper()
 	c := lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {})
 	c.Dir = layout.Dir(t.TempDir())
@@ -112,7 +112,7 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Node: c.Cluster().Nodes()[1], ns: &netns.Namespace{}}
+	n := &Node{Node: c.Cluster().Nodes()[1], ns: &netns.Namespace{}}
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}})
 	if withPod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kept"}, Spec: corev1.PodSpec{NodeName: n.Name}}
@@ -121,7 +121,7 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 		}
 	}
 	azure, api := &network.Network{Env: c, Fabric: f}, &apiserver.Server{Client: client}
-	all := &nodes{Env: c, azure: azure, api: api, all: []*node{n}}
+	all := &Nodes{Env: c, Azure: azure, API: api, all: []*Node{n}}
 	t.Cleanup(func() { // one that joins again gets a namespace
 		if err := netns.Remove(c.Dir.NetNS(n.Name)); err != nil {
 			t.Error(err)

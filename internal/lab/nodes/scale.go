@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ import (
 
 // Change makes the nodes those of a cluster: new ones join, all at once, and then those that are too many leave, one after the other,
 // the one with the highest index first. When a node cannot join, all of the new ones are taken away again; one that cannot leave stays.
-func (l *nodes) Change(ctx context.Context, c lifecycle.Change) error {
+func (l *Nodes) Change(ctx context.Context, c lifecycle.Change) error {
 	l.SetCluster(c.To)
 	want := c.To.Nodes()
 	if err := l.relabel(ctx, want); err != nil {
@@ -34,8 +34,8 @@ func (l *nodes) Change(ctx context.Context, c lifecycle.Change) error {
 	if err := l.joinNodes(ctx, want, c); err != nil {
 		return lifecycle.PartialError{Err: err}
 	}
-	leaving := slices.DeleteFunc(l.list(), func(n *node) bool { return slices.ContainsFunc(want, n.is) })
-	slices.SortStableFunc(leaving, func(a, b *node) int { return cmp.Compare(b.Index, a.Index) })
+	leaving := slices.DeleteFunc(l.List(), func(n *Node) bool { return slices.ContainsFunc(want, n.is) })
+	slices.SortStableFunc(leaving, func(a, b *Node) int { return cmp.Compare(b.Index, a.Index) })
 	for _, n := range leaving {
 		if err := l.leave(ctx, n, c); err != nil {
 			return lifecycle.PartialError{Err: fmt.Errorf("node %s: %w", n.Name, err)}
@@ -45,8 +45,8 @@ func (l *nodes) Change(ctx context.Context, c lifecycle.Change) error {
 }
 
 // relabel gives nodes that stay the labels and taints that their pool has now, and takes those that it had and has no longer. Others stay.
-func (l *nodes) relabel(ctx context.Context, want []cluster.Node) error {
-	for _, n := range l.list() {
+func (l *Nodes) relabel(ctx context.Context, want []cluster.Node) error {
+	for _, n := range l.List() {
 		i := slices.IndexFunc(want, n.is)
 		if i < 0 {
 			continue
@@ -85,28 +85,28 @@ func (l *nodes) relabel(ctx context.Context, want []cluster.Node) error {
 	return nil
 }
 
-// counts are how many nodes each pool has.
-func (l *nodes) counts() map[string]int {
+// Counts returns how many nodes each pool has.
+func (l *Nodes) Counts() map[string]int {
 	counts := map[string]int{}
-	for _, n := range l.list() {
+	for _, n := range l.List() {
 		counts[n.Pool]++
 	}
 	return counts
 }
 
-func (n *node) is(spec cluster.Node) bool { return n.Name == spec.Name }
+func (n *Node) is(spec cluster.Node) bool { return n.Name == spec.Name }
 
 // joinNodes brings up those nodes that are not there. The network has their NICs.
-func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.Change) error {
+func (l *Nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.Change) error {
 	bounded, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
-	var joining []*node
+	var joining []*Node
 	var g errgroup.Group
 	for _, spec := range want {
-		if slices.ContainsFunc(l.list(), func(n *node) bool { return n.is(spec) }) {
+		if slices.ContainsFunc(l.List(), func(n *Node) bool { return n.is(spec) }) {
 			continue
 		}
-		n, err := l.makeNode(spec)
+		n, err := Machines{l}.makeNode(spec)
 		if n != nil {
 			joining = append(joining, n)
 		}
@@ -123,7 +123,7 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.
 	}
 	err := g.Wait()
 	if err == nil && len(joining) > 0 {
-		err = l.routes.restart(ctx, bounded)
+		err = l.Routes.Restart(ctx, bounded)
 	}
 	if err == nil {
 		return nil
@@ -135,15 +135,15 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.
 }
 
 // join starts what runs on a node and returns when it is Ready.
-func (l *nodes) join(ctx context.Context, n *node) error {
-	if err := l.startAgent(ctx, n); err != nil {
+func (l *Nodes) join(ctx context.Context, n *Node) error {
+	if err := (Agents{l}).startAgent(ctx, n); err != nil {
 		return err
 	}
-	return l.startKubelet(ctx, n)
+	return kubelets{l}.startKubelet(ctx, n)
 }
 
 // joinBefore is join, which must be done before bounded ends. What it starts lives as long as ctx.
-func (l *nodes) joinBefore(ctx, bounded context.Context, n *node) error {
+func (l *Nodes) joinBefore(ctx, bounded context.Context, n *Node) error {
 	life, end := context.WithCancel(ctx)
 	err := lifecycle.StartBefore(bounded, end, func() error { return l.join(life, n) })
 	return cmp.Or(err, life.Err())
@@ -179,17 +179,17 @@ func inSteps(ctx context.Context, d lifecycle.Deadline, steps []step) error {
 
 // leave takes a node out of the cluster as AKS does: cordoned, drained, out of the load balancer, and then gone with all it had. One that
 // cannot be drained or removed stays as it was: schedulable, and in the load balancer's pools.
-func (l *nodes) leave(ctx context.Context, n *node, c lifecycle.Change) error {
+func (l *Nodes) leave(ctx context.Context, n *Node, c lifecycle.Change) error {
 	c.Progress(lifecycle.Step{Text: "node " + n.Name + " is cordoned and drained"})
 	was, err := l.patched(ctx, n.Name, nil)
 	if err != nil {
 		return err
 	}
 	_, excluded := was.Labels[corev1.LabelNodeExcludeBalancers]
-	pools := plan.PoolsOf(l.azure.Current(), n.NIC)
+	pools := plan.PoolsOf(l.Azure.Current(), n.NIC)
 	err = inSteps(ctx, c.Deadline, []step{
 		{l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
-		{func(ctx context.Context) error { return drain(ctx, l.api.Client, n.Name, evictPatience) }, nil},
+		{func(ctx context.Context) error { return drain(ctx, l.API.Client, n.Name, evictPatience) }, nil},
 		{l.marking(n, true, true), nil}, // the service controller leaves it out
 		{func(context.Context) error { return l.leavePools(n) }, func(context.Context) error { return l.joinPools(n, pools) }},
 		{func(ctx context.Context) error { return l.removeNode(ctx, n) }, func(ctx context.Context) error { return l.rejoin(ctx, n) }},
@@ -201,7 +201,7 @@ func (l *nodes) leave(ctx context.Context, n *node, c lifecycle.Change) error {
 }
 
 // marking makes a node schedulable or not, and a member of load balancers or not, also when the lab is about to end.
-func (l *nodes) marking(n *node, unschedulable, excluded bool) func(context.Context) error {
+func (l *Nodes) marking(n *Node, unschedulable, excluded bool) func(context.Context) error {
 	var label any // null takes it away
 	if excluded {
 		label = "true"
@@ -218,26 +218,26 @@ func (l *nodes) marking(n *node, unschedulable, excluded bool) func(context.Cont
 	}
 }
 
-func (l *nodes) leavePools(n *node) error {
+func (l *Nodes) leavePools(n *Node) error {
 	return l.edit(func(net *vnet.Network) { net.LeavePools(n.NIC) })
 }
 
-func (l *nodes) joinPools(n *node, names []string) error {
+func (l *Nodes) joinPools(n *Node, names []string) error {
 	return l.edit(func(net *vnet.Network) { plan.JoinPools(net, n.NIC, names) })
 }
 
-func (l *nodes) edit(change func(*vnet.Network)) error {
-	return l.azure.Update(func(net *vnet.Network) error {
+func (l *Nodes) edit(change func(*vnet.Network)) error {
+	return l.Azure.Update(func(net *vnet.Network) error {
 		change(net)
 		return nil
 	})
 }
 
 // rejoin makes anew what removeNode took of a node: all but its NIC, which goes last.
-func (l *nodes) rejoin(ctx context.Context, n *node) error {
+func (l *Nodes) rejoin(ctx context.Context, n *Node) error {
 	n.end()
 	l.forget(n)
-	again, err := l.makeNode(n.Node)
+	again, err := Machines{l}.makeNode(n.Node)
 	if err != nil {
 		return err
 	}
@@ -246,14 +246,14 @@ func (l *nodes) rejoin(ctx context.Context, n *node) error {
 	return l.joinBefore(ctx, bounded, again)
 }
 
-func (l *nodes) forget(n *node) {
+func (l *Nodes) forget(n *Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = slices.DeleteFunc(l.all, func(o *node) bool { return o == n })
+	l.all = slices.DeleteFunc(l.all, func(o *Node) bool { return o == n })
 }
 
 // end ends a node's kubelet, if it has one, and waits for that.
-func (n *node) end() {
+func (n *Node) end() {
 	if n.stop != nil {
 		n.stop()
 		<-n.done
@@ -262,7 +262,7 @@ func (n *node) end() {
 
 // removeNode ends what runs on a node and takes away all that there is of it, its NIC with its addresses last: a lab process that is killed
 // on the way finds the node by that, and removes the rest. Its log stays, for the next of that name.
-func (l *nodes) removeNode(ctx context.Context, n *node) error {
+func (l *Nodes) removeNode(ctx context.Context, n *Node) error {
 	if n.stop != nil {
 		n.stop()
 	}
@@ -304,7 +304,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 }
 
 // releaseNode gives back what the network has of a node: its NIC with its addresses, and its route.
-func (l *nodes) releaseNode(n *node) error {
+func (l *Nodes) releaseNode(n *Node) error {
 	table, _, routed := l.Cluster().PodRouteTable()
 	return l.edit(func(net *vnet.Network) {
 		net.ReleaseNIC(n.NIC)
@@ -315,22 +315,22 @@ func (l *nodes) releaseNode(n *node) error {
 }
 
 // forgetNode takes a node that runs no longer, and what was left on it, out of the API. What is not there is no error.
-func (l *nodes) forgetNode(ctx context.Context, name string) error {
-	if err := l.api.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+func (l *Nodes) forgetNode(ctx context.Context, name string) error {
+	if err := l.API.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete node %s: %w", name, err)
 	}
 	// Pods of DaemonSets come after the node: as long as that is there, they are made anew.
-	pods, err := podsOn(ctx, l.api.Client, name)
+	pods, err := podsOn(ctx, l.API.Client, name)
 	if err != nil {
 		return err
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	for _, p := range pods {
-		if err := l.api.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
+		if err := l.API.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
 	}
-	err = l.api.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
+	err = l.API.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the lease of node %s: %w", name, err)
 	}

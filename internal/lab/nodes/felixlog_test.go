@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"os"
@@ -57,7 +57,7 @@ func TestFelixFailure(t *testing.T) {
 		"others": {`2026-11-28 02:30:00.1 [INFO][9] felix/policy.go 679: Unknown`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPolicyEngine(nil)
+			p := NewPolicyEngine(nil)
 			said := ""
 			for line := range strings.Lines(test.lines) {
 				said += p.noteFailure(line)

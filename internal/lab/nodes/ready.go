@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
@@ -23,7 +22,7 @@ const lookPause = 100 * time.Millisecond
 
 // waitNode waits until the API has a real node Ready, by what its kubelet says since the machine runs; without a network plugin of ours it
 // need not have a network.
-func (l *nodes) waitNode(ctx context.Context, n *node) error {
+func (k kubelets) waitNode(ctx context.Context, n *Node) error {
 	since := n.machine.State()
 	switch {
 	case since.Adopted:
@@ -32,15 +31,15 @@ func (l *nodes) waitNode(ctx context.Context, n *node) error {
 		since.Since = since.Since.Add(-time.Second)
 	}
 	for {
-		object, err := l.api.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-		if err == nil && isUp(object, since.Since, l.Cluster().Spec.Network.Plugin) {
+		object, err := k.API.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err == nil && isUp(object, since.Since, k.Cluster().Spec.Network.Plugin) {
 			return nil
 		}
 		if err != nil && manifests.Final(err) {
 			return err
 		}
 		if !pause.For(ctx, lookPause) {
-			return errors.New("not ready: " + l.withObstacles(n, object, whyNotReady(object)))
+			return errors.New("not ready: " + k.withObstacles(n, object, whyNotReady(object)))
 		}
 	}
 }
@@ -84,7 +83,7 @@ func readyCondition(n *corev1.Node) *corev1.NodeCondition {
 }
 
 // upWord is what a node is that has been brought up.
-func (l *nodes) upWord() string {
+func (l *Nodes) upWord() string {
 	if l.Cluster().Spec.Network.Plugin == cluster.PluginNone {
 		return "up; Ready as soon as it has a CNI plugin of yours"
 	}
@@ -95,49 +94,35 @@ func (l *nodes) upWord() string {
 const askTime = time.Second
 
 // realStatus is how many pods run on a real node, those in its own network too, -1 when that is not known, and what is wrong with the node.
-func (l *nodes) realStatus(n *node) (pods int, problem string) {
+func (l *Nodes) realStatus(n *Node) (pods int, problem string) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
-	all, err := podsOn(ctx, l.api.Client, n.Name)
+	all, err := podsOn(ctx, l.API.Client, n.Name)
 	if err != nil {
 		return -1, status.OneLine(err)
 	}
 	pods = len(slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
-	object, err := l.api.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+	object, err := l.API.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 	if err != nil {
 		return pods, status.OneLine(err)
 	}
 	c := readyCondition(object)
 	switch {
 	case c == nil || c.Status == corev1.ConditionTrue:
-		return pods, apiCut(l.azure.Current(), n.NIC)
+		return pods, network.APICut(l.Azure.Current(), n.NIC)
 	case l.Cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
 		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
 	return pods, "not Ready: " + l.withObstacles(n, object, c.Message)
 }
 
-// apiCut says which route keeps a node from the API server, "" where none does. The API server learns that only when the node has been
-// silent for 40 s.
-func apiCut(n vnet.Network, name string) string {
-	nic, ok := n.NIC(name)
-	if !ok {
-		return ""
-	}
-	route, isCut := network.APIRoute(n, nic)
-	if !isCut {
-		return ""
-	}
-	return "cut off from the API server: " + route
-}
-
 // withObstacles adds to why a node is not ready what in Azure's network may keep its kubelet from the API server. Where the kubelet itself
 // said why, it reached the API server and there is nothing to add.
-func (l *nodes) withObstacles(n *node, object *corev1.Node, why string) string {
+func (l *Nodes) withObstacles(n *Node, object *corev1.Node, why string) string {
 	if c := readyCondition(object); c != nil && c.Status != corev1.ConditionUnknown {
 		return why
 	}
-	for _, obstacle := range network.APIObstacles(l.azure.Current(), n.NIC) {
+	for _, obstacle := range network.APIObstacles(l.Azure.Current(), n.NIC) {
 		why = strings.TrimSuffix(why, ".") + "; " + obstacle
 	}
 	return why

@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"context"
@@ -31,12 +31,12 @@ const (
 
 // patched changes a Node object by a merge patch, nil to leave it as it is, and gives what it is now. One that is not there is an empty
 // one.
-func (l *nodes) patched(ctx context.Context, name string, patch any) (*corev1.Node, error) {
+func (l *Nodes) patched(ctx context.Context, name string, patch any) (*corev1.Node, error) {
 	data, err := json.Marshal(patch)
 	if err != nil {
 		return nil, err
 	}
-	api := l.api.Client.CoreV1().Nodes()
+	api := l.API.Client.CoreV1().Nodes()
 	var n *corev1.Node
 	if patch == nil {
 		n, err = api.Get(ctx, name, metav1.GetOptions{})

@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"bytes"
@@ -121,18 +121,18 @@ type felixWords struct {
 
 // followFelix records events on policies that felix refuses, and notes lists that it cannot read, until ctx ends. All nodes' felix say the
 // same, so that one is followed.
-func (p *policyEngine) followFelix(ctx context.Context) error {
+func (p *PolicyEngine) followFelix(ctx context.Context) error {
 	broadcast := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcast.Shutdown()
-	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.nodes.api.Client.CoreV1().Events("")})
+	broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: p.nodes.API.Client.CoreV1().Events("")})
 	events := broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "calico-felix"})
 	var log tail
 	for pause.For(ctx, time.Second) {
-		i := slices.IndexFunc(p.nodes.list(), func(n *node) bool { return p.nodes.felixOf(n) != nil })
+		i := slices.IndexFunc(p.nodes.List(), func(n *Node) bool { return p.nodes.felixOf(n) != nil })
 		if i < 0 {
 			continue
 		}
-		node := p.nodes.list()[i].Name
+		node := p.nodes.List()[i].Name
 		if path := p.nodes.Dir.Log(node + ".calico-felix"); path != log.path {
 			log = tail{path: path}
 			if info, err := os.Stat(path); err == nil {
@@ -166,9 +166,9 @@ func (p *policyEngine) followFelix(ctx context.Context) error {
 }
 
 // record makes an event of a refused policy, where the policy is still there.
-func (p *policyEngine) record(ctx context.Context, events record.EventRecorder, r refusedPolicy) error {
+func (p *PolicyEngine) record(ctx context.Context, events record.EventRecorder, r refusedPolicy) error {
 	path, version, kind := r.object()
-	text, err := p.nodes.api.REST().Get().AbsPath(path).Do(ctx).Raw()
+	text, err := p.nodes.API.REST().Get().AbsPath(path).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (p *policyEngine) record(ctx context.Context, events record.EventRecorder, 
 }
 
 // unreadable are the lists that felix cannot read now, as problems.
-func (p *policyEngine) unreadable() (problems []string) {
+func (p *PolicyEngine) unreadable() (problems []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, list := range slices.Sorted(maps.Keys(p.blocked)) {
@@ -198,7 +198,7 @@ func (p *policyEngine) unreadable() (problems []string) {
 }
 
 // noteFailure notes, and returns, the last words of a felix that ends, with those of the program that it gives up on; "" for other lines.
-func (p *policyEngine) noteFailure(line string) string {
+func (p *PolicyEngine) noteFailure(line string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m := felixOutput.FindStringSubmatch(line); m != nil {
@@ -217,7 +217,7 @@ func (p *policyEngine) noteFailure(line string) string {
 }
 
 // lastFailure is why felix has ended lately, as a problem; "" where it has not.
-func (p *policyEngine) lastFailure() string {
+func (p *PolicyEngine) lastFailure() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.failure.words == "" || time.Since(p.failure.at) > failedFor {

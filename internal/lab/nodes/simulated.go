@@ -1,4 +1,4 @@
-package lab
+package nodes
 
 import (
 	"context"
@@ -17,40 +17,40 @@ import (
 )
 
 // startSimulated starts the process of a simulated node, or takes over the one that runs, and returns when the node is Ready.
-func (l *nodes) startSimulated(ctx context.Context, n *node) error {
-	c, err := l.simulatedProcess(n)
+func (k kubelets) startSimulated(ctx context.Context, n *Node) error {
+	c, err := k.simulatedProcess(n)
 	if err != nil {
 		return err
 	}
 	if err := lifecycle.EndOthers(ctx, n.ns, c); err != nil {
 		return err
 	}
-	process, err := l.Run(n.ns, c)
+	process, err := k.Run(n.ns, c)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
+	k.mu.Lock()
 	n.machine = process
-	l.mu.Unlock()
-	if l.Cluster().Spec.Network.Plugin == cluster.PluginKubenet {
+	k.mu.Unlock()
+	if k.Cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		life, stop := context.WithCancel(ctx)
-		n.stop, n.done = stop, l.Keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
+		n.stop, n.done = stop, k.Keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return k.followPodCIDR(ctx, n) })
 	}
-	if err := l.waitNode(ctx, n); err != nil {
+	if err := k.waitNode(ctx, n); err != nil {
 		return fmt.Errorf("%s: %w; the end of its log:%s", n.Name, err, supervise.LastLines(c.LogFile))
 	}
-	return l.labelNode(ctx, n)
+	return k.labelNode(ctx, n)
 }
 
 // simulatedProcess writes what a simulated node is told, and gives its process.
-func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
-	dir, state := l.Dir.Node(n.Name), l.Dir.SimulatedDir(n.Name)
+func (k kubelets) simulatedProcess(n *Node) (supervise.Process, error) {
+	dir, state := k.Dir.Node(n.Name), k.Dir.SimulatedDir(n.Name)
 	file := filepath.Join(state, "config.json")
 	c := supervise.Process{
-		Name: n.Name + ".simulated", Path: l.Binaries.Simulated, Args: []string{file}, LogFile: l.Dir.Log(n.Name + ".simulated"),
+		Name: n.Name + ".simulated", Path: k.Binaries.Simulated, Args: []string{file}, LogFile: k.Dir.Log(n.Name + ".simulated"),
 		PidFile: filepath.Join(dir, "simulated.pid"),
 	}
-	identity, err := l.identity(n)
+	identity, err := k.identity(n)
 	if err != nil {
 		return c, err
 	}
@@ -62,15 +62,15 @@ func (l *nodes) simulatedProcess(n *node) (supervise.Process, error) {
 			return c, err
 		}
 	}
-	object := plan.NodeObject(l.Cluster(), n.Node)
+	object := plan.NodeObject(k.Cluster(), n.Node)
 	object.Labels = plan.KubeletLabels(object)
 	object.Status.NodeInfo.KubeletVersion = "v" + plan.KubernetesVersion
 	text, err := json.Marshal(simulated.Config{
 		Node: object, Kubeconfig: filepath.Join(state, realnode.KubeletKubeconfig), ClientCA: filepath.Join(state, realnode.ClientCA),
 		Certificate: filepath.Join(state, realnode.ServingCert), Key: filepath.Join(state, realnode.ServingKey),
-		Namespaces: filepath.Join(l.Dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
-		Plugins: filepath.Dir(l.Binaries.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: l.Dir.Cgroup(n.Name),
-		ClusterDNS: l.Cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
+		Namespaces: filepath.Join(k.Dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
+		Plugins: filepath.Dir(k.Binaries.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: k.Dir.Cgroup(n.Name),
+		ClusterDNS: k.Cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
 	})
 	if err != nil {
 		return c, err
