@@ -3,6 +3,7 @@ package lab
 import (
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/hosts"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/status"
@@ -98,7 +99,7 @@ func (a *addons) Change(ctx context.Context, c lifecycle.Change) error {
 	bring := manifests.Apply
 	if !is {
 		bring = manifests.Delete
-		if err := dropZone(a.Dir); err != nil {
+		if err := hosts.DropZone(a.Dir); err != nil {
 			return err
 		}
 	}
@@ -127,10 +128,10 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 // httpRouting are the objects of that addon for a cluster of this lab.
 func (a *addons) httpRouting(c *cluster.Cluster) func() ([]string, error) {
 	return func() ([]string, error) {
-		secret, err := zoneSecret(a.Dir)
+		secret, err := hosts.ZoneSecret(a.Dir)
 		if err != nil {
 			return nil, err
 		}
-		return manifests.HTTPRouting(c, zoneKey, secret)
+		return manifests.HTTPRouting(c, hosts.ZoneKey, secret)
 	}
 }

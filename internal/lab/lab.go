@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/hosts"
 	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
@@ -67,8 +68,8 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	network := add("Azure's network", l.azure)
 	features := add("optional kernel features", &optionalFeatures{Env: c, check: preflight.Check})
 	bounded := add("bounds of containers", &bounds{Env: c}, features)
-	add("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, network, bounded)
-	add("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, network, bounded)
+	add("VMs and internet hosts", &hosts.Hosts{Env: c, Azure: l.azure, Pending: &l.cut}, network, bounded)
+	add("the name servers", &hosts.Resolvers{Env: c, Azure: l.azure}, network, bounded)
 	files := add("the control plane's files", access, network)
 	store := add("images", images)
 	prepared := add("the nodes' machines", nodes.Machines{Nodes: l.nodes}, files, bounded)
@@ -155,5 +156,5 @@ func (l *lab) status() status.Status {
 
 // A component whose method has another signature would not be changed.
 var _ = []lifecycle.Changer{
-	(*network.Network)(nil), (*hosts)(nil), (*resolvers)(nil), (*imageservice.Service)(nil), nodes.Agents{}, (*nodes.Nodes)(nil), (*masq)(nil), (*addons)(nil),
+	(*network.Network)(nil), (*hosts.Hosts)(nil), (*hosts.Resolvers)(nil), (*imageservice.Service)(nil), nodes.Agents{}, (*nodes.Nodes)(nil), (*masq)(nil), (*addons)(nil),
 }

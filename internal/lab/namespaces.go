@@ -16,16 +16,6 @@ type namespaceHolder interface {
 	Namespaces() []*netns.Namespace
 }
 
-func (l *hosts) Namespaces() []*netns.Namespace {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []*netns.Namespace
-	for _, h := range l.all {
-		all = append(all, h.ns)
-	}
-	return all
-}
-
 // Namespaces returns those of the container groups.
 func (l *groups) Namespaces() []*netns.Namespace {
 	if l.Groups == nil {

@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/hosts"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -98,7 +99,7 @@ func (f *labFacts) PublicAddresses() map[string]netip.Addr {
 }
 
 func (f *labFacts) LookUp(ctx context.Context, name string) ([]netip.Addr, error) {
-	return lab.LookUp(ctx, f.dir, name)
+	return hosts.LookUp(ctx, f.dir, name)
 }
 func (f *labFacts) Frontends() []Frontend { return Frontends(f.status()) }
 func (f *labFacts) Problems() []string    { return f.status().Problems }

@@ -143,13 +143,13 @@ func (v *versions) read(context.Context) (snapshot.Source, error) {
 	return fresh, nil
 }
 
-// hosts is a source of some hosts.
-type hosts map[string]*snapshot.Host
+// hostMap is a source of some hosts.
+type hostMap map[string]*snapshot.Host
 
-func (h hosts) Names() []string           { return slices.Sorted(maps.Keys(h)) }
-func (h hosts) Objects() snapshot.Objects { return snapshot.Objects{} }
+func (h hostMap) Names() []string           { return slices.Sorted(maps.Keys(h)) }
+func (h hostMap) Objects() snapshot.Objects { return snapshot.Objects{} }
 
-func (h hosts) Host(name string) (*snapshot.Host, error) {
+func (h hostMap) Host(name string) (*snapshot.Host, error) {
 	if h[name] == nil {
 		return nil, snapshot.NotFound(name, nil)
 	}
@@ -165,14 +165,14 @@ func TestRefresh(t *testing.T) {
 		}
 		return h
 	}
-	old := hosts{"node/a": state("10.0.0.1/24"), "node/b": state("10.0.0.2/24")}
+	old := hostMap{"node/a": state("10.0.0.1/24"), "node/b": state("10.0.0.2/24")}
 	for name, c := range map[string]struct {
-		fresh hosts
+		fresh hostMap
 		want  string
 	}{
-		"the same":   {hosts{"node/a": state("10.0.0.1/24"), "node/b": state("10.0.0.9/24")}, ""},
-		"an address": {hosts{"node/a": state("10.0.0.3/24"), "node/b": state("10.0.0.2/24")}, "node/a: addresses"},
-		"gone":       {hosts{"node/b": state("10.0.0.2/24")}, "node/a, which is gone"},
+		"the same":   {hostMap{"node/a": state("10.0.0.1/24"), "node/b": state("10.0.0.9/24")}, ""},
+		"an address": {hostMap{"node/a": state("10.0.0.3/24"), "node/b": state("10.0.0.2/24")}, "node/a: addresses"},
+		"gone":       {hostMap{"node/b": state("10.0.0.2/24")}, "node/a, which is gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Session{backend: &versions{sources: []snapshot.Source{c.fresh}}, source: old}
@@ -180,7 +180,7 @@ func TestRefresh(t *testing.T) {
 			if got := strings.Join(changes, "; "); err != nil || got != c.want {
 				t.Errorf("%q, %v; want %q", got, err, c.want)
 			}
-			if isNew := s.Source().(hosts)["node/a"] == c.fresh["node/a"]; isNew != (c.want != "") {
+			if isNew := s.Source().(hostMap)["node/a"] == c.fresh["node/a"]; isNew != (c.want != "") {
 				t.Error("the wrong states count")
 			}
 		})

@@ -1,4 +1,4 @@
-package lab
+package hosts
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ import (
 // TestAppLimits: a host's application is in a control group with limits, which goes with the host.
 func TestAppLimits(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	program, err := filepath.Abs("../../bin/packetwalk-app")
+	program, err := filepath.Abs("../../../bin/packetwalk-app")
 	if err == nil {
 		_, err = os.Stat(program)
 	}

@@ -1,4 +1,4 @@
-package lab
+package hosts
 
 import (
 	"encoding/json"

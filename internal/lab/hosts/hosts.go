@@ -1,4 +1,6 @@
-package lab
+// Package hosts runs what a lab has beside its nodes: VMs, internet hosts and name servers. Each is a network namespace, and most have an
+// application: a program of a built-in image, confined to the namespace.
+package hosts
 
 import (
 	"context"
@@ -49,21 +51,21 @@ func hostsOf(c *cluster.Cluster) []status.Host {
 	return all
 }
 
-// hosts are the VMs and internet hosts.
-type hosts struct {
-	apps
-	azure *network.Network
-	cut   *lifecycle.PendingChange
+// Hosts are the VMs and internet hosts, as a component.
+type Hosts struct {
+	*lifecycle.Env
+	Azure   *network.Network
+	Pending *lifecycle.PendingChange
 
 	mu  sync.Mutex
 	all []*host
 }
 
 // Start makes the hosts and starts their applications. Those that a change took away, which was cut off, are taken away before.
-func (l *hosts) Start(ctx context.Context) error {
+func (l *Hosts) Start(ctx context.Context) error {
 	want := hostsOf(l.Cluster())
-	if l.cut.Source != nil {
-		for _, h := range hostsOf(l.cut.From) {
+	if l.Pending.Source != nil {
+		for _, h := range hostsOf(l.Pending.From) {
 			if slices.ContainsFunc(want, changeableTo(h)) {
 				continue
 			}
@@ -80,7 +82,7 @@ func (l *hosts) Start(ctx context.Context) error {
 }
 
 // Change ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.
-func (l *hosts) Change(ctx context.Context, c lifecycle.Change) error {
+func (l *Hosts) Change(ctx context.Context, c lifecycle.Change) error {
 	want := hostsOf(c.To)
 	var gone []*host
 	l.mu.Lock()
@@ -103,7 +105,8 @@ func (l *hosts) Change(ctx context.Context, c lifecycle.Change) error {
 	return l.add(want)
 }
 
-func (l *hosts) Report(s *status.Status) {
+// Report adds the hosts.
+func (l *Hosts) Report(s *status.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.all {
@@ -111,10 +114,22 @@ func (l *hosts) Report(s *status.Status) {
 	}
 }
 
-func (l *hosts) Stop() {
+// Stop leaves the applications running.
+func (l *Hosts) Stop() {
 	for _, m := range l.all {
 		m.detach()
 	}
+}
+
+// Namespaces returns the hosts' network namespaces.
+func (l *Hosts) Namespaces() []*netns.Namespace {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []*netns.Namespace
+	for _, h := range l.all {
+		all = append(all, h.ns)
+	}
+	return all
 }
 
 // changeableTo returns a function that reports whether a host can become h without a rebuild.
@@ -133,7 +148,7 @@ func text(a netip.Addr) string {
 }
 
 // add makes hosts that the fabric's network has, and starts their applications.
-func (l *hosts) add(all []status.Host) error {
+func (l *Hosts) add(all []status.Host) error {
 	var g errgroup.Group
 	for _, h := range all {
 		m := &host{Host: h}
@@ -144,21 +159,21 @@ func (l *hosts) add(all []status.Host) error {
 		l.all = append(l.all, m)
 		l.mu.Unlock()
 		if h.App != "" {
-			g.Go(func() error { return l.start(m) })
+			g.Go(func() error { return apps{l.Env}.start(m) })
 		}
 	}
 	return g.Wait()
 }
 
 // make makes a host's namespace, wires it and writes its files.
-func (l *hosts) make(m *host) (err error) {
+func (l *Hosts) make(m *host) (err error) {
 	if m.ns, _, err = netns.Ensure(l.Dir.NetNS(m.Name)); err != nil {
 		return err
 	}
 	if m.Kind == status.KindInternet {
-		err = l.azure.AttachHost(m.Name, m.ns)
+		err = l.Azure.AttachHost(m.Name, m.ns)
 	} else {
-		err = l.azure.AttachNIC(plan.NICOf(m.Name), m.ns)
+		err = l.Azure.AttachNIC(plan.NICOf(m.Name), m.ns)
 	}
 	if err == nil && m.IPForwarding {
 		err = m.ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
@@ -170,16 +185,16 @@ func (l *hosts) make(m *host) (err error) {
 }
 
 // discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
-func (l *hosts) discard(ctx context.Context, m *host) error {
+func (l *Hosts) discard(ctx context.Context, m *host) error {
 	if err := m.remove(); err != nil {
 		return err
 	}
 	if err := netns.KillIn(ctx, m.ns); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", m.Name, err)
 	}
-	detach := l.azure.DetachHost
+	detach := l.Azure.DetachHost
 	if m.Kind == status.KindVM {
-		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
+		detach = func(name string) error { return l.Azure.DetachNIC(plan.NICOf(name)) }
 	}
 	return errors.Join(detach(m.Name), m.ns.Remove(), cgroup.Remove(l.Dir.AppCgroup(m.Name)), removetree.Remove(l.Dir.Host(m.Name)))
 }

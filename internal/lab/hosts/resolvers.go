@@ -1,4 +1,4 @@
-package lab
+package hosts
 
 import (
 	"context"
@@ -38,15 +38,16 @@ const (
 	zoneFile = zoneDir + "/httprouting"
 )
 
-// resolvers are the name servers outside the cluster. Both know the names of the internet's hosts; Azure's changes the zone, by DNS updates
+// Resolvers are the name servers outside the cluster, as a component. Both know the names of the internet's hosts; Azure's changes the zone, by DNS updates
 // (RFC 2136), as Azure's DNS service does by its own API, and the internet's follows.
-type resolvers struct {
-	apps
-	azure *network.Network
+type Resolvers struct {
+	*lifecycle.Env
+	Azure *network.Network
 	all   []*host
 }
 
-func (l *resolvers) Start(context.Context) error {
+// Start starts both, or takes over those that run.
+func (l *Resolvers) Start(context.Context) error {
 	if err := os.MkdirAll(l.Dir.Path("dns"), 0o700); err != nil {
 		return err
 	}
@@ -54,17 +55,17 @@ func (l *resolvers) Start(context.Context) error {
 		return err
 	}
 	l.all = []*host{
-		{Host: status.Host{Name: layout.AzureDNS, Kind: status.KindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.azure.Namespace()},
-		{Host: status.Host{Name: layout.InternetDNS, Kind: status.KindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.azure.Internet()},
+		{Host: status.Host{Name: layout.AzureDNS, Kind: status.KindAzure, Address: plan.AzureResolver.String(), App: appDNS}, ns: l.Azure.Namespace()},
+		{Host: status.Host{Name: layout.InternetDNS, Kind: status.KindInternet, Address: plan.InternetResolver.String(), App: appDNS}, ns: l.Azure.Internet()},
 	}
 	return l.bring(l.Cluster())
 }
 
 // Change gives the name servers other names, by new processes.
-func (l *resolvers) Change(_ context.Context, c lifecycle.Change) error { return l.bring(c.To) }
+func (l *Resolvers) Change(_ context.Context, c lifecycle.Change) error { return l.bring(c.To) }
 
-func (l *resolvers) bring(c *cluster.Cluster) error {
-	secret, err := zoneSecret(l.Dir)
+func (l *Resolvers) bring(c *cluster.Cluster) error {
+	secret, err := ZoneSecret(l.Dir)
 	if err != nil {
 		return err
 	}
@@ -82,33 +83,33 @@ func (l *resolvers) bring(c *cluster.Cluster) error {
 		if m.Kind == status.KindAzure {
 			m.files = map[string]string{zoneKeyFile: secret}
 		}
-		g.Go(func() error { return l.start(m) })
+		g.Go(func() error { return apps{l.Env}.start(m) })
 	}
 	return g.Wait()
 }
 
-func (l *resolvers) Report(s *status.Status) {
+// Report adds the name servers.
+func (l *Resolvers) Report(s *status.Status) {
 	for _, m := range l.all {
 		m.report(s)
 	}
 }
 
-func (l *resolvers) Stop() {
+// Stop leaves the name servers running.
+func (l *Resolvers) Stop() {
 	for _, m := range l.all {
 		m.detach()
 	}
 }
 
-// The key of DNS updates and of transfers: its name, and the file of its secret in the name server that takes updates.
-const (
-	zoneKey     = "external-dns"
-	zoneKeyFile = "/etc/dns/tsig-secret"
-)
+// ZoneKey is the name of the key of DNS updates and of transfers.
+const ZoneKey = "external-dns"
 
-func zoneSecretFile(d layout.Dir) string { return d.Path("dns-tsig-secret") }
+// zoneKeyFile has the key's secret, in the name server that takes updates.
+const zoneKeyFile = "/etc/dns/tsig-secret"
 
-// zoneSecret is that key's secret.
-func zoneSecret(d layout.Dir) (string, error) { return layout.Secret(zoneSecretFile(d)) }
+// ZoneSecret returns the key's secret.
+func ZoneSecret(d layout.Dir) (string, error) { return layout.Secret(d.Path("dns-tsig-secret")) }
 
 // resolverArgs are the arguments of the application dns.
 func resolverArgs(m *host, c *cluster.Cluster) []string {
@@ -116,7 +117,7 @@ func resolverArgs(m *host, c *cluster.Cluster) []string {
 	if c.HasAddon(cluster.AddonHTTPRouting) {
 		args = append(args, "--zone", c.HTTPRoutingZone(), "--zone-file", zoneFile)
 		if m.Kind == status.KindAzure {
-			args = append(args, "--tsig-keyname", zoneKey, "--tsig-secret-file", zoneKeyFile)
+			args = append(args, "--tsig-keyname", ZoneKey, "--tsig-secret-file", zoneKeyFile)
 		}
 	}
 	return append(args, plan.InternetNames(c)...)
@@ -151,8 +152,8 @@ func LookUp(ctx context.Context, d layout.Dir, name string) ([]netip.Addr, error
 	return addresses, err
 }
 
-// dropZone takes the addon's zone away, with what is in it.
-func dropZone(d layout.Dir) error {
+// DropZone takes the addon's zone away, with what is in it.
+func DropZone(d layout.Dir) error {
 	err := os.Remove(filepath.Join(d.Path("dns"), filepath.Base(zoneFile)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
