@@ -52,10 +52,10 @@ func (l *lab) control(ctx context.Context) http.Handler {
 		writeJSON(w, mounted)
 	})
 	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.Current()) })
-	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.public(r.Context())) })
+	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.Public(r.Context())) })
 	whenReady("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
 		out := flushWriter{w, http.NewResponseController(w)}
-		if err := l.groups.logs(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
+		if err := l.groups.CopyLog(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 		}
 	})

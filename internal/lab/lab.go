@@ -21,6 +21,7 @@ import (
 	"packetwalk.dev/internal/lab/nodes"
 	"packetwalk.dev/internal/lab/preflight"
 	"packetwalk.dev/internal/lab/status"
+	"packetwalk.dev/internal/lab/virtualnode"
 	"packetwalk.dev/internal/pods/source"
 )
 
@@ -30,7 +31,7 @@ type lab struct {
 	graph  *lifecycle.Graph
 	azure  *network.Network
 	nodes  *nodes.Nodes
-	groups *groups
+	groups *virtualnode.Groups
 	cut    lifecycle.PendingChange
 
 	ready    chan struct{} // closes when the cluster is ready
@@ -56,7 +57,7 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	api := &apiserver.Server{Processes: apiserver.Processes{Env: c, Access: access}}
 	routes := &routes{Env: c, azure: l.azure, api: api}
 	l.nodes.Access, l.nodes.API, l.nodes.Routes = access, api, routes
-	l.groups = &groups{Env: c, azure: l.azure, access: access, library: images, shared: &l.nodes.Shared}
+	l.groups = &virtualnode.Groups{Env: c, Azure: l.azure, Access: access, Library: images, Shared: &l.nodes.Shared}
 
 	var units []*lifecycle.Unit
 	add := func(name string, c lifecycle.Component, after ...*lifecycle.Unit) *lifecycle.Unit {
@@ -84,7 +85,7 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	ready := add("the nodes", l.nodes, prepared, server, store)
 	add("the network policy engine", nodes.NewPolicyEngine(l.nodes), started, ready)
 	add("the route controller", routes, ready)
-	add("the virtual node", &virtualNode{Env: c, access: access, api: api}, instances, started, ready)
+	add("the virtual node", &virtualnode.Connector{Env: c, Access: access, API: api}, instances, started, ready)
 	add("the cluster's DNS and addons", &addons{Env: c, api: api, ready: l.ready}, server)
 	add("the watch of what has no effect", &policies{Env: c, api: api}, server)
 	add("the provisioner of volumes", &storage{Env: c, api: api, nodes: l.nodes, ready: l.ready}, server)

@@ -1,17 +1,16 @@
 package lab
 
 import (
-	"packetwalk.dev/internal/lab/apiserver"
-	"packetwalk.dev/internal/lab/lifecycle"
-	"packetwalk.dev/internal/lab/manifests"
-	"packetwalk.dev/internal/lab/nodes"
-	"packetwalk.dev/internal/lab/status"
-
 	"context"
 	"fmt"
 	"slices"
 
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/nodes"
+	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/node/ipmasq"
 )
 

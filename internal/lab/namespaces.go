@@ -16,14 +16,6 @@ type namespaceHolder interface {
 	Namespaces() []*netns.Namespace
 }
 
-// Namespaces returns those of the container groups.
-func (l *groups) Namespaces() []*netns.Namespace {
-	if l.Groups == nil {
-		return nil
-	}
-	return l.Groups.Namespaces()
-}
-
 // hostOf is the name of the host whose namespace it is.
 func hostOf(ns *netns.Namespace) string { return filepath.Base(ns.Path()) }
 

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,5 +25,17 @@ func TestProblems(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.DerivedProblems()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestGroupProblem: status counts a group that does not come up among what is broken.
+func TestGroupProblem(t *testing.T) {
+	s := Status{Ready: true, ContainerGroups: []ContainerGroup{{Name: "well", ProxyPid: -1},
+		{Name: "default-p", State: "Pending", Error: "no free addresses"}}}
+	found := s.DerivedProblems()
+	if !slices.ContainsFunc(found, func(p string) bool {
+		return strings.Contains(p, "default-p") && strings.Contains(p, "no free addresses")
+	}) || len(found) != 1 {
+		t.Errorf("%q", found)
 	}
 }

@@ -1,13 +1,10 @@
-package lab
+package virtualnode
 
 import (
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	"packetwalk.dev/internal/lab/layout"
-	"packetwalk.dev/internal/lab/status"
 )
 
 // TestAzureToken shows that the token is created once, and that an empty file is an error, because it would let every client in.
@@ -25,17 +22,5 @@ func TestAzureToken(t *testing.T) {
 	}
 	if token, err := azureToken(d); err == nil {
 		t.Errorf("an empty file is token %q", token)
-	}
-}
-
-// TestGroupProblem: status counts a group that does not come up among what is broken.
-func TestGroupProblem(t *testing.T) {
-	s := status.Status{Ready: true, ContainerGroups: []status.ContainerGroup{{Name: "well", ProxyPid: -1},
-		{Name: "default-p", State: "Pending", Error: "no free addresses"}}}
-	found := s.DerivedProblems()
-	if !slices.ContainsFunc(found, func(p string) bool {
-		return strings.Contains(p, "default-p") && strings.Contains(p, "no free addresses")
-	}) || len(found) != 1 {
-		t.Errorf("%q", found)
 	}
 }

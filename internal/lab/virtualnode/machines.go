@@ -1,4 +1,4 @@
-package lab
+package virtualnode
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // groupMachines are what container groups run on: machines as nodes are, whose kubelet knows no API server.
-type groupMachines struct{ *groups }
+type groupMachines struct{ *Groups }
 
 // Prepare is instances.Machines'.
 func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (supervise.Process, error) {
@@ -27,7 +27,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		Name: m.Group + ".machine", Path: l.Binaries.App, Args: realnode.Args(m.State), LogFile: l.Dir.GroupLog(m.Group + ".machine"),
 		PidFile: l.Dir.GroupPid(m.Group),
 	}
-	if err := l.shared.Prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
+	if err := l.Shared.Prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
 		return c, err
 	}
 	if supervise.Recorded(c.PidFile) != 0 {
@@ -37,7 +37,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	if err := nodes.EndMachine(ctx, m.Host, cgroup, c); err != nil {
 		return c, err
 	}
-	serving, err := l.access.CA.KubeletPair(m.Group, netip.MustParseAddrPort(instances.KubeletAddress).Addr(), time.Now())
+	serving, err := l.Access.CA.KubeletPair(m.Group, netip.MustParseAddrPort(instances.KubeletAddress).Addr(), time.Now())
 	if err != nil {
 		return c, err
 	}
@@ -52,7 +52,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	return c, realnode.Config{
 		Name: m.Group, State: m.State, Base: l.Dir.ProgramsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
 		Kubernetes: map[string][]byte{
-			realnode.ClientCA: l.access.CA.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
+			realnode.ClientCA: l.Access.CA.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},
 		Cgroup: cgroup, Bounds: l.NodeBounds, ResolvConf: []byte{}, Registries: registries,
 		Kubelet: realnode.KubeletConfig{Name: m.Group, PodProcesses: l.PodProcesses, Standalone: true},
@@ -61,7 +61,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 
 // ServeImages is instances.Machines'.
 func (l groupMachines) ServeImages(ctx context.Context, m instances.Machine) error {
-	return l.library.ServeRegistry(ctx, l.access.CA, m.Host, m.Dir)
+	return l.Library.ServeRegistry(ctx, l.Access.CA, m.Host, m.Dir)
 }
 
 // Remove is instances.Machines'.
@@ -74,7 +74,7 @@ var kubeletUser = controlplane.User{Common: "packetwalk"}
 
 // KubeletTLS is instances.Machines'.
 func (l groupMachines) KubeletTLS() (*tls.Config, error) {
-	pair, err := l.access.CA.Client(kubeletUser, time.Now())
+	pair, err := l.Access.CA.Client(kubeletUser, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (l groupMachines) KubeletTLS() (*tls.Config, error) {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(l.access.CA.Certificate) {
+	if !roots.AppendCertsFromPEM(l.Access.CA.Certificate) {
 		return nil, os.ErrInvalid
 	}
 	return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
@@ -91,6 +91,6 @@ func (l groupMachines) KubeletTLS() (*tls.Config, error) {
 
 // HasImage is instances.Machines'.
 func (l groupMachines) HasImage(ctx context.Context, ref string) error {
-	_, err := l.library.Manifest(ctx, ref)
+	_, err := l.Library.Manifest(ctx, ref)
 	return err
 }

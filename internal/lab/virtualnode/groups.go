@@ -1,0 +1,149 @@
+package virtualnode
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/logs"
+	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/az"
+	"packetwalk.dev/internal/lab/imageservice"
+	"packetwalk.dev/internal/lab/instances"
+	"packetwalk.dev/internal/lab/layout"
+	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/network"
+	"packetwalk.dev/internal/lab/nodes"
+	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/lab/status"
+)
+
+// Groups are the container groups, and Azure's interface to them, where the cluster has a virtual node.
+type Groups struct {
+	*lifecycle.Env
+	Azure             *network.Network
+	Access            *apiserver.Access
+	Library           *imageservice.Service
+	Shared            *nodes.SharedLayer
+	*instances.Groups // nil without a virtual node
+}
+
+// Start takes over the container groups that there are and answers for Azure.
+func (l *Groups) Start(ctx context.Context) error {
+	token, err := azureToken(l.Dir)
+	if err != nil {
+		return err
+	}
+	manager := &az.Manager{Token: token, Lab: func() az.Lab {
+		return az.Lab{Network: l.Azure.Current(), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
+	}}
+	if !l.Cluster().Spec.VirtualNode.Enabled {
+		return l.serveManagement(ctx, manager)
+	}
+	spec, group := l.Cluster().Spec.Azure, l.Cluster().NodeResourceGroup()
+	l.Groups, err = instances.Open(ctx, instances.Config{
+		Dir: l.Dir.Groups(), State: l.Dir.GroupState,
+		NetNSDir: l.Dir.GroupNetNSDir(), HostsDir: l.Dir.GroupHostNetNSDir(), Network: l.Azure, Machines: groupMachines{l},
+		NodeAgent: l.Binaries.Node, LogFile: l.Dir.GroupLog, Log: l.Log.With("part", "container instances"),
+		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,
+	})
+	if err != nil {
+		return err
+	}
+	s := &aci.Server{Service: l.Groups, Subscription: spec.Subscription, ResourceGroup: group, Token: token}
+	return l.serveManagement(ctx, management(s.Handler(), manager))
+}
+
+// management is all of Azure's interface: container groups and their sessions, and the other resources.
+func management(instances, others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := strings.ToLower(r.URL.Path)
+		if strings.HasPrefix(path, "/sessions/") || strings.Contains(path, "/providers/"+strings.ToLower(aci.Type)) {
+			instances.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
+}
+
+// Report adds the container groups.
+func (l *Groups) Report(s *status.Status) {
+	if l.Groups == nil {
+		return
+	}
+	for _, g := range l.Status() {
+		s.ContainerGroups = append(s.ContainerGroups, status.ContainerGroup{
+			Name: g.Name, Address: g.Address, State: g.State, Error: g.Error, Ready: g.Ready, Containers: g.Containers, ProxyPid: g.Proxy,
+		})
+	}
+}
+
+// Namespaces returns the network namespaces of the container groups.
+func (l *Groups) Namespaces() []*netns.Namespace {
+	if l.Groups == nil {
+		return nil
+	}
+	return l.Groups.Namespaces()
+}
+
+// Public returns the groups without their secrets.
+func (l *Groups) Public(ctx context.Context) []aci.ContainerGroup {
+	all := []aci.ContainerGroup{}
+	if l.Groups == nil {
+		return all
+	}
+	list, _ := l.List(ctx) // it knows no error
+	for _, g := range list {
+		all = append(all, g.Public())
+	}
+	return all
+}
+
+// CopyLog copies the log of a group's container to w.
+func (l *Groups) CopyLog(ctx context.Context, group, container string, follow bool, w io.Writer) error {
+	if l.Groups == nil {
+		return aci.NotFound(group)
+	}
+	return l.Logs(ctx, group, container, logs.Options{Follow: follow}, w)
+}
+
+// serveManagement answers at Azure's management endpoint until ctx ends.
+func (l *Groups) serveManagement(ctx context.Context, h http.Handler) error {
+	// A lab that an older packetwalk made without a virtual node does not have the host.
+	if err := l.Azure.Update(func(n *vnet.Network) error {
+		if _, ok := n.Host(plan.ManagementHost); !ok {
+			n.Hosts = append(n.Hosts, vnet.Host{Name: plan.ManagementHost, Address: plan.ManagementAddress})
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	ns, err := l.Azure.MakeHost(plan.ManagementHost)
+	if err != nil {
+		return err
+	}
+	certificate, err := l.Access.CA.Serving(plan.ManagementName, plan.ManagementAddress, time.Now())
+	if err != nil {
+		return err
+	}
+	return l.Serve(ctx, plan.ManagementName, func(ctx context.Context) (net.Listener, error) {
+		return ns.Listen(ctx, "tcp", net.JoinHostPort(plan.ManagementAddress.String(), "443"))
+	}, func(ctx context.Context, listener net.Listener) error {
+		return serve.New(h, slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
+			// Sessions are upgraded connections, which HTTP/2 has not.
+			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		}).Serve(ctx, listener)
+	})
+}
+
+// azureToken is the bearer token for Azure's interface.
+func azureToken(d layout.Dir) (string, error) { return layout.Secret(d.Path("pki", "azure-token")) }
