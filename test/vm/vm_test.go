@@ -189,7 +189,7 @@ func (l *lab) deploy(t *testing.T, example string, manifests []string) {
 	for name := range strings.FieldsSeq(l.kubectl(t, "get", "deployments,statefulsets,daemonsets", "-o", "name")) {
 		l.kubectlUntil(t, "rollout", "status", name, "--timeout="+commandLimit.String())
 	}
-	l.kubectl(t, "wait", "--for=condition=Ready", "pods", "--all", "--timeout="+commandLimit.String())
+	l.kubectlUntil(t, "wait", "--for=condition=Ready", "pods", "--all", "--timeout="+commandLimit.String())
 	var pods corev1.PodList
 	l.get(t, &pods, "pods")
 	l.pods = pods.Items
