@@ -46,14 +46,15 @@ func (p *page) group(g []*explanation, shared int) {
 	} else {
 		title += "identical except for the last hop"
 	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(bold, title))
+	fmt.Fprintln(p)
+	p.wrapped("", bold, title)
 	for _, e := range endings {
 		if len(endings) > 1 {
-			fmt.Fprintf(p, "    %s  %s\n", ranges(by[e]), p.paint(plain, e))
+			p.wrapped("    "+ranges(by[e])+"  ", plain, e)
 		}
 	}
 	for _, what := range undecided(g) {
-		fmt.Fprintf(p, "  %s\n", p.paint(yellow, "unknown: "+what))
+		p.wrapped("  ", yellow, "unknown: "+what)
 	}
 	open := ""
 	flat := first.flat()

@@ -33,7 +33,7 @@ const (
 // HOST/LINK, and each packet's comment names the rules that changed it since the interface before. Times are in sequence, a millisecond a
 // packet and a second an outcome; they say nothing else.
 func Pcapng(w io.Writer, r *walk.Result, o Options) error {
-	c := capture{ids: map[string]int{}, start: o.Time}
+	c := packetFile{ids: map[string]int{}, start: o.Time}
 	if c.start.IsZero() {
 		c.start = time.Unix(0, 0)
 	}
@@ -61,8 +61,8 @@ func Pcapng(w io.Writer, r *walk.Result, o Options) error {
 	return err
 }
 
-// capture collects interfaces and packets. Interfaces are described first, so the packets wait.
-type capture struct {
+// packetFile collects interfaces and packets. Interfaces are described first, so the packets wait.
+type packetFile struct {
 	start   time.Time
 	ids     map[string]int
 	links   []captureLink
@@ -82,7 +82,7 @@ type capturedFrame struct {
 }
 
 // addSteps adds one packet's appearances at interfaces.
-func (c *capture) addSteps(steps []walk.Step, at time.Time, what string, o *Owners) time.Time {
+func (c *packetFile) addSteps(steps []walk.Step, at time.Time, what string, o *Owners) time.Time {
 	why := newReasoner(o)
 	var since []string
 	for i := range steps {
@@ -129,7 +129,7 @@ func changeNote(st *walk.Step, why *reasoner) []string {
 }
 
 // link finds or makes an interface. One that ever carries a frame has Ethernet, lo too, as Linux captures it.
-func (c *capture) link(name, link string, p *packet.Packet) int {
+func (c *packetFile) link(name, link string, p *packet.Packet) int {
 	id, ok := c.ids[name]
 	if !ok {
 		id = len(c.links)

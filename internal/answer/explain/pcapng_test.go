@@ -16,11 +16,12 @@ import (
 // TestPcapng writes a walk and reads it back, by hand and by tcpdump.
 func TestPcapng(t *testing.T) {
 	var b bytes.Buffer
-	if err := Pcapng(&b, fromInternet(), Options{Owners: ownersOf(objects()), Time: time.Unix(1_700_000_000, 0)}); err != nil {
+	e := fromInternet(t)
+	if err := Pcapng(&b, e.result, Options{Owners: ownersOf(e.objects), Time: time.Unix(1_700_000_000, 0)}); err != nil {
 		t.Fatal(err)
 	}
 	names, packets := readPcapng(t, b.Bytes())
-	if names[0] != "internet/client/eth0" || names[3] != "node/node0/eth0" {
+	if names[0] != "internet/client/eth0" || names[5] != "node/aks-nodepool1-31351229-0/eth0" {
 		t.Errorf("interfaces %q", names)
 	}
 	var atPod *readPacket
@@ -28,21 +29,21 @@ func TestPcapng(t *testing.T) {
 		if i > 0 && packets[i].micros <= packets[i-1].micros {
 			t.Errorf("packet %d is not later than the one before", i)
 		}
-		if names[packets[i].link] == "node/node0/azvaaa" && atPod == nil {
+		if names[packets[i].link] == "node/aks-nodepool1-31351229-0/azv706a95a035c" && atPod == nil {
 			atPod = &packets[i]
 		}
 	}
 	for _, want := range []string{
-		"outcome 1 of 2: request transmitted by node/node0",
-		"nat KUBE-SEP-DFEYLPIUB22CVTBE 2: destination 203.0.113.10:80 → 10.13.76.26:80 (default/whereami: pod default/whereami-a)",
-		"nat KUBE-POSTROUTING 3: source 198.51.100.10:40000 → 10.13.76.4:40000",
+		"outcome 1 of 2: request transmitted by node/aks-nodepool1-31351229-0",
+		"nat KUBE-SEP-EEKBNNDWJBHLLPWP 2: destination 203.0.113.11:80 → 10.13.76.7:80 (default/whereami: pod default/whereami-58ffd64b78-65fpd)",
+		"nat KUBE-POSTROUTING 3: source 198.51.100.10:40000 → 10.13.76.4:1024-65535",
 	} {
 		if atPod == nil || !strings.Contains(atPod.comment, want) {
 			t.Fatalf("at the pod's interface: %+v; want %q", atPod, want)
 		}
 	}
 	text := tcpdump(t, b.Bytes())
-	for _, want := range []string{"10.13.76.4.40000 > 10.13.76.26.80: Flags [S], cksum", "203.0.113.10.80 > 198.51.100.10.40000: Flags [S.]"} {
+	for _, want := range []string{"10.13.76.4.40000 > 10.13.76.7.80: Flags [S], cksum", "203.0.113.11.80 > 198.51.100.10.40000: Flags [S.]"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("tcpdump does not say %q:\n%s", want, text)
 		}

@@ -162,13 +162,14 @@ func TestNetworkPoliciesOfAnAbsentSender(t *testing.T) {
 // TestPolicyNamedAsAChain: an assumption about policies is said whatever they are called.
 func TestPolicyNamedAsAChain(t *testing.T) {
 	var b bytes.Buffer
+	e := toVM(t)
 	what := "NetworkPolicy default/cali-tw-x is not enforced: node n has no rules of a network policy engine"
-	err := Text(&b, toVNet(), Options{Owners: ownersOf(objects()),
+	err := Text(&b, e.result, Options{Owners: ownersOf(e.objects),
 		Read: []walk.Assumption{{Host: "pod/default/web", What: what, Component: "NetworkPolicy"}}})
 	if err != nil || !strings.Contains(strings.Join(strings.Fields(b.String()), " "), what) {
 		t.Errorf("%v\n%s", err, b.String())
 	}
-	d := newDocument(toVNet(), Options{Read: []walk.Assumption{{Host: "pod/default/web", What: what, Component: "NetworkPolicy"}}})
+	d := newDocument(e.result, Options{Read: []walk.Assumption{{Host: "pod/default/web", What: what, Component: "NetworkPolicy"}}})
 	if !slices.Contains(d.Assumed, AssumedDoc{"pod/default/web", "NetworkPolicy", what}) {
 		t.Errorf("assumed %+v", d.Assumed)
 	}

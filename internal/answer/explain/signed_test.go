@@ -110,7 +110,7 @@ func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilt
 				visit(&c.Rules[i], jump(chain))
 			}
 			if len(to) == 0 || strings.Contains(c.Rules[i].Text, "vmap") {
-				visit(&c.Rules[i], next)
+				visit(&c.Rules[i], netfilter.Verdict{})
 			}
 		}
 		if c.Base != nil {

@@ -37,7 +37,7 @@ func (o *Options) width() int {
 	if o.Width == 0 {
 		return 100
 	}
-	return max(o.Width, 60)
+	return o.Width
 }
 
 // room is what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
@@ -132,7 +132,7 @@ func write(
 // head writes the packet with its sender and destination.
 func (p *page) head(s *explanation) {
 	start := s.start()
-	fmt.Fprintln(p, p.paint(bold, fmt.Sprintf("%s %s → %s", start.Protocol, start.SourceEnd(), start.DestinationEnd())))
+	p.wrapped("", bold, fmt.Sprintf("%s %s → %s", start.Protocol, start.SourceEnd(), start.DestinationEnd()))
 	from := p.o.Owners.name(start.Source, 0, start.SourcePort)
 	if from == "" && len(s.outcome.There) > 0 && s.outcome.There[0].Stage == walk.Sent {
 		from = hostName(s.outcome.There[0].Host)
@@ -146,7 +146,7 @@ func (p *page) head(s *explanation) {
 	}
 	if from != "" || to != "" {
 		const unknown = "unknown address"
-		fmt.Fprintln(p, p.paint(dim, cmp.Or(from, unknown)+" → "+cmp.Or(to, unknown)))
+		p.wrapped("", dim, cmp.Or(from, unknown)+" → "+cmp.Or(to, unknown))
 	}
 }
 

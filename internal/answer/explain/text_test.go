@@ -52,15 +52,16 @@ func TestThreeEndpoints(t *testing.T) {
 
 // TestWidth: on a terminal no line is longer than it, but for words that are; all words are there.
 func TestWidth(t *testing.T) {
-	o := Options{Owners: ownersOf(objects())}
+	e := fromInternet(t)
+	o := Options{Owners: ownersOf(e.objects)}
 	var whole bytes.Buffer
-	if err := Text(&whole, toVNet(), o); err != nil {
+	if err := Text(&whole, e.result, o); err != nil {
 		t.Fatal(err)
 	}
-	for _, width := range []int{40, 72, 100} {
+	for _, width := range []int{40, 60, 72, 100} {
 		var b bytes.Buffer
 		o.Width = width
-		if err := Text(&b, toVNet(), o); err != nil {
+		if err := Text(&b, e.result, o); err != nil {
 			t.Fatal(err)
 		}
 		for _, line := range strings.Split(b.String(), "\n") {

@@ -1,12 +1,13 @@
 package explain
 
 import (
-	"math/big"
 	"net/netip"
 	"regexp"
 	"strings"
+	"testing"
 
-	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -79,93 +80,9 @@ func chains(family netfilter.Family, table, save string) map[string]*netfilter.C
 	return all
 }
 
-// way writes down the steps of one packet.
-type way struct {
-	steps  []walk.Step
-	host   string
-	hook   netfilter.Hook
-	packet packet.Packet
-}
-
-func (w *way) at(host string, hook netfilter.Hook) *way {
-	if host != w.host {
-		w.packet.Local = packet.Local{}
-	}
-	w.host, w.hook = host, hook
-	return w
-}
-
-func (w *way) add(st walk.Step, before packet.Packet) *way {
-	st.Host, st.Hook, st.Packet = w.host, w.hook, w.packet
-	st.Changes = packet.Changes(&before, &w.packet)
-	w.steps = append(w.steps, st)
-	return w
-}
-
-func (w *way) sent(out string) *way {
-	before := w.packet
-	w.packet.Out = out
-	return w.add(walk.Step{Stage: walk.Sent}, before)
-}
-
-func (w *way) in(link, port string) *way {
-	w.packet.In, w.packet.BridgeIn, w.packet.Out, w.packet.BridgeOut = link, port, "", ""
-	w.packet.Frame.Destination, w.packet.Frame.Source = packet.MAC{0xaa, 1, 1, 1, 1, 2}, packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
-	w.packet.Frame.Type = packet.EtherIPv4
-	return w.add(walk.Step{Stage: walk.Received}, w.packet)
-}
-
-func (w *way) out(link, port string) *way {
-	w.packet.Out, w.packet.BridgeOut = link, port
-	return w.add(walk.Step{Stage: walk.Transmit}, w.packet)
-}
-
-func (w *way) route(cidr, gateway, link string, table int) *way {
-	a := &fib.Answer{Type: "unicast", Link: link, Route: &fib.Route{Table: table, Destination: netip.MustParsePrefix(cidr)}}
-	if gateway != "" {
-		a.Gateway = netip.MustParseAddr(gateway)
-	}
-	before := w.packet
-	w.packet.Out = link
-	return w.add(walk.Step{Stage: walk.Routed, Route: a}, before)
-}
-
-// rule visits a rule; change is what it does to the packet.
-func (w *way) rule(c *netfilter.Chain, n int, verdict netfilter.Verdict, choices int, change func(p *packet.Packet)) *way {
-	before := w.packet
-	if change != nil {
-		change(&w.packet)
-	}
-	v := &netfilter.Visit{Chain: c, Rule: &c.Rules[n-1], Verdict: verdict, Choices: choices, Changes: packet.Changes(&before, &w.packet)}
-	return w.add(walk.Step{Stage: walk.Ruled, Visit: v}, before)
-}
-
-// failed visits a rule that does not apply.
-func (w *way) failed(c *netfilter.Chain, n int, because string, choices int) *way {
-	v := &netfilter.Visit{
-		Chain: c, Rule: &c.Rules[n-1], Verdict: netfilter.Verdict{Kind: netfilter.Break}, Failed: textStatement(because), Choices: choices,
-	}
-	return w.add(walk.Step{Stage: walk.Ruled, Visit: v}, w.packet)
-}
-
-// textStatement is a statement in words alone.
-type textStatement string
-
-func (s textStatement) Eval(*netfilter.Context) netfilter.Verdict {
-	return netfilter.Verdict{Kind: netfilter.Break}
-}
-func (s textStatement) String() string { return string(s) }
-
 func jump(c *netfilter.Chain) netfilter.Verdict {
 	return netfilter.Verdict{Kind: netfilter.Jump, Chain: c}
 }
-
-var (
-	accept = netfilter.Verdict{Kind: netfilter.Accept}
-	ret    = netfilter.Verdict{Kind: netfilter.Return}
-	drop   = netfilter.Verdict{Kind: netfilter.Drop}
-	next   = netfilter.Verdict{}
-)
 
 func tcp(source, destination string) packet.Packet {
 	s, d := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination)
@@ -178,190 +95,123 @@ func tcp(source, destination string) packet.Packet {
 	}
 }
 
-func setDestination(s string) func(*packet.Packet) {
-	return func(p *packet.Packet) {
-		a := netip.MustParseAddrPort(s)
-		p.Destination, p.DestinationPort = a.Addr(), packet.Exactly(a.Port())
+// worldA opens the capture of a lab: the world of the first article, with two services behind a load balancer.
+func worldA(t *testing.T) snapshot.Source {
+	t.Helper()
+	f, err := capture.Open("../../capture/testdata/world-a.pwcap.tar.gz")
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { f.Close() })
+	return capture.NewSource(f.Origin())
 }
 
-func setSource(s string) func(*packet.Packet) {
-	return func(p *packet.Packet) {
-		a := netip.MustParseAddrPort(s)
-		p.Source, p.SourcePort = a.Addr(), packet.Exactly(a.Port())
-	}
+// example is a walk, the same with the rules that did not apply, and what is known of the objects in it.
+type example struct {
+	result, everyRule *walk.Result
+	objects           snapshot.Objects
 }
 
-func setMark(m uint32) func(*packet.Packet) { return func(p *packet.Packet) { p.Mark = m } }
+func walked(t *testing.T, src snapshot.Source, r walk.Request) example {
+	t.Helper()
+	e := example{objects: src.Objects()}
+	for _, result := range []**walk.Result{&e.result, &e.everyRule} {
+		var err error
+		if *result, err = walk.Walk(src, r); err != nil {
+			t.Fatal(err)
+		}
+		r.EveryRule = true
+	}
+	return e
+}
 
-const natTable = `
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A POSTROUTING -m comment --comment "ip-masq-agent: ensure nat POSTROUTING directs all non-LOCAL destination traffic to our custom IP-MASQ-AGENT chain" -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-SERVICES -d 10.0.159.58/32 -p tcp -m comment --comment "default/whereami cluster IP" -m tcp --dport 80 -j KUBE-SVC-AYIUZSRKUWY4XTSW
--A KUBE-SERVICES -d 203.0.113.10/32 -p tcp -m comment --comment "default/whereami loadbalancer IP" -m tcp --dport 80 -j KUBE-EXT-AYIUZSRKUWY4XTSW
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
--A KUBE-SVC-AYIUZSRKUWY4XTSW ! -s 10.13.76.0/24 -d 10.0.159.58/32 -p tcp -m comment --comment "default/whereami cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
--A KUBE-SVC-AYIUZSRKUWY4XTSW -m comment --comment "default/whereami -> 10.13.76.26:80" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-DFEYLPIUB22CVTBE
--A KUBE-SVC-AYIUZSRKUWY4XTSW -m comment --comment "default/whereami -> 10.13.76.7:80" -j KUBE-SEP-EEKBNNDWJBHLLPWP
--A KUBE-EXT-AYIUZSRKUWY4XTSW -m comment --comment "masquerade traffic for default/whereami external destinations" -j KUBE-MARK-MASQ
--A KUBE-EXT-AYIUZSRKUWY4XTSW -j KUBE-SVC-AYIUZSRKUWY4XTSW
--A KUBE-SEP-DFEYLPIUB22CVTBE -s 10.13.76.26/32 -m comment --comment "default/whereami" -j KUBE-MARK-MASQ
--A KUBE-SEP-DFEYLPIUB22CVTBE -p tcp -m comment --comment "default/whereami" -m tcp -j DNAT --to-destination 10.13.76.26:80
--A KUBE-SEP-EEKBNNDWJBHLLPWP -s 10.13.76.7/32 -m comment --comment "default/whereami" -j KUBE-MARK-MASQ
--A KUBE-SEP-EEKBNNDWJBHLLPWP -p tcp -m comment --comment "default/whereami" -m tcp -j DNAT --to-destination 10.13.76.7:80
--A IP-MASQ-AGENT -d 10.13.0.0/16 -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN
--A IP-MASQ-AGENT -m comment --comment "ip-masq-agent: outbound traffic is subject to MASQUERADE (must be last in chain)" -j MASQUERADE
+// fromInternet is a request from the internet to a load balancer's address: two outcomes, one for each endpoint.
+func fromInternet(t *testing.T) example {
+	return walked(t, worldA(t), walk.Request{Host: "internet/client", Packet: tcp("198.51.100.10:40000", "203.0.113.11:80")})
+}
+
+// toVM is a pod that reaches a VM: the node's rules leave its address alone, and nothing listens there.
+func toVM(t *testing.T) example {
+	return walked(t, worldA(t), walk.Request{Host: "pod/default/nginx-75fdcbbc74-zkvhc", Packet: tcp("10.13.76.5:41000", "10.13.1.4:80")})
+}
+
+// forwarded is a packet that a node forwards whose state is a text.
+func forwarded(t *testing.T, text string) example {
+	return walked(t, host(t, "n", text), walk.Request{Host: "node/n", Arrives: "eth1", Forwarded: true,
+		Packet: tcp("10.13.76.7:41000", "10.13.1.4:5432")})
+}
+
+func host(t *testing.T, name, text string) snapshot.Source {
+	t.Helper()
+	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, name, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+const routes = `$ ip route
+default via 10.13.0.1 dev eth0
 `
 
-// fromInternet is a request from the internet to the load balancer's address: two outcomes, one for each endpoint.
-func fromInternet() *walk.Result {
-	nat := chains(netfilter.IPv4, "nat", natTable)
-	fabric := chains(netfilter.IPv4, "azure", `
--A lb ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules comment "has the load balancer a rule for this address and port?"
--A rule/kubernetes/a48b-TCP-80 ct mark set jhash ip saddr . ip daddr mod 1 seed 0x617a map { 0 : 7 } comment "a back end that is up"
--A rule/kubernetes/a48b-TCP-80 meta mark set ct mark comment "the back end's routing table"
-`)
-	lb, rule := fabric["lb"], fabric["rule/kubernetes/a48b-TCP-80"]
-	result := &walk.Result{Request: walk.Request{Host: "internet/client"}}
-	for i, e := range []struct{ sep, to, veth, pod string }{
-		{"KUBE-SEP-DFEYLPIUB22CVTBE", "10.13.76.26:80", "azvaaa", "pod/default/whereami-a"},
-		{"KUBE-SEP-EEKBNNDWJBHLLPWP", "10.13.76.7:80", "azvbbb", "pod/default/whereami-b"},
-	} {
-		svc := nat["KUBE-SVC-AYIUZSRKUWY4XTSW"]
-		choice := walk.Decision{Host: "node/node0", Answer: i, Choice: netfilter.Choice{
-			Kind: netfilter.Random, Chain: svc, Rule: &svc.Rules[1], What: "statistic mode random probability 0.5",
-			Options: []netfilter.Option{{Label: "matches", Weight: 1}, {Label: "does not match", Weight: 1}},
-		}}
-		w := &way{packet: tcp("198.51.100.10:40000", "203.0.113.10:80")}
-		w.at("internet/client", netfilter.Output).sent("eth0").out("eth0", "")
-		w.at("fabric", netfilter.Prerouting).in("internet", "").rule(lb, 1, netfilter.Verdict{Kind: netfilter.Goto, Chain: rule}, 0, nil).
-			rule(rule, 1, next, 0, nil).rule(rule, 2, next, 0, setMark(7)).route("0.0.0.0/0", "10.13.76.4", "nic7", 7).out("nic7", "")
-		w.at("node/node0", netfilter.Prerouting).in("azure0", "eth0").
-			rule(nat["PREROUTING"], 1, jump(nat["KUBE-SERVICES"]), 0, nil).
-			failed(nat["KUBE-SERVICES"], 1, "destination in 10.0.159.58/32", 0).
-			rule(nat["KUBE-SERVICES"], 2, jump(nat["KUBE-EXT-AYIUZSRKUWY4XTSW"]), 0, nil).
-			rule(nat["KUBE-EXT-AYIUZSRKUWY4XTSW"], 1, jump(nat["KUBE-MARK-MASQ"]), 0, nil).
-			rule(nat["KUBE-MARK-MASQ"], 1, next, 0, setMark(0x4000)).
-			rule(nat["KUBE-EXT-AYIUZSRKUWY4XTSW"], 2, jump(svc), 0, nil).
-			failed(svc, 1, "destination in 10.0.159.58/32", 0)
-		if i == 0 {
-			w.rule(svc, 2, jump(nat[e.sep]), 1, nil)
-		} else {
-			w.failed(svc, 2, "statistic mode random probability 0.5", 1).rule(svc, 3, jump(nat[e.sep]), 0, nil)
-		}
-		w.failed(nat[e.sep], 1, "source in the endpoint", 0).rule(nat[e.sep], 2, accept, 0, setDestination(e.to)).
-			route("10.13.76.0/24", "", "azure0", fib.TableMain).at("node/node0", netfilter.Postrouting).
-			rule(nat["POSTROUTING"], 1, jump(nat["KUBE-POSTROUTING"]), 0, nil).
-			failed(nat["KUBE-POSTROUTING"], 1, "mark is not 0x4000/0x4000", 0).
-			rule(nat["KUBE-POSTROUTING"], 2, next, 0, setMark(0)).
-			rule(nat["KUBE-POSTROUTING"], 3, accept, 0, setSource("10.13.76.4:40000")).out("azure0", e.veth)
-		w.at(e.pod, netfilter.Input).in("eth0", "").add(walk.Step{Stage: walk.Ended}, w.packet)
-		end := walk.End{Kind: walk.Delivered, Host: e.pod, Packet: w.packet, Listener: "whereami"}
-
-		b := &way{packet: tcp(e.to, "10.13.76.4:40000")}
-		b.packet.TCPFlags = packet.SYN | packet.ACK
-		b.at(e.pod, netfilter.Output).sent("eth0").out("eth0", "")
-		b.at("node/node0", netfilter.Prerouting).in("azure0", e.veth)
-		before := b.packet
-		setDestination("198.51.100.10:40000")(&b.packet)
-		b.add(walk.Step{Stage: walk.Translated, Why: "the connection's NAT mapping"}, before)
-		before = b.packet
-		setSource("203.0.113.10:80")(&b.packet)
-		b.add(walk.Step{Stage: walk.Translated, Why: "the connection's NAT mapping"}, before).out("azure0", "eth0")
-		b.at("fabric", netfilter.Prerouting).in("nic7", "").out("internet", "")
-		b.at("internet/client", netfilter.Input).in("eth0", "")
-		result.Outcomes = append(result.Outcomes, walk.Outcome{
-			Probability: big.NewRat(1, 2), Choices: []walk.Decision{choice}, There: w.steps, End: end,
-			Back: b.steps, BackEnd: &walk.End{Kind: walk.Delivered, Host: "internet/client", Packet: b.packet},
-		})
-	}
-	return result
-}
-
-// toVNet is a pod that reaches a VM: the ip-masq-agent leaves its address alone.
-func toVNet() *walk.Result {
-	nat := chains(netfilter.IPv4, "nat", natTable)
-	w := &way{packet: tcp("10.13.76.7:41000", "10.13.1.4:80")}
-	w.at("pod/default/whereami-b", netfilter.Output).sent("eth0").out("eth0", "")
-	w.at("node/node0", netfilter.Prerouting).in("azure0", "azvbbb").route("0.0.0.0/0", "10.13.76.1", "azure0", fib.TableMain).
-		at("node/node0", netfilter.Postrouting).rule(nat["POSTROUTING"], 1, jump(nat["KUBE-POSTROUTING"]), 0, nil).
-		rule(nat["KUBE-POSTROUTING"], 1, ret, 0, nil).rule(nat["POSTROUTING"], 2, jump(nat["IP-MASQ-AGENT"]), 0, nil).
-		rule(nat["IP-MASQ-AGENT"], 1, ret, 0, nil).out("azure0", "eth0")
-	w.at("vm/testvm", netfilter.Input).in("eth0", "")
-	return &walk.Result{
-		Request: walk.Request{Host: "pod/default/whereami-b"},
-		Assumed: []walk.Assumption{{Host: "vm/testvm", What: "rules unknown; assuming the packet passes"}},
-		Outcomes: []walk.Outcome{{
-			Probability: big.NewRat(1, 1), There: w.steps, End: walk.End{Kind: walk.Delivered, Host: "vm/testvm", Packet: w.packet, Refused: true},
-		}},
-	}
-}
-
-// dropped is a pod whose packet a rule of the filter table drops; unknown is one that meets a match that is not understood.
-func dropped() *walk.Result {
-	filter := chains(netfilter.IPv4, "filter", `
+// dropped is a packet that a rule of table filter drops.
+func dropped(t *testing.T) example {
+	return forwarded(t, routes+`$ iptables-save
+*filter
+:FORWARD ACCEPT [0:0]
+:KUBE-FORWARD - [0:0]
 -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
 -A FORWARD -p tcp -m tcp --dport 25 -j REJECT --reject-with tcp-reset
 -A FORWARD -d 10.13.1.4/32 -m comment --comment "no access to the database" -j DROP
 -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+COMMIT
 `)
-	w := &way{packet: tcp("10.13.76.7:41000", "10.13.1.4:5432")}
-	w.at("pod/default/whereami-b", netfilter.Output).sent("eth0").out("eth0", "")
-	w.at("node/node0", netfilter.Forward).in("azure0", "azvbbb").rule(filter["FORWARD"], 1, jump(filter["KUBE-FORWARD"]), 0, nil).
-		failed(filter["KUBE-FORWARD"], 1, "connection state is INVALID", 0).failed(filter["FORWARD"], 2, "destination port is 25", 0).
-		rule(filter["FORWARD"], 3, drop, 0, nil).add(walk.Step{Stage: walk.Ended}, w.packet)
-	return &walk.Result{Outcomes: []walk.Outcome{{
-		Probability: big.NewRat(1, 1), There: w.steps, End: walk.End{Kind: walk.Dropped, Host: "node/node0", Packet: w.packet},
-	}}}
 }
 
-func unknown() *walk.Result {
-	filter := chains(netfilter.IPv4, "filter", `
+// unknown is a packet that meets a match that is not understood.
+func unknown(t *testing.T) example {
+	return forwarded(t, routes+`$ iptables-save
+*filter
+:FORWARD ACCEPT [0:0]
 -A FORWARD -m geoip --source-country NL -j ACCEPT
 -A FORWARD -j DROP
+COMMIT
 `)
-	result := &walk.Result{}
-	for i, label := range []string{"matches", "does not match"} {
-		w := &way{packet: tcp("10.13.76.7:41000", "10.13.1.4:80")}
-		w.at("node/node0", netfilter.Forward).in("eth1", "")
-		end := walk.Left
-		if i == 0 {
-			w.rule(filter["FORWARD"], 1, accept, 1, nil).out("eth0", "")
-		} else {
-			end = walk.Dropped
-			w.failed(filter["FORWARD"], 1, "geoip --source-country NL", 1).rule(filter["FORWARD"], 2, drop, 0, nil)
-		}
-		result.Outcomes = append(result.Outcomes, walk.Outcome{
-			There: w.steps, End: walk.End{Kind: end, Host: "node/node0", Packet: w.packet},
-			Choices: []walk.Decision{{Host: "node/node0", Answer: i, Choice: netfilter.Choice{
-				Kind: netfilter.Unknown, Chain: filter["FORWARD"], Rule: &filter["FORWARD"].Rules[0], What: "-m geoip --source-country NL",
-				Options: []netfilter.Option{{Label: "matches"}, {Label: label}},
-			}}},
-		})
-	}
-	return result
 }
 
+// routers are two hosts that send packets for 10.9.0.0/16 to each other.
+type routers map[string]*snapshot.Host
+
+func (r routers) Names() []string                          { return []string{"node/a", "node/b"} }
+func (r routers) Objects() snapshot.Objects                { return snapshot.Objects{} }
+func (r routers) Host(name string) (*snapshot.Host, error) { return r[name], nil }
+
 // looped is a packet that two routers send to each other until its TTL ends.
-func looped() *walk.Result {
-	w := &way{packet: tcp("10.0.0.1:41000", "10.9.9.9:80")}
-	for range 5 {
-		w.at("node/node0", netfilter.Forward).in("eth0", "").route("0.0.0.0/0", "10.0.0.3", "eth0", fib.TableMain).out("eth0", "")
-		w.at("vm/router", netfilter.Forward).in("eth0", "").route("10.9.0.0/16", "10.0.0.2", "eth0", fib.TableMain).out("eth0", "")
+func looped(t *testing.T) example {
+	r := routers{}
+	for _, one := range []struct{ name, other, address, gateway, mac string }{
+		{"node/a", "node/b", "10.0.0.2", "10.0.0.3", "02:00:00:00:00:02"}, {"node/b", "node/a", "10.0.0.3", "10.0.0.2", "02:00:00:00:00:03"},
+	} {
+		name := strings.TrimPrefix(one.name, "node/")
+		h, err := host(t, name, `$ ip addr
+2: eth0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state UP
+    link/ether `+one.mac+` brd ff:ff:ff:ff:ff:ff
+    inet `+one.address+`/24 scope global eth0
+$ ip route
+10.0.0.0/24 dev eth0 proto kernel scope link src `+one.address+`
+10.9.0.0/16 via `+one.gateway+` dev eth0
+$ sysctl net.ipv4.ip_forward
+net.ipv4.ip_forward = 1
+`).Host(one.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Peers = []snapshot.Peer{{Link: "eth0", Host: one.other, PeerLink: "eth0"}}
+		r[one.name] = h
 	}
-	w.at("node/node0", netfilter.Forward).in("eth0", "")
-	return &walk.Result{
-		Assumed: []walk.Assumption{{Host: "node/node0", What: "its sockets are not known"},
-			{Host: "vm/router", What: "its sockets are not known"}},
-		Outcomes: []walk.Outcome{{
-			Probability: big.NewRat(1, 1), There: w.steps,
-			End: walk.End{Kind: walk.Rejected, Host: "node/node0", Packet: w.packet, Why: "its TTL has run out"},
-		}},
-	}
+	p := tcp("10.0.0.9:41000", "10.9.9.9:80")
+	p.TTL = 12
+	return walked(t, r, walk.Request{Host: "node/a", Arrives: "eth0", Forwarded: true, Packet: p})
 }
 
 // ownersOf are the owners of objects, with all writers of rules.
