@@ -17,11 +17,12 @@ var Defaults = []Setting{
 
 // Reset gives the network namespace of the calling thread the defaults, before it has links other than lo: links copy them when they are
 // made. A new namespace copies the machine's values (net.core.devconf_inherit_init_net), which an administrator, a distribution or Docker
-// may have changed.
+// may have changed. What has its value already is written, too: only then links without an address keep theirs when conf/default changes
+// (net/ipv4/devinet.c: devinet_copy_dflt_conf).
 func Reset() error {
 	for _, link := range []string{"all", "default", "lo"} {
 		for _, s := range Defaults {
-			if _, err := Ensure("net/ipv4/conf/"+link+"/"+s.Name, s.Value); err != nil {
+			if err := write("net/ipv4/conf/"+link+"/"+s.Name, s.Value); err != nil {
 				return err
 			}
 		}

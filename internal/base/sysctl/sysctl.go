@@ -38,8 +38,15 @@ func Ensure(name, value string) (old string, err error) {
 	if old, err = Read(name); err != nil || old == value {
 		return "", err
 	}
-	if err := os.WriteFile(root+name, []byte(value), 0); err != nil {
-		return "", fmt.Errorf("set sysctl to %s: %w", value, err)
+	if err := write(name, value); err != nil {
+		return "", err
 	}
 	return old, nil
+}
+
+func write(name, value string) error {
+	if err := os.WriteFile(root+name, []byte(value), 0); err != nil {
+		return fmt.Errorf("set sysctl to %s: %w", value, err)
+	}
+	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -51,5 +53,30 @@ func TestResetSettings(t *testing.T) {
 	}
 	if got := read(); got != want {
 		t.Errorf("settings are\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestResetSettingsIsWhole: links of a new namespace keep their values when conf/default changes, also those that were the machine's.
+func TestResetSettingsIsWhole(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns, err := Create(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Remove() })
+	err = ns.Do(func() error {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}); err != nil {
+			return err
+		}
+		if _, err := sysctl.Ensure("net/ipv4/conf/default/arp_ignore", "1"); err != nil {
+			return err
+		}
+		if value, err := sysctl.Read("net/ipv4/conf/a/arp_ignore"); err != nil || value != "0" {
+			t.Errorf("arp_ignore of a is %q, %v", value, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
