@@ -1,5 +1,5 @@
-// Package hosts runs what a lab has beside its nodes: VMs, internet hosts and name servers. Each is a network namespace, and most have an
-// application: a program of a built-in image, confined to the namespace.
+// Package hosts runs what a lab has beside its nodes: VMs and internet hosts, which are network namespaces, and name servers, which are in
+// those of Azure's network and of the internet. What runs there is the program of a built-in image, confined to the namespace.
 package hosts
 
 import (

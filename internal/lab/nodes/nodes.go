@@ -43,7 +43,7 @@ type Node struct {
 	pods    netip.Prefix       // of kubenet, in its CNI configuration; invalid before it is known
 }
 
-// Nodes are the lab's nodes with their kubelets, as a component. [Machines] and [Agents] start what they need before.
+// Nodes are the lab's nodes with their kubelets, as a component. [Machines] makes them, and [Agents] runs their agents.
 type Nodes struct {
 	*lifecycle.Env
 	Azure   *network.Network
