@@ -145,19 +145,15 @@ func (l *lab) kubectlCommand(args ...string) []string {
 	return append([]string{"kubectl", "--name", l.Name, "--namespace", l.namespace}, args...)
 }
 
-func (l *lab) kubectl(t *testing.T, args ...string) string {
+// kubectl runs kubectl until it succeeds, and returns its output: in emulation a request may meet a time-out of kubectl's, and a rollout
+// its deadline of ten minutes.
+func (l *lab) kubectl(t *testing.T, args ...string) (out string) {
 	t.Helper()
-	return l.run(t, commandLimit, l.kubectlCommand(args...)...)
-}
-
-// kubectlUntil runs kubectl until it succeeds: in emulation a request may meet a time-out of kubectl's, and a rollout its deadline of
-// ten minutes.
-func (l *lab) kubectlUntil(t *testing.T, args ...string) {
-	t.Helper()
-	eventually.Succeeds(t, 2*commandLimit, func() error {
-		_, err := l.Try(commandLimit, l.kubectlCommand(args...)...)
+	eventually.Succeeds(t, 2*commandLimit, func() (err error) {
+		out, err = l.Try(commandLimit, l.kubectlCommand(args...)...)
 		return err
 	})
+	return out
 }
 
 func (l *lab) get(t *testing.T, v any, args ...string) {
@@ -184,12 +180,12 @@ func (l *lab) upCommand(example string) []string {
 // deploy applies manifests and waits until what they describe is ready.
 func (l *lab) deploy(t *testing.T, example string, manifests []string) {
 	for _, m := range manifests {
-		l.kubectlUntil(t, "apply", "-f", l.Example(example, m))
+		l.kubectl(t, "apply", "-f", l.Example(example, m))
 	}
 	for name := range strings.FieldsSeq(l.kubectl(t, "get", "deployments,statefulsets,daemonsets", "-o", "name")) {
-		l.kubectlUntil(t, "rollout", "status", name, "--timeout="+commandLimit.String())
+		l.kubectl(t, "rollout", "status", name, "--timeout="+commandLimit.String())
 	}
-	l.kubectlUntil(t, "wait", "--for=condition=Ready", "pods", "--all", "--timeout="+commandLimit.String())
+	l.kubectl(t, "wait", "--for=condition=Ready", "pods", "--all", "--timeout="+commandLimit.String())
 	var pods corev1.PodList
 	l.get(t, &pods, "pods")
 	l.pods = pods.Items
@@ -332,7 +328,7 @@ func (l *lab) limits(t *testing.T) {
 		}
 		return fmt.Errorf("no control group of %d has the limit of 130m", len(stats))
 	})
-	l.kubectl(t, "delete", "pod", "hungry", "busy", "--now")
+	l.kubectl(t, "delete", "pod", "hungry", "busy", "--now", "--ignore-not-found")
 }
 
 // down takes the lab down. Nothing with its name is left.
