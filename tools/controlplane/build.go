@@ -54,8 +54,6 @@ var products = map[string][]product{
 		{name: "containerd-shim-runc-v2", module: "containerd", source: containerdModule + "/cmd/containerd-shim-runc-v2",
 			what: "containerd's shim", minutes: 1},
 		{name: "ctr", module: "containerd", source: containerdModule + "/cmd/ctr", what: "containerd's command", minutes: 1},
-		{name: "loopback", module: "containerd", source: pluginsModule + "/plugins/main/loopback",
-			what: "the CNI plugin loopback", minutes: 1},
 		{name: "bandwidth", module: "containerd", source: pluginsModule + "/plugins/meta/bandwidth",
 			what: "the CNI plugin bandwidth", minutes: 1},
 		{name: "metrics-server", module: "metrics", source: "sigs.k8s.io/metrics-server/cmd/metrics-server", what: "metrics-server", minutes: 4},

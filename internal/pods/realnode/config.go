@@ -49,6 +49,7 @@ disabled_plugins = [
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["` + PluginsDir + `"]
   conf_dir = "` + NetworksDir + `"
+  use_internal_loopback = true
 
 [plugins."io.containerd.cri.v1.runtime".containerd]
   default_runtime_name = "runc"

@@ -64,7 +64,7 @@ const (
 )
 
 // Plugins are the CNI plugins of others that each node has beside portmap.
-var Plugins = []string{"loopback", "bandwidth"}
+var Plugins = []string{"bandwidth"}
 
 // A File is one that a node has from its start; Link is what it is a symbolic link to, else Text is what it holds.
 type File struct {
