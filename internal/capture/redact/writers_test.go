@@ -106,8 +106,8 @@ func masqueradeComments(t *testing.T) []string {
 	kubenet := noderules.Kubenet(netip.MustParsePrefix("10.0.0.0/8"))
 	all := []string{kubenet.Comment()}
 	config := &ipmasq.Config{NonMasquerade: []ipmasq.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}
-	for _, age := range ipmasq.AgentVersions() {
-		rules, err := ipmasq.Rules(age, service.IPv4, config)
+	for _, version := range ipmasq.AgentVersions() {
+		rules, err := ipmasq.Rules(version, service.IPv4, config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func masqueradeComments(t *testing.T) []string {
 	return all
 }
 
-// proxyComments are those of a Service that every cluster has, with all that a Service can have, of all ages.
+// proxyComments are those of a Service that every cluster has, with all that a Service can have, of all versions.
 func proxyComments(t *testing.T) []string {
 	endpoints := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.5:443"), Ready: true, Serving: true}}
 	port := service.Port{
@@ -134,9 +134,9 @@ func proxyComments(t *testing.T) []string {
 	local.ExternalPolicy, local.ForLocal = service.Local, nil
 	detector := proxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
 	var all []string
-	for _, age := range iptablesproxy.RuleSetVersions() {
+	for _, version := range iptablesproxy.RuleSetVersions() {
 		for _, p := range []service.Port{port, empty, local} {
-			set, err := iptablesproxy.Generate(proxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
+			set, err := iptablesproxy.Generate(proxy.Config{Family: service.IPv4, Rules: version, Detector: detector, MasqueradeBit: 14,
 				LocalhostNodePorts: true, NFAcct: true}, []service.Port{p})
 			if err != nil {
 				t.Fatal(err)

@@ -88,8 +88,8 @@ func Connector(c *cluster.Cluster, as Credentials) ([]string, error) {
 // IPMasqAgent are the ip-masq-agent's ConfigMap, AKS's own, and DaemonSet, for a cluster that has one. The ConfigMap is of form v1 the one
 // that users edit, which AKS makes once; of form v2 the one that it keeps as it is.
 func IPMasqAgent(c *cluster.Cluster) (configMap, daemonSet string, err error) {
-	age := c.Spec.Network.IPMasqAgent
-	form, err := ipmasq.ParseForm(string(age))
+	agent := c.Spec.Network.IPMasqAgent
+	form, err := ipmasq.ParseForm(string(agent))
 	if err != nil {
 		return "", "", err
 	}
@@ -102,7 +102,7 @@ func IPMasqAgent(c *cluster.Cluster) (configMap, daemonSet string, err error) {
 	values := map[string]any{
 		"Name": ipmasq.UserConfigMap, "Key": ipmasq.FileV1, "Mode": "EnsureExists",
 		"Image": "mcr.microsoft.com/oss/kubernetes/ip-masq-agent:v2.5.0",
-		"Text":  config.Text(form), "Port": plan.AgentPort, "ConfigMaps": plan.MasqConfigMaps(age),
+		"Text":  config.Text(form), "Port": plan.AgentPort, "ConfigMaps": plan.MasqConfigMaps(agent),
 	}
 	if form == ipmasq.FormV2 {
 		values["Name"], values["Key"], values["Mode"] = ipmasq.ReconciledConfigMap, "ip-masq-agent-reconciled", "Reconcile"

@@ -51,7 +51,7 @@ type masqTarget struct {
 
 // masqAgent keeps the ip-masq-agent's rules.
 type masqAgent struct {
-	age      string
+	version  string
 	options  ipmasq.Options
 	resync   time.Duration // where the configuration has none of its own
 	keep     bool          // without a configuration, that of before
@@ -73,7 +73,7 @@ type masqAgent struct {
 
 func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log, warn logf) *masqAgent {
 	return &masqAgent{
-		age: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
+		version: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
 		keep: o.MasqKeep, names: o.MasqConfigMaps,
 		options: ipmasq.Options{Form: o.MasqForm, IPv6: slices.Contains(o.Families, service.IPv6)},
 		state:   newMasqState(o, log, warn),
@@ -302,7 +302,7 @@ func (m *masqAgent) apply(ctx context.Context) error {
 }
 
 func (m *masqAgent) applyTo(ctx context.Context, t masqTarget) error {
-	set, err := ipmasq.Rules(m.age, t.family, m.config)
+	set, err := ipmasq.Rules(m.version, t.family, m.config)
 	if err != nil {
 		return err
 	}

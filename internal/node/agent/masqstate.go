@@ -72,9 +72,9 @@ func (m *masqMetrics) noted(problems []ipmasq.Problem, applied bool) {
 
 // masqReport is the state as others see it.
 type masqReport struct {
-	Node string      `json:"node"`
-	Age  string      `json:"rulesOf"` // the age of the rules: current, 1.19, …
-	Form ipmasq.Form `json:"form"`
+	Node    string      `json:"node"`
+	Version string      `json:"rulesOf"` // the version of the rules: current, 1.19, …
+	Form    ipmasq.Form `json:"form"`
 	// Healthy: the present configuration is in force. Otherwise Unhealthy says why not.
 	Healthy   bool     `json:"healthy"`
 	Unhealthy []string `json:"unhealthy,omitempty"`
@@ -108,7 +108,7 @@ func newMasqState(o Options, log, warn logf) *masqState {
 	return &masqState{
 		stale: 3 * o.MasqResync, logTo: log, warnTo: warn, more: make(chan struct{}),
 		first:  int(time.Now().UnixMilli()), // so that a reader's last line of an agent before this one comes before all of these
-		report: masqReport{Node: o.NodeName, Age: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
+		report: masqReport{Node: o.NodeName, Version: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
 	}
 }
 

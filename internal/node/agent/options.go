@@ -66,7 +66,7 @@ type Options struct {
 	// BlockWireServer drops pods' packets to the wire server, as AKS's nodes do.
 	BlockWireServer bool
 	IPMasqAgent     bool          // keep the ip-masq-agent's rules
-	MasqForm        ipmasq.Form   // of its configuration; empty: that of the age of the rules
+	MasqForm        ipmasq.Form   // of its configuration; empty: that of the version of the rules
 	MasqConfigMaps  []string      // of kube-system, that hold it
 	MasqKeep        bool          // where it is not there the last one holds, or the rules as they were found, in place of the defaults
 	MasqResync      time.Duration // how often it is read and compared with the kernel; form v1 has it in the configuration

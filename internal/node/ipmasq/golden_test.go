@@ -193,9 +193,9 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string, v2, ipv6 bool) {
-		age, o := "1.19", Options{Form: FormV1, IPv6: ipv6}
+		version, o := "1.19", Options{Form: FormV1, IPv6: ipv6}
 		if v2 {
-			age, o.Form = "current", FormV2
+			version, o.Form = "current", FormV2
 		}
 		file := File{"ns/name", FileV1, text}
 		c, problems := Parse(o, []File{file})
@@ -212,7 +212,7 @@ func FuzzParse(f *testing.F) {
 		}
 		rereads(t, o, c)
 		for _, family := range []service.Family{service.IPv4, service.IPv6} {
-			set, err := Rules(age, family, c)
+			set, err := Rules(version, family, c)
 			if err != nil {
 				t.Fatal(err)
 			}

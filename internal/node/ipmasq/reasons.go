@@ -43,7 +43,7 @@ func Signed(configs []ConfigMap) attribution.Writer {
 var always = sync.OnceValue(func() string {
 	set, err := Rules("1.19", service.IPv4, defaults())
 	if err != nil {
-		panic(err) // an age of this package
+		panic(err) // a version of this package
 	}
 	return string(iptables.AppendRestore(nil, []iptables.Edit{{
 		Table: iptables.NAT, Append: []iptables.SharedRule{{Chain: postrouting, Rule: set.Jump.Rule}},

@@ -42,7 +42,7 @@ var agent20 = ruleSetVersion{
 	nonLocal: true,
 }
 
-var ages = map[string]ruleSetVersion{
+var versions = map[string]ruleSetVersion{
 	// Azure/ip-masq-agent-v2. It hands the jump's comment to iptables in quotes, which so are part of it.
 	"current": {form: FormV2, jump: `"` + jumpComment + `"`, local: localComment, outbound: outboundComment},
 	// kubernetes-sigs/ip-masq-agent v2.5, as AKS had it in 2020.
@@ -51,20 +51,20 @@ var ages = map[string]ruleSetVersion{
 	"1.11": agent20,
 }
 
-// AgentVersions lists the ages there are.
-func AgentVersions() []string { return slices.Sorted(maps.Keys(ages)) }
+// AgentVersions returns the known versions.
+func AgentVersions() []string { return slices.Sorted(maps.Keys(versions)) }
 
-// FormOf is the form of configuration that the agent of an age reads.
+// FormOf is the form of configuration that the agent of a version reads.
 func FormOf(name string) (Form, error) {
 	a, err := versionOf(name)
 	return a.form, err
 }
 
 func versionOf(name string) (ruleSetVersion, error) {
-	if a, ok := ages[name]; ok {
+	if a, ok := versions[name]; ok {
 		return a, nil
 	}
-	return ruleSetVersion{}, fmt.Errorf("no ip-masq-agent of age %q; there are %s", name, strings.Join(AgentVersions(), ", "))
+	return ruleSetVersion{}, fmt.Errorf("unknown version %q of ip-masq-agent; known: %s", name, strings.Join(AgentVersions(), ", "))
 }
 
 // Rule is one rule and the entries of the configuration that it is there for; none for those that every configuration, or the defaults,

@@ -41,17 +41,17 @@ func TestEditDoesWhatIsMissingAndNoMore(t *testing.T) {
 	remove := func(rule string) string { return strings.Replace(rule, "-A ", "-D ", 1) }
 	write := ":IP-MASQ-AGENT - [0:0]\n" + chain
 	for name, test := range map[string]struct{ dump, want string }{
-		"there":                  {head + lines(kube, docker, goodJump) + chain, ""},
-		"there, counted":         {head + lines("[3:180] "+kube, "[0:0] "+docker, "[5:300] "+goodJump) + "[1:60] " + chain, ""},
-		"there, another's after": {head + lines(kube, docker, goodJump, `-A POSTROUTING -j OTHER`) + chain, ""},
-		"nothing":                {"*nat\n:POSTROUTING ACCEPT [0:0]\n", write + lines(goodJump)},
-		"chain emptied":          {head + lines(kube, docker, goodJump), write},
-		"a rule too many":        {head + lines(kube, docker, goodJump) + chain + lines(`-A IP-MASQ-AGENT -j ACCEPT`), write},
-		"another order":          {head + lines(kube, docker, goodJump, ten, link, last), write},
-		"no jump":                {head + lines(kube, docker) + chain, lines(goodJump)},
-		"jump twice":             {head + lines(kube, docker, goodJump, goodJump) + chain, lines(remove(goodJump), remove(goodJump), goodJump)},
-		"jump ahead of docker0":  {head + lines(kube, goodJump, docker) + chain, lines(remove(goodJump), goodJump)},
-		"jump of another age":    {head + lines(kube, docker, "[1:2] "+quoted) + chain, lines(remove(quoted), goodJump)},
+		"there":                   {head + lines(kube, docker, goodJump) + chain, ""},
+		"there, counted":          {head + lines("[3:180] "+kube, "[0:0] "+docker, "[5:300] "+goodJump) + "[1:60] " + chain, ""},
+		"there, another's after":  {head + lines(kube, docker, goodJump, `-A POSTROUTING -j OTHER`) + chain, ""},
+		"nothing":                 {"*nat\n:POSTROUTING ACCEPT [0:0]\n", write + lines(goodJump)},
+		"chain emptied":           {head + lines(kube, docker, goodJump), write},
+		"a rule too many":         {head + lines(kube, docker, goodJump) + chain + lines(`-A IP-MASQ-AGENT -j ACCEPT`), write},
+		"another order":           {head + lines(kube, docker, goodJump, ten, link, last), write},
+		"no jump":                 {head + lines(kube, docker) + chain, lines(goodJump)},
+		"jump twice":              {head + lines(kube, docker, goodJump, goodJump) + chain, lines(remove(goodJump), remove(goodJump), goodJump)},
+		"jump ahead of docker0":   {head + lines(kube, goodJump, docker) + chain, lines(remove(goodJump), goodJump)},
+		"jump of another version": {head + lines(kube, docker, "[1:2] "+quoted) + chain, lines(remove(quoted), goodJump)},
 	} {
 		tables, err := iptables.Parse([]byte(test.dump + "COMMIT\n"))
 		if err != nil {
@@ -106,10 +106,10 @@ func TestRulesKnowWhereTheyComeFrom(t *testing.T) {
 
 func TestUnknownNames(t *testing.T) {
 	if _, err := Rules("1.5", service.IPv4, defaults()); err == nil || !strings.Contains(err.Error(), "1.11, 1.12, 1.19, current") {
-		t.Errorf("age 1.5: %v", err)
+		t.Errorf("version 1.5: %v", err)
 	}
 	if _, err := FormOf("1.5"); err == nil {
-		t.Error("age 1.5 has a form")
+		t.Error("version 1.5 has a form")
 	}
 	if _, err := ParseForm("v3"); !errors.Is(err, errForm) {
 		t.Errorf("form v3: %v", err)

@@ -154,7 +154,7 @@ func dispatchXLB(b *builder, r *portRules) {
 		policy = prefixXLB + hash(r.name, r.proto)
 	}
 	externalIPs := r.cluster
-	if b.age.externalIPPolicy {
+	if b.version.externalIPPolicy {
 		externalIPs = policy
 	}
 	for _, ip := range r.ExternalIPs {
@@ -189,7 +189,7 @@ func (b *builder) refuseExternal(r *portRules) {
 	for _, ip := range r.ExternalIPs {
 		b.filter.add(chainExternal, r.to(ip, note, target))
 	}
-	if b.age.refusesBalancer {
+	if b.version.refusesBalancer {
 		for _, ip := range r.LoadBalancerIPs {
 			b.filter.add(chainServices, r.to(ip, note, target))
 		}
@@ -239,7 +239,7 @@ func (b *builder) xlbChain(r *portRules, chain string) {
 			Matches: comment("Redirect pods trying to reach external loadbalancer VIP to clusterIP"), Target: iptables.Jump(r.cluster),
 		}, false))
 	}
-	if b.age.nodeReachesAll {
+	if b.version.nodeReachesAll {
 		node := func(note, target string) {
 			b.nat.add(chain, iptables.Rule{Matches: append(comment(note), addrtype("src-type")), Target: iptables.Jump(target)})
 		}

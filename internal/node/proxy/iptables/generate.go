@@ -71,7 +71,7 @@ func Generate(c proxy.Config, ports []service.Port) (*RuleSet, error) {
 }
 
 func newBuilder(c proxy.Config, a *ruleSetVersion, large bool) *builder {
-	b := &builder{Config: c, age: a, large: large, filter: newTable(iptables.Filter), nat: newTable(iptables.NAT)}
+	b := &builder{Config: c, version: a, large: large, filter: newTable(iptables.Filter), nat: newTable(iptables.NAT)}
 	b.LocalhostNodePorts = b.LocalhostNodePorts && c.Family == service.IPv4
 	return b
 }
@@ -111,7 +111,7 @@ func (t *table) add(chain string, r iptables.Rule) {
 
 type builder struct {
 	proxy.Config
-	age         *ruleSetVersion
+	version     *ruleSetVersion
 	large       bool
 	filter, nat *table
 	set         RuleSet
@@ -142,7 +142,7 @@ func (b *builder) top() {
 	for _, name := range []string{chainMarkMasq, chainServices, chainNodePorts, chainPostrouting} {
 		b.nat.chain(name)
 	}
-	for _, j := range b.age.jumps {
+	for _, j := range b.version.jumps {
 		t := b.nat
 		if j.table == iptables.Filter {
 			t = b.filter
@@ -152,7 +152,7 @@ func (b *builder) top() {
 	}
 	b.nat.add(chainMarkMasq, iptables.Rule{Target: setMark(b.mark(), b.mark())})
 	b.postrouting()
-	if b.age.markDrop {
+	if b.version.markDrop {
 		const drop = "0x8000" // the kubelet's --iptables-drop-bit, 15
 		b.nat.add(chainMarkDrop, iptables.Rule{Target: setMark(drop, drop)})
 		b.filter.add(chainFirewall, iptables.Rule{
@@ -166,7 +166,7 @@ func (b *builder) top() {
 
 func (b *builder) postrouting() {
 	snat := iptables.Rule{Matches: comment("kubernetes service traffic requiring SNAT"), Target: iptables.Jump("MASQUERADE")}
-	if !b.age.clearsMark {
+	if !b.version.clearsMark {
 		snat.Matches = append(snat.Matches, b.markMatch(false))
 		b.nat.add(chainPostrouting, snat)
 		return
@@ -179,8 +179,8 @@ func (b *builder) postrouting() {
 
 // localnet closes the hole that route_localnet opens: a neighbour could reach services that listen on 127.0.0.1 (kubernetes issue 90259).
 func (b *builder) localnet() {
-	always := b.age.localnet == localnetAlways && b.Family == service.IPv4
-	ifOpened := b.age.localnet == localnetIfOpened && b.LocalhostNodePorts
+	always := b.version.localnet == localnetAlways && b.Family == service.IPv4
+	ifOpened := b.version.localnet == localnetIfOpened && b.LocalhostNodePorts
 	if !always && !ifOpened {
 		return
 	}
@@ -207,7 +207,7 @@ func (b *builder) nodePorts() {
 	}
 	if b.NodePortIPs == nil {
 		r.Matches = append(r.Matches, addrtype("dst-type"))
-		if b.age.filtersLocal && !b.LocalhostNodePorts {
+		if b.version.filtersLocal && !b.LocalhostNodePorts {
 			r.Destination = iptables.AddressMatch{Not: true, Prefix: loopback(b.Family)}
 		}
 		b.nat.add(chainServices, r)
@@ -228,7 +228,7 @@ func (b *builder) forward() {
 		r.Matches, r.Target = append(comment(text), m), iptables.Jump("ACCEPT")
 		b.filter.add(chainForward, r)
 	}
-	if b.age.dropsInvalid && !b.TCPLiberal {
+	if b.version.dropsInvalid && !b.TCPLiberal {
 		r := iptables.Rule{Matches: []iptables.Match{ctstate(false, "INVALID")}, Target: iptables.Jump("DROP")}
 		if b.NFAcct {
 			r.Matches = append(r.Matches, nfacct(CounterInvalid))
@@ -237,12 +237,12 @@ func (b *builder) forward() {
 	}
 	accept(iptables.Rule{}, "kubernetes forwarding rules", b.markMatch(false))
 	established := ctstate(false, "RELATED,ESTABLISHED")
-	if b.age.established == establishedAll {
+	if b.version.established == establishedAll {
 		accept(iptables.Rule{}, "kubernetes forwarding conntrack rule", established)
 		return
 	}
 	from, to := iptables.Rule{}, iptables.Rule{}
-	if b.age.established == establishedPodRange {
+	if b.version.established == establishedPodRange {
 		if !b.Detector.CIDR.IsValid() {
 			return
 		}
@@ -280,13 +280,13 @@ type portRules struct {
 }
 
 func (b *builder) port(p *service.Port) {
-	name, proto := b.age.portName(p.Name), p.Protocol.Lower()
+	name, proto := b.version.portName(p.Name), p.Protocol.Lower()
 	id := hash(name, proto)
 	r := &portRules{
 		Port: p, name: name, proto: proto,
 		cluster: prefixCluster + id, local: prefixLocal + id, external: prefixExternal + id, firewall: prefixFirewall + id,
 		forCluster: p.ForCluster, forLocal: p.ForLocal,
-		internalLocal: p.InternalPolicy == service.Local && b.age.internalPolicy,
+		internalLocal: p.InternalPolicy == service.Local && b.version.internalPolicy,
 		reachable:     len(p.ForCluster) > 0,
 	}
 	r.internalOK = r.reachable && (!r.internalLocal || len(r.forLocal) > 0)
@@ -298,7 +298,7 @@ func (b *builder) port(p *service.Port) {
 		b.set.NoLocalExternal++
 	}
 	b.internal(r)
-	b.age.dispatch(b, r)
+	b.version.dispatch(b, r)
 }
 
 // to is a rule for traffic to an address and the service's port.
@@ -344,7 +344,7 @@ func (b *builder) internal(r *portRules) {
 	}
 	if b.MasqueradeAll || !b.Detector.IsZero() {
 		in := chain
-		if b.age.masqueradeInServices {
+		if b.version.masqueradeInServices {
 			in = chainServices
 		}
 		b.nat.add(in, masquerade)
@@ -382,7 +382,7 @@ func (b *builder) balance(r *portRules, chain string, endpoints []service.Endpoi
 		rule := iptables.Rule{Matches: matches(i, false), Target: iptables.Jump(b.endpointChain(r, e))}
 		if left := len(endpoints) - i; left > 1 {
 			rule.Matches = append(rule.Matches, iptables.Match{Module: "statistic", Options: []iptables.Option{
-				iptables.Opt("mode", "random"), iptables.Opt("probability", iptables.RoundedProbability(left, b.age.places)),
+				iptables.Opt("mode", "random"), iptables.Opt("probability", iptables.RoundedProbability(left, b.version.places)),
 			}})
 		}
 		b.nat.add(chain, rule)
@@ -407,9 +407,9 @@ func (b *builder) endpointChain(r *portRules, e service.Endpoint) string {
 func (b *builder) serviceNote(r *portRules, endpoints []service.Endpoint) func(int, bool) string {
 	return func(i int, _ bool) string {
 		switch {
-		case b.large || b.age.comments == commentNone:
+		case b.large || b.version.comments == commentNone:
 			return ""
-		case b.age.comments == commentTarget:
+		case b.version.comments == commentTarget:
 			return r.name + " -> " + endpoints[i].String()
 		default:
 			return r.name
@@ -421,7 +421,7 @@ func (b *builder) serviceNote(r *portRules, endpoints []service.Endpoint) func(i
 func (b *builder) endpoint(r *portRules, e service.Endpoint) {
 	chain := b.endpointChain(r, e)
 	note := func() []iptables.Match {
-		if b.large || b.age.comments == commentNone {
+		if b.large || b.version.comments == commentNone {
 			return nil
 		}
 		return comment(r.name)

@@ -30,14 +30,14 @@ const (
 	prefixEndpoint = "KUBE-SEP-"
 )
 
-// ChainServices is where the rules of every age begin, in table nat.
+// ChainServices is where the rules of every version begin, in table nat.
 const ChainServices = chainServices
 
-// isServiceChain reports whether a chain was made for a service port or an endpoint, by this proxy or by kube-proxy of any age: if the
+// isServiceChain reports whether a chain was made for a service port or an endpoint, by this proxy or by kube-proxy of any version: if the
 // desired state does not have it, it is stale.
 func isServiceChain(name string) bool { return rank(name) >= 0 }
 
-// isTopChain reports whether a chain is the service proxy's alone and jumped to from a built-in chain, in any age. KUBE-FIREWALL and
+// isTopChain reports whether a chain is the service proxy's alone and jumped to from a built-in chain, in any version. KUBE-FIREWALL and
 // KUBE-MARK-DROP are the kubelet's too and never removed.
 func isTopChain(name string) bool {
 	switch name {

@@ -155,7 +155,7 @@ func (p *plan) drop(table string, chains []string, most int) {
 func newPlan() plan { return plan{rules: map[string]int{}} }
 
 // compare makes the kernel's rules those of the state: it writes what differs in a dump, puts missing jumps in, and removes what an earlier
-// run or another age left. readsAs gives the text that a chain has been seen to read as after it was written, where that is not what was
+// run or another version left. readsAs gives the text that a chain has been seen to read as after it was written, where that is not what was
 // written. A step has at most so much.
 func compare(s *state, now chainDump, readsAs map[place]string, most int) plan {
 	p := newPlan()
@@ -222,7 +222,7 @@ func (p *plan) inSteps(chains []chainText, most int) {
 	p.add(step)
 }
 
-// jump puts missing jumps in, in the order in which each is put before those that stand earlier, and takes those of other ages out.
+// jump puts missing jumps in, in the order in which each is put before those that stand earlier, and takes those of other versions out.
 func (p *plan) jump(s *state, e *edit, now chainDump) {
 	for _, j := range strayJumps(s.jumps, e.table, now) {
 		e.remove(jumpLine(&j))
@@ -389,7 +389,7 @@ func strayJumps(jumps []Jump, table string, now chainDump) []Jump {
 	}
 	var stray []Jump
 	for _, name := range RuleSetVersions() {
-		for _, j := range ages[name].jumps {
+		for _, j := range versions[name].jumps {
 			rule := j.rule()
 			line := jumpLine(&rule)
 			if j.table != table || j.to == chainFirewall || wanted[table+" "+line] || !hasLine(now[place{table, j.from}], line) {

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// Signed says what the rules of all ages are there for, kube-proxy's as well as this proxy's. Chains named by a hash are told by the ports:
-// their Name, Protocol and Endpoints. Without them, comments say which port it is, or the rule that led to the chain does.
+// Signed says what the rules of all versions are there for, kube-proxy's as well as this proxy's. Chains named by a hash are told by the
+// ports: their Name, Protocol and Endpoints. Without them, comments say which port it is, or the rule that led to the chain does.
 func Signed(ports []service.Port) attribution.Writer {
 	known := map[string]attribution.Fields{}
 	for i := range ports {
@@ -45,14 +45,14 @@ func Signed(ports []service.Port) attribution.Writer {
 	}
 }
 
-// always is what every cluster has: the marks and the masquerade, as they were first (later ages do the same in more steps), and the jumps
-// of all ages.
+// always is what every cluster has: the marks and the masquerade, as they were first (later versions do the same in more steps), and the
+// jumps of all versions.
 var always = sync.OnceValue(func() string {
 	nat, filter := iptables.Edit{Table: iptables.NAT}, iptables.Edit{Table: iptables.Filter}
 	for _, rules := range []string{rules112, RulesCurrent} {
 		set, err := Generate(proxy.Config{Rules: rules, MasqueradeBit: 14}, nil)
 		if err != nil {
-			panic(err) // an age of this package
+			panic(err) // a version of this package
 		}
 		for _, j := range set.Jumps {
 			if j.Table == iptables.NAT && rules == rules112 {
@@ -76,7 +76,7 @@ var always = sync.OnceValue(func() string {
 var forms = sync.OnceValue(func() string {
 	set, err := Generate(proxy.Config{Rules: RulesCurrent, MasqueradeBit: 14}, nil)
 	if err != nil {
-		panic(err) // an age of this package
+		panic(err) // a version of this package
 	}
 	all := &set.Tables[slices.IndexFunc(set.Tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })]
 	nat := iptables.Edit{Table: iptables.NAT, Replace: []iptables.Chain{*all.Chain(chainPostrouting)}}

@@ -208,7 +208,7 @@ func (s *Syncer) restore(ctx context.Context, edits ...*edit) error {
 	return s.applier.Restore(ctx, input)
 }
 
-// Remove removes the chains of all ages and the jumps to them. KUBE-MARK-MASQ stays where rules of others lead to it; KUBE-FIREWALL and
+// Remove removes the chains of all versions and the jumps to them. KUBE-MARK-MASQ stays where rules of others lead to it; KUBE-FIREWALL and
 // KUBE-MARK-DROP are the kubelet's, too.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.written = false

@@ -163,7 +163,7 @@ func TestChangeOfAge(t *testing.T) {
 }
 
 // ownRules are a dump's rules by table and chain, without those of KUBE-MARK-DROP, of KUBE-FIREWALL and the jumps to it, which are the
-// kubelet's too and stay. The jumps of built-in chains are sorted: those that two ages share stay in their place.
+// kubelet's too and stay. The jumps of built-in chains are sorted: those that two versions share stay in their place.
 func ownRules(dump string) map[string][]string {
 	chains, table := map[string][]string{}, ""
 	for line := range strings.Lines(dump) {

@@ -18,10 +18,10 @@ const (
 )
 
 // RuleSetVersions lists the rule sets there are.
-func RuleSetVersions() []string { return slices.Sorted(maps.Keys(ages)) }
+func RuleSetVersions() []string { return slices.Sorted(maps.Keys(versions)) }
 
 func versionOf(rules string) (*ruleSetVersion, error) {
-	if a, ok := ages[rules]; ok {
+	if a, ok := versions[rules]; ok {
 		return &a, nil
 	}
 	return nil, fmt.Errorf("no rule set %q; there are %s", rules, strings.Join(RuleSetVersions(), ", "))
@@ -44,11 +44,14 @@ type ruleSetVersion struct {
 	masqueradeInServices bool
 	// internalPolicy: internalTrafficPolicy Local is known (since 1.21).
 	internalPolicy bool
-	// externalIPPolicy: XLB ages only; externalTrafficPolicy Local holds for external IPs too (since 1.19, kubernetes pull request 90537).
+	// externalIPPolicy: versions with KUBE-XLB chains only; externalTrafficPolicy Local holds for external IPs too (since 1.19, kubernetes
+	// pull request 90537).
 	externalIPPolicy bool
-	// nodeReachesAll: XLB ages only; the node itself reaches all endpoints of a Local service, not only its own (since 1.15).
+	// nodeReachesAll: versions with KUBE-XLB chains only; the node itself reaches all endpoints of a Local service, not only its own (since
+	// 1.15).
 	nodeReachesAll bool
-	// refusesBalancer: XLB ages only; load balancer addresses without endpoints are rejected, in KUBE-SERVICES (since 1.14).
+	// refusesBalancer: versions with KUBE-XLB chains only; load balancer addresses without endpoints are rejected, in KUBE-SERVICES (since
+	// 1.14).
 	refusesBalancer bool
 	// clearsMark: KUBE-POSTROUTING returns unmarked packets first, clears the mark and masquerades with random ports (since 1.19).
 	clearsMark bool
@@ -129,7 +132,7 @@ var servicePortals111 = []jump{
 	{iptables.Filter, "INPUT", chainFirewall, "", false},
 }
 
-var ages = map[string]ruleSetVersion{
+var versions = map[string]ruleSetVersion{
 	RulesCurrent: {
 		comments:       commentTarget,
 		places:         10,
