@@ -185,8 +185,8 @@ func both(theirs, our func() error) error {
 }
 
 // save reads the tables in which service proxies write.
-func (p *pair) save(ctx context.Context) (theirs, our saved, err error) {
-	var out [2]saved
+func (p *pair) save(ctx context.Context) (theirs, our savedRules, err error) {
+	var out [2]savedRules
 	var raw [2][][]byte
 	read := func(i int) func() error {
 		return func() error {
