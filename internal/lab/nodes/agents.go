@@ -108,9 +108,7 @@ func (a Agents) keepAgent(n *Node, c supervise.Process) error {
 	if err != nil {
 		return err
 	}
-	a.Nodes.mu.Lock()
-	n.agent = agent
-	a.Nodes.mu.Unlock()
+	a.Nodes.setProcess(&n.agent, agent)
 	return nil
 }
 
@@ -141,7 +139,7 @@ func (a Agents) replaceProxy(ctx context.Context, n *Node, c lifecycle.Change) e
 		if err := n.proxy.Stop(); err != nil {
 			return err
 		}
-		a.setProxy(n, nil)
+		a.Nodes.setProcess(&n.proxy, nil)
 	}
 	what := a.agentCommand(c.To, n)
 	if !slices.Equal(what.Args, a.agentCommand(c.From, n).Args) {
@@ -164,12 +162,6 @@ func (a Agents) replaceProxy(ctx context.Context, n *Node, c lifecycle.Change) e
 		return err
 	}
 	return a.dropRules(ctx, n, was, is)
-}
-
-func (a Agents) setProxy(n *Node, s *supervise.Supervisor) {
-	a.Nodes.mu.Lock()
-	defer a.Nodes.mu.Unlock()
-	n.proxy = s
 }
 
 // startProxy starts a node's kube-proxy, or takes over the one that runs, where the cluster asks for one.
@@ -202,7 +194,7 @@ func (a Agents) startProxy(ctx context.Context, c *cluster.Cluster, n *Node) err
 	}
 	s, err := a.Nodes.Run(n.ns, p)
 	if err == nil {
-		a.setProxy(n, s)
+		a.Nodes.setProcess(&n.proxy, s)
 	}
 	return err
 }

@@ -48,9 +48,7 @@ func (a Agents) startFelix(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	a.Nodes.mu.Lock()
-	n.felix = felix
-	a.Nodes.mu.Unlock()
+	a.Nodes.setProcess(&n.felix, felix)
 	return nil
 }
 

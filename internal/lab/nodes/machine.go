@@ -27,7 +27,7 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// SharedLayer is what all real nodes and container groups of a lab share: a layer of their roots.
+// SharedLayer is a layer of the roots of all real nodes and container groups of a lab.
 type SharedLayer struct {
 	once sync.Once
 	err  error
@@ -84,9 +84,7 @@ func (k kubelets) startMachine(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	n.machine = machine
-	k.mu.Unlock()
+	k.setProcess(&n.machine, machine)
 	k.attend(ctx, n)
 	if err := k.waitNode(ctx, n); err != nil {
 		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(k.Dir.MachineLog(n.Name)),

@@ -70,6 +70,13 @@ func (l *Nodes) List() []*Node {
 	return slices.Clone(l.all)
 }
 
+// setProcess sets one of a node's processes, which a status reads meanwhile.
+func (l *Nodes) setProcess(field **supervise.Supervisor, s *supervise.Supervisor) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*field = s
+}
+
 // Dialer returns how the API server's connection to a node, pod or service is opened: at the node itself, else at any node; nil without
 // nodes.
 func (l *Nodes) Dialer(target netip.AddrPort) apiserver.DialFunc {

@@ -29,9 +29,7 @@ func (k kubelets) startSimulated(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	n.machine = process
-	k.mu.Unlock()
+	k.setProcess(&n.machine, process)
 	if k.Cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		life, stop := context.WithCancel(ctx)
 		n.stop, n.done = stop, k.Keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return k.followPodCIDR(ctx, n) })
