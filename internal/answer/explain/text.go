@@ -33,13 +33,6 @@ type Options struct {
 	Total int
 }
 
-func (o *Options) width() int {
-	if o.Width == 0 {
-		return 100
-	}
-	return o.Width
-}
-
 // room is what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
 func (o *Options) room(indent string) int {
 	if o.Width == 0 {
@@ -281,7 +274,7 @@ func (p *page) line(l line, indent string) {
 		if i > 0 {
 			left = below + "  "
 		}
-		if i == len(lines)-1 && l.owner != "" && utf8.RuneCountInString(left+text+l.owner)+3 <= p.o.width() {
+		if i == len(lines)-1 && l.owner != "" && utf8.RuneCountInString(left+text+l.owner)+3 <= cmp.Or(p.o.Width, 100) {
 			fmt.Fprintf(p, "%s%s   %s\n", left, p.paint(look, text), p.paint(dim, l.owner))
 			return
 		}
