@@ -150,7 +150,9 @@ func (l *lab) kubectlCommand(args ...string) []string {
 func (l *lab) kubectl(t *testing.T, args ...string) (out string) {
 	t.Helper()
 	eventually.Succeeds(t, 2*commandLimit, func() (err error) {
-		out, err = l.Try(commandLimit, l.kubectlCommand(args...)...)
+		if out, err = l.Try(commandLimit, l.kubectlCommand(args...)...); err != nil {
+			t.Logf("asked again: %v", err)
+		}
 		return err
 	})
 	return out
