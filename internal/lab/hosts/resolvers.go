@@ -38,8 +38,8 @@ const (
 	zoneFile = zoneDir + "/httprouting"
 )
 
-// Resolvers are the name servers outside the cluster, as a component. Both know the names of the internet's hosts; Azure's changes the zone, by DNS updates
-// (RFC 2136), as Azure's DNS service does by its own API, and the internet's follows.
+// Resolvers are the name servers outside the cluster, as a component. Both know the names of the internet's hosts. Azure's changes the
+// zone by DNS updates (RFC 2136), as Azure's DNS service does by its own API, and the internet's follows.
 type Resolvers struct {
 	*lifecycle.Env
 	Azure *network.Network

@@ -18,11 +18,11 @@ type network interface {
 	describer
 }
 
-// nodeNetwork is what a node's pods share.
+// nodeNetwork sets up the part of a network that a node's pods share.
 type nodeNetwork interface {
-	// Ready is a quick look whether it is still in place, once set up completely.
+	// Ready is a quick look whether that part is still in place, once set up completely.
 	Ready() (bool, error)
-	// Ensure sets it up, and returns how to remove it when it made it.
+	// Ensure sets the part up, and returns how to remove it when it made it.
 	Ensure() (undo, error)
 }
 

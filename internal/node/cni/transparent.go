@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/base/sysctl"
 )
 

@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/base/sysctl"
 )
 

@@ -45,7 +45,7 @@ func Signed(ports []service.Port) attribution.Writer {
 	}
 }
 
-// always is what every cluster has: the marks and the masquerade, as they were first (later versions do the same in more steps), and the
+// always has the rules of every cluster: the marks and the masquerade of the oldest version (later ones do the same in more steps), and the
 // jumps of all versions.
 var always = sync.OnceValue(func() string {
 	nat, filter := iptables.Edit{Table: iptables.NAT}, iptables.Edit{Table: iptables.Filter}

@@ -60,15 +60,15 @@ func mustSync(t *testing.T, s *Syncer, ports ...service.Port) proxy.Result {
 	return r
 }
 
-// eachAge runs a test for every rule set there is, in a namespace of its own.
-func eachAge(t *testing.T, test func(t *testing.T, rules string, kernel *namespaceApplier)) {
+// eachRuleSet runs a test for every rule set there is, in a namespace of its own.
+func eachRuleSet(t *testing.T, test func(t *testing.T, rules string, kernel *namespaceApplier)) {
 	t.Helper()
 	for _, rules := range RuleSetVersions() {
 		t.Run(rules, func(t *testing.T) { test(t, rules, newNamespace(t, service.IPv4)) })
 	}
 }
 
-func TestPartialSyncWritesOnlyWhatChanged(t *testing.T) { eachAge(t, partialSync) }
+func TestPartialSyncWritesOnlyWhatChanged(t *testing.T) { eachRuleSet(t, partialSync) }
 
 func partialSync(t *testing.T, rules string, kernel *namespaceApplier) {
 	s := testSyncer(t, rules, kernel)
@@ -97,7 +97,7 @@ func partialSync(t *testing.T, rules string, kernel *namespaceApplier) {
 	}
 }
 
-func TestRepairPutsBackOnlyWhatIsGone(t *testing.T) { eachAge(t, repair) }
+func TestRepairPutsBackOnlyWhatIsGone(t *testing.T) { eachRuleSet(t, repair) }
 
 func repair(t *testing.T, rules string, kernel *namespaceApplier) {
 	s := testSyncer(t, rules, kernel)
@@ -135,11 +135,11 @@ COMMIT
 	}
 }
 
-// TestChangeOfAge goes from each rule set to each other, as a restart with other flags does: what a fresh start makes is there, and of the
+// TestChangeOfRuleSet goes from each rule set to each other, as a restart with other flags does: what a fresh start makes is there, and of the
 // other only the chains that the kubelet shares.
-func TestChangeOfAge(t *testing.T) {
+func TestChangeOfRuleSet(t *testing.T) {
 	fresh := map[string]map[string][]string{}
-	eachAge(t, func(t *testing.T, rules string, kernel *namespaceApplier) {
+	eachRuleSet(t, func(t *testing.T, rules string, kernel *namespaceApplier) {
 		mustSync(t, testSyncer(t, rules, kernel), testPort("a", "10.1.0.1:80"))
 		fresh[rules] = ownRules(kernel.must(t, "", "iptables-save"))
 	})
