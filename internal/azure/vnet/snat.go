@@ -227,14 +227,15 @@ func SpareScript(spares []Spare) string {
 	return script
 }
 
-// spareRules are what a new flow meets whose destination is used up or nearly so. ICMP has no ports that are counted.
+// spareRules are what a new flow meets whose destination is used up or nearly so. ICMP has no ports that are counted. The map's keys are
+// single values: for ranges of them nft 1.0.9 converts the protocol's byte order, which Linux 6.8 refuses for a single byte.
 func (w *nftWriter) spareRules() []string {
 	const (
 		kind        = "inet_proto . ipv4_addr . ipv4_addr . inet_service"
 		destination = "meta l4proto . ip saddr . ip daddr . th dport"
 	)
 	w.set("set", "used-up", kind, "timeout", nil)
-	w.set("map", "spare", kind+" : interval ipv4_addr . inet_service", "interval,timeout", nil)
+	w.set("map", "spare", kind+" : interval ipv4_addr . inet_service", "timeout", nil)
 	return []string{
 		"meta l4proto { tcp, udp } " + destination + ` @used-up drop comment "no port is left for this destination"`,
 		"meta l4proto { tcp, udp } snat ip to " + destination + ` map @spare comment "few ports are left: among these is a free one"`,
