@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -19,8 +20,8 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// Images are what a registry has. Its methods may take as long as a pull does; errors that have [images.ErrNotFound] in their chain are
-// for whoever wants to run the image, and say what to do.
+// Images are what a registry has. Errors that have [images.ErrNotFound] in their chain are for whoever wants to run the image, and say what
+// to do. Manifest returns the context's error if the image is still being pulled or built. The pull or build continues.
 type Images interface {
 	Manifest(ctx context.Context, ref string) (images.Manifest, error)
 	Blob(digest string) (*os.File, error)
@@ -37,7 +38,16 @@ const (
 )
 
 // Handler answers clients that send the token in an Authorization header, and tells those nothing that do not.
-func Handler(i Images, token string) http.Handler {
+func Handler(i Images, token string) http.Handler { return handler(i, token, patience) }
+
+// A client waits for an image that is being pulled or built in several requests, each of which is answered after patience: containerd
+// waits 30 seconds for an answer (ResponseHeaderTimeout, core/remotes/docker/registry.go of version 2.4), and follows ten redirects.
+const (
+	patience = 20 * time.Second
+	maxWaits = 10
+)
+
+func handler(i Images, token string, patience time.Duration) http.Handler {
 	want := []byte(Authorization(token))
 	return http.HandlerFunc(func(plain http.ResponseWriter, r *http.Request) {
 		w := deadlineWriter{plain, http.NewResponseController(plain)}
@@ -55,7 +65,7 @@ func Handler(i Images, token string) http.Handler {
 			w.WriteHeader(http.StatusOK)
 			return
 		}
-		a := answer{w: w, r: r, images: i}
+		a := answer{w: w, r: r, images: i, patience: patience}
 		if repository, ref, ok := split(r.URL.Path, "manifests"); ok {
 			a.manifest(repository, ref)
 		} else if _, digest, ok := split(r.URL.Path, "blobs"); ok {
@@ -82,9 +92,10 @@ func split(path, kind string) (repository, name string, ok bool) {
 
 // An answer is one to a client who may have it.
 type answer struct {
-	w      http.ResponseWriter
-	r      *http.Request
-	images Images
+	w        http.ResponseWriter
+	r        *http.Request
+	images   Images
+	patience time.Duration
 }
 
 // manifest answers for a tag or a digest. What cannot be had is 403, because containerd then asks for the text, and has it in its error,
@@ -99,8 +110,13 @@ func (a answer) manifest(repository, ref string) {
 	if strings.HasPrefix(ref, "sha256:") {
 		separator = "@"
 	}
-	m, err := a.images.Manifest(a.r.Context(), host+"/"+repository+separator+ref)
+	ctx, cancel := context.WithTimeout(a.r.Context(), a.patience)
+	defer cancel()
+	ref = host + "/" + repository + separator + ref
+	m, err := a.images.Manifest(ctx, ref)
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		a.waitMore(ref)
 	case errors.Is(err, images.ErrNotFound):
 		writeError(a.w, http.StatusForbidden, codeDenied, err.Error())
 	case err != nil:
@@ -112,6 +128,20 @@ func (a answer) manifest(repository, ref string) {
 			_, _ = a.w.Write(m.Content) // the client may be gone
 		}
 	}
+}
+
+// waitMore redirects a HEAD request to itself, if the client may wait longer. A GET request for a tag waits only once: containerd sends it
+// for the text of a refusal.
+func (a answer) waitMore(ref string) {
+	query := a.r.URL.Query()
+	waits, _ := strconv.Atoi(query.Get("waits")) // 0 at first
+	if a.r.Method != http.MethodHead || waits < 0 || waits >= maxWaits-1 {
+		writeError(a.w, http.StatusForbidden, codeDenied, "image "+ref+" is still being pulled or built")
+		return
+	}
+	query.Set("waits", strconv.Itoa(waits+1))
+	again := url.URL{Path: a.r.URL.Path, RawQuery: query.Encode()}
+	http.Redirect(a.w, a.r, again.String(), http.StatusTemporaryRedirect)
 }
 
 func (a answer) head(mediaType, digest string) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,11 +42,20 @@ const token = "secret"
 // start serves one image, ghcr.io/user/shop:v1.
 func start(t *testing.T) (server *httptest.Server, image v1.Image) {
 	t.Helper()
+	store, image := newStore(t)
+	server = httptest.NewServer(Handler(storeImages{store}, token))
+	t.Cleanup(server.Close)
+	return server, image
+}
+
+// newStore is a store with ghcr.io/user/shop:v1.
+func newStore(t *testing.T) (*images.Store, v1.Image) {
+	t.Helper()
 	store, err := images.Open(filepath.Join(t.TempDir(), "store"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err = random.Image(100_000, 2)
+	image, err := random.Image(100_000, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +70,7 @@ func start(t *testing.T) (server *httptest.Server, image v1.Image) {
 	if _, err := store.Load(t.Context(), archive); err != nil {
 		t.Fatal(err)
 	}
-	server = httptest.NewServer(Handler(storeImages{store}, token))
-	t.Cleanup(server.Close)
-	return server, image
+	return store, image
 }
 
 func ask(t *testing.T, method, url, authorization string) (*http.Response, string) {
@@ -183,6 +191,52 @@ func (containerdTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	query.Set("ns", "ghcr.io")
 	r.URL.RawQuery = query.Encode()
 	return http.DefaultTransport.RoundTrip(r)
+}
+
+// slowImages are missing in the first requests.
+type slowImages struct {
+	storeImages
+	missing *atomic.Int32
+}
+
+func (s slowImages) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
+	if s.missing.Add(-1) >= 0 {
+		<-ctx.Done()
+		return images.Manifest{}, ctx.Err()
+	}
+	return s.storeImages.Manifest(ctx, ref)
+}
+
+// TestSlowImages: a client that follows ten redirects gets an image that takes longer to come than it waits for an answer, or the reason.
+func TestSlowImages(t *testing.T) {
+	store, _ := newStore(t)
+	for name, tt := range map[string]struct {
+		method, waits string
+		missing       int32 // in so many requests
+		status        int
+		want          string // in the body
+	}{
+		"there at the second request": {http.MethodHead, "", 1, http.StatusOK, ""},
+		"there at the last request":   {http.MethodHead, "", maxWaits - 1, http.StatusOK, ""},
+		"too late":                    {http.MethodHead, "", maxWaits, http.StatusForbidden, ""},
+		"the reason":                  {http.MethodGet, "", 1, http.StatusForbidden, "ghcr.io/user/shop:v1 is still being pulled or built"},
+		"forged, negative":            {http.MethodHead, "&waits=-1", 1, http.StatusForbidden, ""},
+		"forged, large":               {http.MethodHead, "&waits=9223372036854775807", 1, http.StatusForbidden, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slow := slowImages{storeImages{store}, &atomic.Int32{}}
+			slow.missing.Store(tt.missing)
+			server := httptest.NewServer(handler(slow, token, time.Millisecond))
+			defer server.Close()
+			resp, body := ask(t, tt.method, server.URL+"/v2/user/shop/manifests/v1?ns=ghcr.io"+tt.waits, Authorization(token))
+			if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
+				t.Errorf("%s %s", resp.Status, body)
+			}
+			if left := slow.missing.Load(); tt.status == http.StatusOK && left != -1 {
+				t.Errorf("%d requests, want %d", tt.missing-left, tt.missing+1)
+			}
+		})
+	}
 }
 
 // TestStuckReader: a client that takes nothing of a layer does not keep it for ever, and one that waits long for a manifest gets it.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/app"
@@ -31,6 +32,9 @@ type BuiltIn struct {
 	Base    string                 // the directory that scripts/base made, or a link to it
 	Roots   func() (string, error) // where what is in it is unpacked; RootsDir in a lab
 
+	flights  singleflight.Group // by application
+	building sync.Mutex         // one image after the other: most share their layers
+
 	mu   sync.Mutex
 	dirs map[part]string // of the parts' roots that are there
 }
@@ -43,8 +47,6 @@ const longestBuild = 15 * time.Minute
 
 // Root returns the directory of the whole archive's files, absolute. All labs use it: it must not be changed.
 func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.root(ctx, whole)
 }
 
@@ -54,10 +56,22 @@ func (b *BuiltIn) under(ctx context.Context, store *images.Store, p part, dir st
 	return ref, assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Dir: dir}}})
 }
 
-// find has an application's image in the store.
-func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// find returns an application's image and builds it if it is missing. Concurrent callers share one build, which continues when they leave.
+func (b *BuiltIn) find(ctx context.Context, a *app.App) (Found, error) {
+	flight := b.flights.DoChan(a.Name, func() (any, error) { return b.build(context.WithoutCancel(ctx), a) })
+	select {
+	case done := <-flight:
+		found, _ := done.Val.(Found)
+		return found, done.Err
+	case <-ctx.Done():
+		return Found{}, context.Cause(ctx)
+	}
+}
+
+// build builds an application's image in the store, unless it is there.
+func (b *BuiltIn) build(ctx context.Context, a *app.App) (f Found, err error) {
+	b.building.Lock()
+	defer b.building.Unlock()
 	ctx, cancel := context.WithTimeoutCause(ctx, longestBuild, fmt.Errorf("not done within %v", longestBuild))
 	defer cancel()
 	if f.Store, err = b.Open(); err != nil {

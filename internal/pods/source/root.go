@@ -32,6 +32,8 @@ const unfinished = "unfinished"
 // root has a part of the archive unpacked, once for all labs, and returns the directory, absolute. Those of older archives that nothing has
 // mounted are removed.
 func (b *BuiltIn) root(ctx context.Context, p part) (dir string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if _, err := os.Lstat(b.dirs[p]); b.dirs[p] != "" && err == nil {
 		return b.dirs[p], nil
 	}

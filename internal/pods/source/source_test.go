@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/layertest"
 )
@@ -121,6 +122,41 @@ func TestFindOrder(t *testing.T) {
 	got, err := f.Find(t.Context(), Request{Ref: "nginx:1.27"})
 	if _, layers := layersOf(t, got, err); got.App != "" || len(layers) != 1 {
 		t.Errorf("of one that is loaded: %+v", got)
+	}
+}
+
+// TestLeftAlone: a build continues when its only caller leaves, as the registry does after 20 seconds.
+func TestLeftAlone(t *testing.T) {
+	var missing error
+	b := newFinder(t, &missing).BuiltIn
+	store, err := b.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	b.Open = func() (*images.Store, error) {
+		<-left
+		return store, nil
+	}
+	a, err := app.ByName("nginx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.find(ctx, &a); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a cancelled context: %v", err)
+	}
+	close(left)
+	eventually.Succeeds(t, time.Minute, func() error {
+		list, err := store.List(t.Context())
+		if len(list) < 2 { // the application's image and the one of the files below it
+			return errors.Join(err, fmt.Errorf("the store has %d images", len(list)))
+		}
+		return err
+	})
+	if _, err := b.find(t.Context(), &a); err != nil { // it waits until the build has ended
+		t.Error(err)
 	}
 }
 
