@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 // Attrs are netlink attributes in nf_tables' byte order, which is the network's.
@@ -25,7 +27,7 @@ func (a Attrs) Append(dst []byte) []byte {
 	for _, x := range a {
 		kind := x.Kind
 		if _, nested := x.Value.(Attrs); nested {
-			kind |= nestedFlag
+			kind |= unix.NLA_F_NESTED
 		}
 		at := len(dst)
 		dst = begin(dst, kind)

@@ -7,11 +7,12 @@ import (
 	"strings"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // attributes are those of a dump's message, which has to be of a kind; of others there is nothing.
 func attributes(m netlink.Message, kind int) ([]byte, bool) {
-	if int(m.Header.Type) != subsystem<<8|kind || len(m.Data) < headerLen {
+	if int(m.Header.Type) != unix.NFNL_SUBSYS_NFTABLES<<8|kind || len(m.Data) < headerLen {
 		return nil, false
 	}
 	return m.Data[headerLen:], true
@@ -37,27 +38,27 @@ func (t Table) inTable(answers []netlink.Message, kind int, table uint16, f func
 
 // Sets are the shapes of the table's sets in the answers to ListSets, by name.
 func (t Table) Sets(answers []netlink.Message) (map[string]string, error) {
-	return t.shapes(answers, msgNewSet, attrSetTable, attrSetName, setShape)
+	return t.shapes(answers, unix.NFT_MSG_NEWSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setShape)
 }
 
 // Shape is what of a set cannot be changed, as Sets has it: the types of keys and values, flags, timeout and size.
 func (s *Set) Shape() string { return setShape(Table{}.MakeSet(s, 0).Data[headerLen:]) }
 
 func setShape(b []byte) string {
-	desc, _ := find(b, attrSetDesc)
-	return selectKinds(b, attrSetKeyType, attrSetKeyLen, attrSetDataType, attrSetFlags, attrSetTimeout) +
-		selectKinds(desc, attrSetDescSize)
+	desc, _ := find(b, unix.NFTA_SET_DESC)
+	return selectKinds(b, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_FLAGS, unix.NFTA_SET_TIMEOUT) +
+		selectKinds(desc, unix.NFTA_SET_DESC_SIZE)
 }
 
 // Hooks are what calls the table's chains in the answers to ListChains, by name; empty where nothing does.
 func (t Table) Hooks(answers []netlink.Message) (map[string]string, error) {
-	return t.shapes(answers, msgNewChain, attrChainTable, attrChainName, chainShape)
+	return t.shapes(answers, unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, chainShape)
 }
 
 // Hook is what calls a chain, which cannot be changed, as Hooks has it.
 func (c *Chain) Hook() string { return chainShape(Table{}.MakeChain(c).Data[headerLen:]) }
 
-func chainShape(b []byte) string { return selectKinds(b, attrChainType, attrChainHook) }
+func chainShape(b []byte) string { return selectKinds(b, unix.NFTA_CHAIN_TYPE, unix.NFTA_CHAIN_HOOK) }
 
 func (t Table) shapes(answers []netlink.Message, kind int, table, name uint16, shape func([]byte) string) (map[string]string, error) {
 	shapes := map[string]string{}
@@ -86,10 +87,10 @@ func selectKinds(b []byte, kinds ...uint16) (shape string) {
 // Chains are the table's chains in the answers to ListChains: what the kernel says of each, but for its number and its use.
 func (t Table) Chains(answers []netlink.Message) (map[string]string, error) {
 	chains := map[string]string{}
-	err := t.inTable(answers, msgNewChain, attrChainTable, func(b []byte) error {
-		name, err := find(b, attrChainName)
-		chains[text(name)] = dropKinds(b, attrChainTable, attrChainName, attrChainHandle, attrChainUse,
-			attrChainCounters)
+	err := t.inTable(answers, unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, func(b []byte) error {
+		name, err := find(b, unix.NFTA_CHAIN_NAME)
+		chains[text(name)] = dropKinds(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_USE,
+			unix.NFTA_CHAIN_COUNTERS)
 		return err
 	})
 	if err != nil {
@@ -100,8 +101,8 @@ func (t Table) Chains(answers []netlink.Message) (map[string]string, error) {
 
 // Flags are the table's flags (NFT_TABLE_F_…) in the answer to Get.
 func (t Table) Flags(answers []netlink.Message) (flags uint32, err error) {
-	err = t.inTable(answers, msgNewTable, attrTableName, func(b []byte) error {
-		value, err := find(b, attrTableFlags)
+	err = t.inTable(answers, unix.NFT_MSG_NEWTABLE, unix.NFTA_TABLE_NAME, func(b []byte) error {
+		value, err := find(b, unix.NFTA_TABLE_FLAGS)
 		if len(value) == 4 {
 			flags = binary.BigEndian.Uint32(value)
 		}
@@ -116,8 +117,8 @@ func (t Table) Flags(answers []netlink.Message) (flags uint32, err error) {
 // Generation is the number in the answer to GetGeneration; 0 where there is none.
 func Generation(answers []netlink.Message) uint32 {
 	for _, m := range answers {
-		if b, ok := attributes(m, msgNewGeneration); ok {
-			if id, err := find(b, attrGenID); err == nil && len(id) == 4 {
+		if b, ok := attributes(m, unix.NFT_MSG_NEWGEN); ok {
+			if id, err := find(b, unix.NFTA_GEN_ID); err == nil && len(id) == 4 {
 				return binary.BigEndian.Uint32(id)
 			}
 		}
@@ -140,9 +141,9 @@ func dropKinds(b []byte, kinds ...uint16) string {
 // Rules are the rules of each chain in the answers to ListRules, as the kernel says them: expressions and comments.
 func (t Table) Rules(answers []netlink.Message) (map[string]string, error) {
 	rules := map[string]string{}
-	err := t.inTable(answers, msgNewRule, attrRuleTable, func(b []byte) error {
-		chain, err := find(b, attrRuleChain)
-		rules[text(chain)] += dropKinds(b, attrRuleTable, attrRuleChain, attrRuleHandle, attrRulePosition)
+	err := t.inTable(answers, unix.NFT_MSG_NEWRULE, unix.NFTA_RULE_TABLE, func(b []byte) error {
+		chain, err := find(b, unix.NFTA_RULE_CHAIN)
+		rules[text(chain)] += dropKinds(b, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_POSITION)
 		return err
 	})
 	if err != nil {
@@ -156,11 +157,11 @@ func (t Table) Rules(answers []netlink.Message) (map[string]string, error) {
 func Elements(answers []netlink.Message) ([]Element, error) {
 	var elements []Element
 	for _, m := range answers {
-		b, ok := attributes(m, msgNewSetElement)
+		b, ok := attributes(m, unix.NFT_MSG_NEWSETELEM)
 		if !ok {
 			continue
 		}
-		list, err := find(b, attrSetElementListElements)
+		list, err := find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		if err == nil {
 			err = each(list, func(_ uint16, value []byte) error {
 				e, err := element(value)
@@ -180,13 +181,13 @@ func element(b []byte) (e Element, err error) {
 	err = each(b, func(kind uint16, value []byte) error {
 		var err error
 		switch kind {
-		case attrSetElementKey:
+		case unix.NFTA_SET_ELEM_KEY:
 			e.Key, err = datum(value)
 		case keyEnd:
 			e.End, err = datum(value)
-		case attrSetElementData:
+		case unix.NFTA_SET_ELEM_DATA:
 			e.Value, err = datum(value)
-		case attrSetElementUserdata:
+		case unix.NFTA_SET_ELEM_USERDATA:
 			if len(value) > 2 && value[0] == udataElementComment && int(value[1]) <= len(value)-2 {
 				e.Comment = text(value[2 : 2+int(value[1])])
 			}
@@ -199,15 +200,15 @@ func element(b []byte) (e Element, err error) {
 // datum is a value's bytes, or the name of the chain of a verdict.
 func datum(b []byte) (value string, err error) {
 	err = each(b, func(kind uint16, v []byte) error {
-		if kind == attrDataValue {
+		if kind == unix.NFTA_DATA_VALUE {
 			value = string(v)
 			return nil
 		}
-		chain, err := find(v, attrVerdictChain)
+		chain, err := find(v, unix.NFTA_VERDICT_CHAIN)
 		if err != nil {
 			return err
 		}
-		code, err := find(v, attrVerdictCode)
+		code, err := find(v, unix.NFTA_VERDICT_CODE)
 		value = text(chain)
 		if len(code) != 4 || int32(binary.BigEndian.Uint32(code)) != Goto {
 			value = fmt.Sprintf("\x00%x %s", code, value)

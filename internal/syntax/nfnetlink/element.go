@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Element is an element of a set or map, its fields as registers have them: each filled up to a multiple of four bytes.
@@ -20,21 +21,21 @@ const maxElements = 60 << 10
 
 // AddElements adds elements to a set.
 func (t Table) AddElements(s *Set, elements []*Element) []netlink.Message {
-	return t.elements(msgNewSetElement, netlink.Create, s, elements, true)
+	return t.elements(unix.NFT_MSG_NEWSETELEM, netlink.Create, s, elements, true)
 }
 
 // DeleteElements deletes elements from a set, whatever their values are.
 func (t Table) DeleteElements(s *Set, elements []*Element) []netlink.Message {
-	return t.elements(msgDeleteSetElement, 0, s, elements, false)
+	return t.elements(unix.NFT_MSG_DELSETELEM, 0, s, elements, false)
 }
 
 func (t Table) elements(kind int, flags netlink.HeaderFlags, s *Set, elements []*Element, whole bool) (messages []netlink.Message) {
 	for len(elements) > 0 {
-		b := Attrs{{attrSetElementListTable, t.Name}, {attrSetElementListSet, s.Name}}.
-			Append([]byte{t.Family, nfnetlinkV0, 0, 0})
+		b := Attrs{{unix.NFTA_SET_ELEM_LIST_TABLE, t.Name}, {unix.NFTA_SET_ELEM_LIST_SET, s.Name}}.
+			Append([]byte{t.Family, unix.NFNETLINK_V0, 0, 0})
 		list := len(b)
 		b = slices.Grow(b, min(maxElements, len(elements)*128))
-		b = begin(b, attrSetElementListElements|nestedFlag)
+		b = begin(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED)
 		for len(elements) > 0 && len(b)-list < maxElements {
 			b = appendElement(b, s, elements[0], whole)
 			elements = elements[1:]
@@ -46,8 +47,8 @@ func (t Table) elements(kind int, flags netlink.HeaderFlags, s *Set, elements []
 
 func appendElement(b []byte, s *Set, e *Element, whole bool) []byte {
 	at := len(b)
-	b = begin(b, attrListElement|nestedFlag)
-	b = appendValue(b, attrSetElementKey, e.Key)
+	b = begin(b, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED)
+	b = appendValue(b, unix.NFTA_SET_ELEM_KEY, e.Key)
 	if e.End != "" {
 		const keyEnd = 10 // NFTA_SET_ELEM_KEY_END
 		b = appendValue(b, keyEnd, e.End)
@@ -55,21 +56,21 @@ func appendElement(b []byte, s *Set, e *Element, whole bool) []byte {
 	switch {
 	case !whole:
 	case s.Verdicts:
-		b = Attrs{{attrSetElementData, verdict(Goto, e.Value)}}.Append(b)
+		b = Attrs{{unix.NFTA_SET_ELEM_DATA, verdict(Goto, e.Value)}}.Append(b)
 	case s.Data != nil:
-		b = appendValue(b, attrSetElementData, e.Value)
+		b = appendValue(b, unix.NFTA_SET_ELEM_DATA, e.Value)
 	}
 	if whole && e.Comment != "" {
 		comment := len(b)
-		b = end(appendComment(begin(b, attrSetElementUserdata), udataElementComment, e.Comment), comment)
+		b = end(appendComment(begin(b, unix.NFTA_SET_ELEM_USERDATA), udataElementComment, e.Comment), comment)
 	}
 	return end(b, at)
 }
 
 func appendValue(b []byte, kind uint16, value string) []byte {
 	outer := len(b)
-	b = begin(b, kind|nestedFlag)
+	b = begin(b, kind|unix.NLA_F_NESTED)
 	inner := len(b)
-	b = append(begin(b, attrDataValue), value...)
+	b = append(begin(b, unix.NFTA_DATA_VALUE), value...)
 	return end(end(b, inner), outer)
 }

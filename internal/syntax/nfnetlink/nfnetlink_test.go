@@ -52,7 +52,7 @@ func TestElementsReadBack(t *testing.T) {
 
 // TestOtherVerdicts: a verdict that is not ours is no chain's name.
 func TestOtherVerdicts(t *testing.T) {
-	for _, v := range []Attrs{verdict(Accept, ""), verdict(unix.NFT_JUMP, "chain")} {
+	for _, v := range []Attrs{verdict(Accept, ""), verdict(Jump, "chain")} {
 		element := Attrs{{unix.NFTA_SET_ELEM_KEY, data([]byte("aaaa"))}, {unix.NFTA_SET_ELEM_DATA, v}}
 		list := Attrs{{unix.NFTA_SET_ELEM_LIST_ELEMENTS, Attrs{{unix.NFTA_LIST_ELEM, element}}}}
 		got, err := Elements([]netlink.Message{answer(unix.NFT_MSG_NEWSETELEM, list.Append(make([]byte, headerLen)))})

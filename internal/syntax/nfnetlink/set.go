@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Set is a set, or a map: without its elements.
@@ -47,7 +48,7 @@ const (
 
 // Address is the field for addresses of a family: those of destinations.
 func Address(family uint8) Field {
-	if family == IPv6 {
+	if family == unix.NFPROTO_IPV6 {
 		return Field{8, 16, false, typeOf{kindPayload, []uint32{descIP6, 9}}}
 	}
 	return Field{7, 4, false, typeOf{kindPayload, []uint32{descIP, 12}}}
@@ -61,7 +62,7 @@ const (
 )
 
 // Protocol is the field for transport protocols.
-func Protocol() Field { return Field{12, 1, false, typeOf{kindMeta, []uint32{MetaL4Proto}}} }
+func Protocol() Field { return Field{12, 1, false, typeOf{kindMeta, []uint32{unix.NFT_META_L4PROTO}}} }
 
 // Port is the field for ports: those of destinations.
 func Port() Field {
@@ -70,7 +71,7 @@ func Port() Field {
 
 // Slot is the field for numbers drawn by Random.
 func Slot() Field {
-	return Field{4, 4, true, typeOf{kindNumgen, []uint32{numgenRandom, 2, 0}}}
+	return Field{4, 4, true, typeOf{kindNumgen, []uint32{unix.NFT_NG_RANDOM, 2, 0}}}
 }
 
 func widths(fields []Field) (total uint32) {
@@ -95,31 +96,31 @@ func (t Table) MakeSet(s *Set, id uint32) netlink.Message {
 	const descConcat, fieldLen = 2, 1 // NFTA_SET_DESC_CONCAT, NFTA_SET_FIELD_LEN
 	var flags uint32
 	var desc Attrs
-	a := Attrs{{attrSetTable, t.Name}, {attrSetName, s.Name}, {attrSetID, id},
-		{attrSetKeyType, types(s.Key)}, {attrSetKeyLen, s.keyLen()}, {attrSetUserdata, s.userdata()}}
+	a := Attrs{{unix.NFTA_SET_TABLE, t.Name}, {unix.NFTA_SET_NAME, s.Name}, {unix.NFTA_SET_ID, id},
+		{unix.NFTA_SET_KEY_TYPE, types(s.Key)}, {unix.NFTA_SET_KEY_LEN, s.keyLen()}, {unix.NFTA_SET_USERDATA, s.userdata()}}
 	switch {
 	case s.Verdicts:
-		flags |= setMap
-		a = append(a, Attr{attrSetDataType, uint32(verdictType)}, Attr{attrSetDataLen, uint32(0)})
+		flags |= unix.NFT_SET_MAP
+		a = append(a, Attr{unix.NFTA_SET_DATA_TYPE, uint32(verdictType)}, Attr{unix.NFTA_SET_DATA_LEN, uint32(0)})
 	case s.Data != nil:
-		flags |= setMap
-		a = append(a, Attr{attrSetDataType, types(s.Data)}, Attr{attrSetDataLen, widths(s.Data)})
+		flags |= unix.NFT_SET_MAP
+		a = append(a, Attr{unix.NFTA_SET_DATA_TYPE, types(s.Data)}, Attr{unix.NFTA_SET_DATA_LEN, widths(s.Data)})
 	}
 	if s.Timeout > 0 {
-		flags |= setTimeout | setEval
-		a = append(a, Attr{attrSetTimeout, uint64(s.Timeout.Milliseconds())})
-		desc = append(desc, Attr{attrSetDescSize, s.Size})
+		flags |= unix.NFT_SET_TIMEOUT | unix.NFT_SET_EVAL
+		a = append(a, Attr{unix.NFTA_SET_TIMEOUT, uint64(s.Timeout.Milliseconds())})
+		desc = append(desc, Attr{unix.NFTA_SET_DESC_SIZE, s.Size})
 	}
 	if s.Ranges {
-		flags |= setInterval | concat
+		flags |= unix.NFT_SET_INTERVAL | concat
 		var fields Attrs
 		for _, f := range s.Key {
-			fields = append(fields, Attr{attrListElement, Attrs{{fieldLen, f.Len}}})
+			fields = append(fields, Attr{unix.NFTA_LIST_ELEM, Attrs{{fieldLen, f.Len}}})
 		}
 		desc = append(desc, Attr{descConcat, fields})
 	}
-	a = append(a, Attr{attrSetFlags, flags}, Attr{attrSetDesc, desc})
-	return t.message(msgNewSet, netlink.Create, a)
+	a = append(a, Attr{unix.NFTA_SET_FLAGS, flags}, Attr{unix.NFTA_SET_DESC, desc})
+	return t.message(unix.NFT_MSG_NEWSET, netlink.Create, a)
 }
 
 // keyLen is a key's length: that of a single field is not rounded.
@@ -132,7 +133,7 @@ func (s *Set) keyLen() uint32 {
 
 // DeleteSet deletes a set that no rule looks into.
 func (t Table) DeleteSet(name string) netlink.Message {
-	return t.message(msgDeleteSet, 0, Attrs{{attrSetTable, t.Name}, {attrSetName, name}})
+	return t.message(unix.NFT_MSG_DELSET, 0, Attrs{{unix.NFTA_SET_TABLE, t.Name}, {unix.NFTA_SET_NAME, name}})
 }
 
 // What nft keeps with sets, rules and elements for its listings (libnftnl's include/libnftnl/udata.h).

@@ -1,3 +1,5 @@
+//go:build linux
+
 package nftables
 
 import (
@@ -5,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
@@ -28,7 +30,7 @@ func (s *Syncer) read(ctx context.Context) (h heldTable, err error) {
 	if err == nil {
 		h, err = s.readAll(ctx)
 	}
-	if errors.Is(err, syscall.ENOENT) {
+	if errors.Is(err, unix.ENOENT) {
 		h, err = heldTable{}, nil
 	}
 	if err == nil {

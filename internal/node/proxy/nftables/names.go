@@ -2,6 +2,8 @@ package nftables
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -151,3 +153,16 @@ func (f *fan) choosesSticky() bool { return f.sticky != "" && f.way != remember 
 func stickyName(p *service.Port) string {
 	return p.Namespace + "/" + p.Service + "/" + p.Protocol.Lower() + "/" + p.Name.Port
 }
+
+// externalIPs are the addresses beside the cluster IP, each once.
+func externalIPs(p *service.Port) []netip.Addr {
+	return slices.DeleteFunc(unique(p.ExternalIPs, p.LoadBalancerIPs), func(a netip.Addr) bool { return a == p.ClusterIP })
+}
+
+func unique(lists ...[]netip.Addr) []netip.Addr {
+	all := slices.Concat(lists...)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+const whyUnallocated = "an unallocated cluster IP"

@@ -1,3 +1,5 @@
+//go:build linux
+
 package nftables
 
 import (
@@ -141,17 +143,6 @@ func (p *part) shared(other *part) (all []item) {
 func comment(p *service.Port) string {
 	name := p.Name.String()
 	return name[:min(len(name), nf.MaxComment)]
-}
-
-// externalIPs are the addresses beside the cluster IP, each once.
-func externalIPs(p *service.Port) []netip.Addr {
-	return slices.DeleteFunc(unique(p.ExternalIPs, p.LoadBalancerIPs), func(a netip.Addr) bool { return a == p.ClusterIP })
-}
-
-func unique(lists ...[]netip.Addr) []netip.Addr {
-	all := slices.Concat(lists...)
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
 }
 
 // items are the elements of a name, made where there are none.

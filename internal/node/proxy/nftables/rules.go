@@ -1,3 +1,5 @@
+//go:build linux
+
 package nftables
 
 import (
@@ -7,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/node/proxy"
@@ -25,9 +29,9 @@ type writer struct {
 }
 
 func newWriter(c proxy.Config) *writer {
-	w := &writer{Config: c, family: nf.IPv4, source: 12, destination: 16, words: 1}
+	w := &writer{Config: c, family: unix.NFPROTO_IPV4, source: 12, destination: 16, words: 1}
 	if c.Family == service.IPv6 {
-		w.family, w.source, w.destination, w.words = nf.IPv6, 8, 24, 4
+		w.family, w.source, w.destination, w.words = unix.NFPROTO_IPV6, 8, 24, 4
 	}
 	w.address = nf.Address(w.family)
 	return w
@@ -97,8 +101,8 @@ func (w *writer) services(sets []fan) nf.Chain {
 func (w *writer) chains(sets []fan) []nf.Chain {
 	mark, back := uint32(1)<<w.MasqueradeBit, ^(uint32(1) << w.MasqueradeBit)
 	chains := []nf.Chain{
-		chain(chainMark, rule("to leave with the node's address", nf.Meta(nf.MetaMark, 0),
-			nf.Bits(0, nf.Native(back), nf.Native(mark)), nf.SetMeta(nf.MetaMark, 0))),
+		chain(chainMark, rule("to leave with the node's address", nf.Meta(unix.NFT_META_MARK, 0),
+			nf.Bits(0, nf.Native(back), nf.Native(mark)), nf.SetMeta(unix.NFT_META_MARK, 0))),
 		chain(placePrefix[byAddress]+chainDecide, w.decide(byAddress)...),
 		chain(placePrefix[byNodePort]+chainDecide, w.decide(byNodePort)...),
 		w.services(sets),
@@ -119,20 +123,21 @@ func (w *writer) hooks() []nf.Chain {
 	}
 	find := rule("services", nf.Verdict(nf.Jump, chainServices))
 	guard := w.isNew(w.firewall())
-	refused := append(w.noEndpointRules(byAddress), w.isNew(rule("an unused port of a cluster IP", w.load(w.destination, 0), nf.In(setClusterIPs, 0),
-		nf.Refuse(w.family))))
+	refused := append(w.noEndpointRules(byAddress),
+		w.isNew(rule("an unused port of a cluster IP", w.load(w.destination, 0), nf.In(setClusterIPs, 0), nf.Refuse(w.family))))
 	refused = append(refused, w.unallocated()...)
 	learn := w.isNew(rule("services with session affinity", append(translated(), nf.Verdict(nf.Jump, chainRemember))...))
 	return []nf.Chain{
-		base("firewall-prerouting", "filter", nf.Prerouting, beforeDNAT, guard),
-		base("firewall-output", "filter", nf.Output, beforeDNAT, guard),
-		base("filter-input", "filter", nf.Input, 0, append(slices.Concat(w.noEndpointRules(byNodePort), w.noEndpointRules(byAddress)), learn)...),
-		base(chainForward, "filter", nf.Forward, 0, refused...),
-		base("filter-output", "filter", nf.Output, 0, refused...),
-		base("filter-postrouting", "filter", nf.Postrouting, 0, learn),
-		base("nat-postrouting", "nat", nf.Postrouting, 100, w.postrouting()...),
-		base("nat-prerouting", "nat", nf.Prerouting, -100, find),
-		base("nat-output", "nat", nf.Output, -100, find),
+		base("firewall-prerouting", "filter", unix.NF_INET_PRE_ROUTING, beforeDNAT, guard),
+		base("firewall-output", "filter", unix.NF_INET_LOCAL_OUT, beforeDNAT, guard),
+		base("filter-input", "filter", unix.NF_INET_LOCAL_IN, 0,
+			append(slices.Concat(w.noEndpointRules(byNodePort), w.noEndpointRules(byAddress)), learn)...),
+		base(chainForward, "filter", unix.NF_INET_FORWARD, 0, refused...),
+		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, refused...),
+		base("filter-postrouting", "filter", unix.NF_INET_POST_ROUTING, 0, learn),
+		base("nat-postrouting", "nat", unix.NF_INET_POST_ROUTING, 100, w.postrouting()...),
+		base("nat-prerouting", "nat", unix.NF_INET_PRE_ROUTING, -100, find),
+		base("nat-output", "nat", unix.NF_INET_LOCAL_OUT, -100, find),
 	}
 }
 
@@ -144,13 +149,11 @@ func (w *writer) noEndpointRules(at place) []nf.Rule {
 	}
 }
 
-const whyUnallocated = "an unallocated cluster IP"
-
 // unallocated drops what is for a cluster IP that no service has: it would go to wherever the default route leads.
 func (w *writer) unallocated() (rules []nf.Rule) {
 	for _, cidr := range w.ServiceCIDRs {
 		rules = append(rules, w.isNew(rule(whyUnallocated,
-			append(w.within(w.destination, cidr, nf.Equal), nf.Verdict(nf.Drop, ""))...)))
+			append(w.within(w.destination, cidr, unix.NFT_CMP_EQ), nf.Verdict(nf.Drop, ""))...)))
 	}
 	return rules
 }
@@ -158,13 +161,13 @@ func (w *writer) unallocated() (rules []nf.Rule) {
 func (w *writer) postrouting() []nf.Rule {
 	mark := nf.Native(1 << w.MasqueradeBit)
 	all := nf.Native(^uint32(0))
-	load := nf.Meta(nf.MetaMark, 0)
+	load := nf.Meta(unix.NFT_META_MARK, 0)
 	return []nf.Rule{
 		rule("an endpoint that reaches itself", append(translated(), w.load(w.source, 0), w.load(w.destination, w.words),
 			nf.In(setHairpin, 0), nf.Verdict(nf.Jump, chainMark))...),
-		rule("not marked by a service", load, nf.Bits(0, mark, nf.Native(0)), nf.Compare(nf.Equal, 0, nf.Native(0)),
+		rule("not marked by a service", load, nf.Bits(0, mark, nf.Native(0)), nf.Compare(unix.NFT_CMP_EQ, 0, nf.Native(0)),
 			nf.Verdict(nf.Return, "")),
-		rule("the mark has done its work", load, nf.Bits(0, all, mark), nf.SetMeta(nf.MetaMark, 0)),
+		rule("the mark has done its work", load, nf.Bits(0, all, mark), nf.SetMeta(unix.NFT_META_MARK, 0)),
 		rule("marked by a service", nf.Masquerade()),
 	}
 }
@@ -172,16 +175,16 @@ func (w *writer) postrouting() []nf.Rule {
 // translated lets a rule look at flows whose destination was translated.
 func translated() []nf.Expr {
 	const status = 1 << 5 // IPS_DST_NAT
-	return []nf.Expr{nf.Conntrack(nf.CtStatus, 0), nf.Bits(0, nf.Native(status), nf.Native(0)),
-		nf.Compare(nf.NotEqual, 0, nf.Native(0))}
+	return []nf.Expr{nf.Conntrack(unix.NFT_CT_STATUS, 0), nf.Bits(0, nf.Native(status), nf.Native(0)),
+		nf.Compare(unix.NFT_CMP_NEQ, 0, nf.Native(0))}
 }
 
 // affinityRules finds the service port that a translated connection is for. Each protocol has a rule, because nft lists the ports of
 // conntrack with the protocol only.
 func (w *writer) affinityRules() (rules []nf.Rule) {
-	address := uint32(nf.CtDstIP)
+	address := uint32(unix.NFT_CT_DST_IP)
 	if w.Family == service.IPv6 {
-		address = nf.CtDstIP6
+		address = unix.NFT_CT_DST_IP6
 	}
 	for _, protocol := range []service.Protocol{service.TCP, service.UDP, service.SCTP} {
 		for at, set := range mapAffinity {
@@ -189,8 +192,8 @@ func (w *writer) affinityRules() (rules []nf.Rule) {
 			if place(at) == byAddress {
 				exprs, next = append(exprs, nf.ConntrackOriginal(address, 0)), w.words
 			}
-			rules = append(rules, rule(protocol.Lower(), append(exprs, nf.Meta(nf.MetaL4Proto, next),
-				nf.ConntrackOriginal(nf.CtProtoDst, next+1), w.load(w.destination, next+2), nf.ConntrackReply(nf.CtProtoSrc,
+			rules = append(rules, rule(protocol.Lower(), append(exprs, nf.Meta(unix.NFT_META_L4PROTO, next),
+				nf.ConntrackOriginal(unix.NFT_CT_PROTO_DST, next+1), w.load(w.destination, next+2), nf.ConntrackReply(unix.NFT_CT_PROTO_SRC,
 					next+2+w.words), nf.Follow(set, 0))...))
 		}
 	}
@@ -198,14 +201,14 @@ func (w *writer) affinityRules() (rules []nf.Rule) {
 }
 
 func isProtocol(p service.Protocol) []nf.Expr {
-	return []nf.Expr{nf.Meta(nf.MetaL4Proto, 0), nf.Compare(nf.Equal, 0, []byte{protocolField(p)[0]})}
+	return []nf.Expr{nf.Meta(unix.NFT_META_L4PROTO, 0), nf.Compare(unix.NFT_CMP_EQ, 0, []byte{protocolField(p)[0]})}
 }
 
 // isNew lets a rule look at the first packets of flows only.
 func (w *writer) isNew(r nf.Rule) nf.Rule {
 	const fresh = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
-	r.Exprs = append([]nf.Expr{nf.Conntrack(nf.CtState, 0), nf.Bits(0, nf.Native(fresh), nf.Native(0)),
-		nf.Compare(nf.NotEqual, 0, nf.Native(0))}, r.Exprs...)
+	r.Exprs = append([]nf.Expr{nf.Conntrack(unix.NFT_CT_STATE, 0), nf.Bits(0, nf.Native(fresh), nf.Native(0)),
+		nf.Compare(unix.NFT_CMP_NEQ, 0, nf.Native(0))}, r.Exprs...)
 	return r
 }
 
@@ -218,7 +221,7 @@ func (w *writer) firewall() nf.Rule {
 }
 
 func (w *writer) load(offset uint32, to nf.Reg) nf.Expr {
-	return nf.Payload(nf.NetworkHeader, offset, w.address.Len, to)
+	return nf.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, w.address.Len, to)
 }
 
 // packetKey loads what a packet names a service port by, from register 0 on, and gives the register behind.
@@ -228,12 +231,12 @@ func (w *writer) packetKey(at place) ([]nf.Expr, nf.Reg) {
 	if at == byAddress {
 		exprs, next = append(exprs, w.load(w.destination, 0)), w.words
 	}
-	return append(exprs, nf.Meta(nf.MetaL4Proto, next), transportPort(next+1)), next + 2
+	return append(exprs, nf.Meta(unix.NFT_META_L4PROTO, next), transportPort(next+1)), next + 2
 }
 
 // transportPort loads the destination port.
 func transportPort(to nf.Reg) nf.Expr {
-	return nf.Payload(nf.TransportHeader, 2, 2, to) // of TCP, UDP and SCTP
+	return nf.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, to) // of TCP, UDP and SCTP
 }
 
 // at is a rule about packets that may name a service port by a place, with the key in register 0.
@@ -244,8 +247,8 @@ func (w *writer) at(at place, comment string, then ...nf.Expr) nf.Rule {
 	case w.NodePortIPs != nil:
 		exprs = append(exprs, w.load(w.destination, 0), nf.In(setNodeIPs, 0))
 	default:
-		exprs = append(exprs, nf.AddressType(nf.FIBDestination, 0), nf.Compare(nf.Equal, 0, nf.Native(nf.RouteLocal)))
-		exprs = append(exprs, w.within(w.destination, loopback(w.Family), nf.NotEqual)...)
+		exprs = append(exprs, nf.AddressType(unix.NFTA_FIB_F_DADDR, 0), nf.Compare(unix.NFT_CMP_EQ, 0, nf.Native(unix.RTN_LOCAL)))
+		exprs = append(exprs, w.within(w.destination, loopback(w.Family), unix.NFT_CMP_NEQ)...)
 	}
 	key, _ := w.packetKey(at)
 	return rule(comment, slices.Concat(exprs, key, then)...)
@@ -281,12 +284,12 @@ func (w *writer) fromPods(op uint32) []nf.Expr {
 	case name == "":
 		return nil
 	}
-	value := make([]byte, nf.InterfaceNameLen)
+	value := make([]byte, unix.IFNAMSIZ)
 	copy(value, name)
 	if prefix, ok := strings.CutSuffix(name, "+"); ok {
 		value = []byte(prefix)
 	}
-	return []nf.Expr{nf.Meta(nf.MetaIifname, 0), nf.Compare(op, 0, value)}
+	return []nf.Expr{nf.Meta(unix.NFT_META_IIFNAME, 0), nf.Compare(op, 0, value)}
 }
 
 // decide is the way of external traffic with policy Local: pods and the node itself reach all endpoints, as if their traffic had left the
@@ -294,9 +297,9 @@ func (w *writer) fromPods(op uint32) []nf.Expr {
 func (w *writer) decide(at place) []nf.Rule {
 	key, _ := w.packetKey(at)
 	all := append(key, nf.Follow(mapPolicies[at][service.Cluster], 0))
-	fromNode := []nf.Expr{nf.AddressType(nf.FIBSource, 0), nf.Compare(nf.Equal, 0, nf.Native(nf.RouteLocal))}
+	fromNode := []nf.Expr{nf.AddressType(unix.NFTA_FIB_F_SADDR, 0), nf.Compare(unix.NFT_CMP_EQ, 0, nf.Native(unix.RTN_LOCAL))}
 	var rules []nf.Rule
-	if pods := w.fromPods(nf.Equal); pods != nil {
+	if pods := w.fromPods(unix.NFT_CMP_EQ); pods != nil {
 		rules = append(rules, rule("from a pod: to any endpoint", append(pods, all...)...))
 	}
 	return append(rules,
@@ -318,7 +321,7 @@ func (w *writer) fan(f *fan) nf.Chain {
 		return c
 	}
 	toMark := nf.Verdict(nf.Jump, chainMark)
-	switch outside := w.fromPods(nf.NotEqual); {
+	switch outside := w.fromPods(unix.NFT_CMP_NEQ); {
 	case f.way == external:
 		c.Rules = append(c.Rules, rule("to leave with the node's address", toMark))
 	case f.way == internal && w.MasqueradeAll:

@@ -1,3 +1,5 @@
+//go:build linux
+
 package nftables
 
 import (
@@ -7,9 +9,9 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
@@ -151,10 +153,10 @@ func (s *Syncer) desiredState(ports *service.Ports, held Elements) *State {
 
 // isTooDeep reports whether the kernel refused it because chains would lead to each other in a circle, or through too many. Ours alone never
 // do; where there are others in the table, they go with it.
-func isTooDeep(err error) bool { return isOneOf(err, syscall.EMLINK, syscall.ELOOP) }
+func isTooDeep(err error) bool { return isOneOf(err, unix.EMLINK, unix.ELOOP) }
 
-func isOneOf(err error, errnos ...syscall.Errno) bool {
-	return slices.ContainsFunc(errnos, func(e syscall.Errno) bool { return errors.Is(err, e) })
+func isOneOf(err error, errnos ...unix.Errno) bool {
+	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // hasOtherShape reports whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be:
@@ -178,11 +180,11 @@ func (s *Syncer) retryOnConflict(ctx context.Context, do func(heldTable) error) 
 		if s.generation = h.generation; try == tries-1 {
 			s.generation = 0
 		}
-		if err = do(h); !errors.Is(err, nf.ErrGeneration) {
+		if err = do(h); !errors.Is(err, unix.ERESTART) {
 			return err
 		}
 	}
-	return nf.ErrGeneration
+	return unix.ERESTART
 }
 
 // leftOver deletes sets and chains that are held and not wanted: they were in use when it was tried last, or are another's.
@@ -200,7 +202,7 @@ func (c *Changes) leftOver(h heldTable) {
 // Canary reports whether the table is still there. It is the cheapest look there is.
 func (s *Syncer) Canary(ctx context.Context) (bool, error) {
 	_, err := s.rules.Ask(ctx, s.table.Get())
-	if errors.Is(err, syscall.ENOENT) {
+	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
 	return err == nil, err
@@ -325,7 +327,7 @@ func HasIPTables(ctx context.Context, k Kernel, f service.Family) (bool, error) 
 }
 
 // unknown are the answers of a kernel that has no such table, or no nf_tables.
-var unknown = []syscall.Errno{syscall.ENOENT, syscall.EINVAL, syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT}
+var unknown = []unix.Errno{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
 
 func remove(ctx context.Context, k Kernel, table nf.Table) error {
 	_, err := k.Ask(ctx, table.Get())

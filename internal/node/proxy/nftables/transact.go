@@ -1,3 +1,5 @@
+//go:build linux
+
 package nftables
 
 import (
@@ -7,9 +9,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
@@ -45,7 +47,7 @@ func (s *Syncer) apply(ctx context.Context, c *Changes, strict bool, first ...ne
 
 // isTooLarge reports whether the kernel may take less in one transaction.
 func isTooLarge(err error) bool {
-	return errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+	return errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }
 
 // commit makes steps in one transaction. Clients that are with endpoints which go are forgotten in it, and those that came to them
@@ -64,7 +66,7 @@ func (s *Syncer) commit(ctx context.Context, steps []Step, strict bool, first []
 	}
 	messages := append(slices.Clip(first), s.messages(steps)...)
 	err = s.transact(ctx, append(slices.Clip(messages), lost...), strict)
-	if errors.Is(err, syscall.ENOENT) && len(lost) > 0 { // the time of one of them was over
+	if errors.Is(err, unix.ENOENT) && len(lost) > 0 { // the time of one of them was over
 		err = s.transact(ctx, messages, strict)
 	}
 	if err != nil {
@@ -82,7 +84,7 @@ func (s *Syncer) transact(ctx context.Context, messages []netlink.Message, stric
 		return nil
 	}
 	err := s.rules.commit(ctx, messages, &s.generation)
-	if errors.Is(err, nf.ErrGeneration) && !strict {
+	if errors.Is(err, unix.ERESTART) && !strict {
 		s.generation = 0
 		err = s.rules.commit(ctx, messages, &s.generation)
 	}
@@ -165,7 +167,7 @@ func bySet(steps []Step, of func(*Step) []Change, f func(*nf.Set, []*nf.Element)
 func (s *Syncer) deleteClients(ctx context.Context, forget []Forget) (messages []netlink.Message, err error) {
 	for _, f := range forget {
 		elements, err := s.elements(ctx, f.Set)
-		if errors.Is(err, syscall.ENOENT) {
+		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
@@ -190,7 +192,7 @@ func (s *Syncer) forget(ctx context.Context, forget []Forget) error {
 			return err
 		}
 		err = s.transact(ctx, lost, false)
-		if err != nil && !errors.Is(err, syscall.ENOENT) { // ENOENT: the time of one of them was over, and none is deleted
+		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: the time of one of them was over, and none is deleted
 			return err
 		}
 	}
