@@ -122,8 +122,8 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 // RoundTrip sends one request. Its body's pieces must come in time.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !plain(g.allowed, r.URL.Host) {
-		return nil, fmt.Errorf("%s is refused: it has no TLS; allow http://%s, in spec.images.privateRegistries or --private-registry", r.URL.Host,
-			r.URL.Host)
+		return nil, fmt.Errorf("%s is not asked without TLS, unless spec.images.privateRegistries or --private-registry names http://%s",
+			r.URL.Host, r.URL.Host)
 	}
 	n := 0
 	for by := r.Response; by != nil && by.Request != nil; by = by.Request.Response {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/pods/images"
 )
 
@@ -224,6 +225,9 @@ type missingImageError struct {
 
 func (m *missingImageError) Error() string {
 	remedy := fmt.Sprintf("load it: packetwalk image load %s, or docker save %s | packetwalk image load -", m.ref, m.ref)
+	if strings.HasPrefix(m.ref, imageref.Repository+":") {
+		remedy = "load it from the release, or from a clone after 'make image': packetwalk image load bin/packetwalk-image.tar"
+	}
 	if m.cause == nil {
 		return fmt.Sprintf("image %s is not loaded: %s", m.ref, remedy)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/pods/images"
 )
 
@@ -212,6 +213,7 @@ func TestWhy(t *testing.T) {
 	}{
 		{Why("shop:v1", cause), "image shop:v1 cannot be pulled: no network; load it: packetwalk image load shop:v1, or docker save shop:v1 | packetwalk image load -"},
 		{Why("shop:v1", nil), "image shop:v1 is not loaded: load it: packetwalk image load shop:v1, or docker save shop:v1 | packetwalk image load -"},
+		{Why(imageref.Repository+":v1", nil), "image packetwalk.dev/packetwalk:v1 is not loaded: load it from the release, or from a clone after 'make image': packetwalk image load bin/packetwalk-image.tar"},
 	} {
 		if d := cmp.Diff(tt.want, tt.err.Error()); d != "" || !errors.Is(tt.err, images.ErrNotFound) {
 			t.Error(d)
