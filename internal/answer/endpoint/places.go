@@ -250,13 +250,12 @@ func (w *places) onlyProtocol(e End) packet.Protocol {
 
 // servicePort is the port of a service that an end means.
 func servicePort(s *snapshot.Service, e End, proto packet.Protocol) (uint16, error) {
-	if e.Port != 0 {
-		return e.Port, nil
-	}
 	fit := slices.DeleteFunc(slices.Clone(s.Ports), func(p snapshot.ServicePort) bool {
-		return p.Protocol != proto || e.PortName != "" && p.Name != e.PortName
+		return p.Protocol != proto || e.PortName != "" && p.Name != e.PortName || e.Port != 0 && p.Port != e.Port
 	})
 	switch {
+	case e.Port != 0 && len(fit) == 0:
+		return 0, fmt.Errorf("it has no port %d/%s; it has %s; to send to that port, write the service's address", e.Port, proto, ports(s))
 	case len(fit) == 1:
 		return fit[0].Port, nil
 	case e.PortName != "":

@@ -305,9 +305,6 @@ func (r *reader) service(to End) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if !slices.ContainsFunc(s.Ports, func(of snapshot.ServicePort) bool { return of.Port == port && of.Protocol == p.Protocol }) {
-		r.note("svc/%s/%s has no port %d/%s; it has %s", s.Namespace, s.Name, port, p.Protocol, ports(s))
-	}
 	if r.hasNoEndpoints(s, port, p.Protocol) {
 		r.note("svc/%s/%s has no ready endpoint for port %d/%s", s.Namespace, s.Name, port, p.Protocol)
 	}
