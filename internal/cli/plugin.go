@@ -118,7 +118,8 @@ func (o *pluginOptions) cluster() (c *cluster.Cluster, namespace string, err err
 	}
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, "", badInput{errors.New("no cluster is configured: name a kubeconfig file with --kubeconfig, or in $KUBECONFIG")}
+		return nil, "", badInput{fmt.Errorf("no cluster is configured in %s: name a kubeconfig file with --kubeconfig, or in $KUBECONFIG",
+			strings.Join(o.rules.GetLoadingPrecedence(), ", "))}
 	case err != nil:
 		return nil, "", badInput{err}
 	}
