@@ -234,7 +234,7 @@ func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
 				fmt.Fprintln(s.Out, termsafe.Text(what), done)
 			}
 			if err == nil && len(gone) == 0 {
-				fmt.Fprintln(s.Out, "nothing is left")
+				fmt.Fprintln(s.Out, "nothing to delete")
 			}
 			return err
 		},

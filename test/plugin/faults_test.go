@@ -197,7 +197,7 @@ func killed(t *testing.T, p *plugin) {
 		t.Errorf("cleanup says %q", s.out)
 	}
 	p.nothingLeft(t)
-	if s := p.run(t, 0, "cleanup"); s.out != "nothing is left\n" {
+	if s := p.run(t, 0, "cleanup"); s.out != "nothing to delete\n" {
 		t.Errorf("cleanup says %q", s.out)
 	}
 }
@@ -312,7 +312,7 @@ func (p *plugin) restrict(t *testing.T) {
 
 // nothingToClean: what the administrator made is not a run's.
 func nothingToClean(t *testing.T, p *plugin) {
-	if s := p.run(t, 0, "cleanup"); s.out != "nothing is left\n" {
+	if s := p.run(t, 0, "cleanup"); s.out != "nothing to delete\n" {
 		t.Errorf("cleanup says %q", s.out)
 	}
 }
