@@ -211,18 +211,21 @@ func ChangeEach(ctx context.Context, c Change, components ...Component) error {
 	return partial
 }
 
-// Report asks the components that are up. The others are a problem of a lab that starts.
+// Report asks the components that are up. Those that are starting are a problem of the lab; the others wait for them.
 func (g *Graph) Report(s *status.Status) {
-	var missing []string
+	isDown := func(u *Unit) bool { return !u.isUp() }
+	var starting []string
 	for _, u := range g.units {
-		if !u.isUp() {
-			missing = append(missing, u.Name)
-		} else if reporter, ok := u.Component.(Reporter); ok {
+		reporter, reports := u.Component.(Reporter)
+		switch {
+		case u.isUp() && reports:
 			reporter.Report(s)
+		case isDown(u) && !slices.ContainsFunc(u.After, isDown):
+			starting = append(starting, u.Name)
 		}
 	}
-	if len(missing) > 0 {
-		s.Problems = append(s.Problems, "the lab starts, and waits for: "+strings.Join(missing, ", "))
+	if len(starting) > 0 {
+		s.Problems = append(s.Problems, "the lab starts, and waits for: "+strings.Join(starting, ", "))
 	}
 }
 

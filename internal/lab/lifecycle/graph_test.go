@@ -183,7 +183,7 @@ func TestStartEnds(t *testing.T) {
 	}
 }
 
-// TestReportWhileStarting: a status names what is waited for, and asks only what is up.
+// TestReportWhileStarting: a status names what is starting, without what waits for that, and asks only what is up.
 func TestReportWhileStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n calls
@@ -196,7 +196,7 @@ func TestReportWhileStarting(t *testing.T) {
 		synctest.Wait()
 		var s status.Status
 		g.Report(&s)
-		if want := []string{"the lab starts, and waits for: the control plane, nodes"}; !slices.Equal(s.Problems, want) ||
+		if want := []string{"the lab starts, and waits for: the control plane"}; !slices.Equal(s.Problems, want) ||
 			!slices.Contains(n.all, "report a") {
 			t.Errorf("%q %q", s.Problems, n.all)
 		}
