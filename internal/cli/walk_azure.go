@@ -34,6 +34,9 @@ func (a azureOptions) extend(ctx context.Context, s Streams, opened *session.Ses
 	if len(a) == 0 {
 		return nil
 	}
+	if opened.Lab != nil && slices.ContainsFunc(a, isInAzure) {
+		return badInput{errors.New("--azure: the lab has its own Azure, and walks go through it: leave --azure out")}
+	}
 	if opened.Redacted && slices.ContainsFunc(a, isInAzure) {
 		return badInput{errors.New("--azure: the capture is redacted, so that its nodes are not found in Azure; " + redactedRemedy)}
 	}
