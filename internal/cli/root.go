@@ -55,6 +55,12 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) { // Go 1.26.0's cause is not context.Canceled
 		err = context.Canceled
 	}
+	if err != nil {
+		// As cobra writes it (command.go: findSuggestions).
+		if wrong, names, ok := strings.Cut(err.Error(), "\n\nDid you mean this?\n"); ok {
+			err = fmt.Errorf("%s; did you mean %s?", wrong, strings.Join(strings.Fields(names), " or "))
+		}
+	}
 	return conclude(err, ran, help, s.Err)
 }
 
