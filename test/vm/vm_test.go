@@ -352,7 +352,7 @@ func (l *lab) printLogs(t *testing.T) {
 		"tail -v -n 20 /var/lib/packetwalk/" + l.Name + "/disk/.logs/*.log", "journalctl -b --no-pager -n 60", "dmesg | tail -n 30", "free -m", "df -h",
 		"ps -e -o cputimes,etimes,stat,args --sort=-cputimes | head -n 40 | cut -c 1-150",
 	} {
-		out, err := exec.Command("sh", "-c", command).CombinedOutput()
+		out, err := exec.Command("timeout", "60", "sh", "-c", command).CombinedOutput()
 		t.Logf("$ %s (%v)\n%s", command, err, out)
 	}
 	for _, what := range [][]string{{"pods", "-o", "wide"}, {"events"}} {

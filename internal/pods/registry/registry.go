@@ -40,8 +40,8 @@ const (
 // Handler answers clients that send the token in an Authorization header, and tells those nothing that do not.
 func Handler(i Images, token string) http.Handler { return handler(i, token, patience) }
 
-// A client waits for an image that is being pulled or built in several requests, each of which is answered after patience: containerd
-// waits 30 seconds for an answer (ResponseHeaderTimeout, core/remotes/docker/registry.go of version 2.4), and follows ten redirects.
+// While an image is being pulled or built, each request for it is answered after patience, and its client is redirected to ask again:
+// containerd waits 30 seconds for an answer (ResponseHeaderTimeout, core/remotes/docker/registry.go of version 2.4), and follows ten redirects.
 const (
 	patience = 20 * time.Second
 	maxWaits = 10
