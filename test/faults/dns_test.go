@@ -35,7 +35,7 @@ func TestReplaceDNS(t *testing.T) {
 		asked, lost := 0, 0
 		var last error
 		for ; ctx.Err() == nil; asked++ {
-			time.Sleep(5 * time.Millisecond) // ports of the last minute are not used again
+			time.Sleep(5 * time.Millisecond) // few ports are used again while the flow of before lives
 			if err := lookUp(); err != nil {
 				lost, last = lost+1, fmt.Errorf("at %s: %w", time.Now().Format(time.TimeOnly), err)
 				t.Log(last)
