@@ -23,6 +23,7 @@ import (
 	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/tools/sbom"
 )
 
 // programs are what is built, by their paths in the image.
@@ -50,7 +51,7 @@ func (m *maker) make(ctx context.Context) error {
 		return err
 	}
 	var made []v1.Image
-	var contents []imageContents
+	var contents []sbom.Contents
 	for _, arch := range m.archs {
 		img, c, err := m.image(ctx, arch, slices.DeleteFunc(slices.Clone(all), func(l lockedPackage) bool { return l.image != arch }))
 		if err != nil {
@@ -98,8 +99,8 @@ func (m *maker) labels() map[string]string {
 	return labels
 }
 
-func (m *maker) image(ctx context.Context, arch string, packages []lockedPackage) (v1.Image, imageContents, error) {
-	c := imageContents{Arch: arch}
+func (m *maker) image(ctx context.Context, arch string, packages []lockedPackage) (v1.Image, sbom.Contents, error) {
+	c := sbom.Contents{Platform: arch}
 	if len(packages) == 0 {
 		return nil, c, fmt.Errorf("%s has no packages for it: make image LOCK=update ARCH=%s", lockFile, arch)
 	}
@@ -112,20 +113,20 @@ func (m *maker) image(ctx context.Context, arch string, packages []lockedPackage
 		return nil, c, err
 	}
 	for _, l := range packages {
-		c.Components = append(c.Components, debianComponent(l.name, l.version, l.arch, l.sha256))
+		c.Components = append(c.Components, sbom.Debian("12", l.name, l.version, l.arch, l.sha256))
 	}
-	modules, err := goModules(m.version, slices.Sorted(maps.Values(files))...)
+	modules, err := sbom.GoModules(m.version, slices.Sorted(maps.Values(files))...)
 	if err != nil {
 		return nil, c, err
 	}
 	c.Components = append(c.Components, modules...)
-	sbom, err := writeSBOM(imageref.Image(m.version), m.version, m.created, c)
+	list, err := sbom.Write(m.subject(), c)
 	if err != nil {
 		return nil, c, err
 	}
 	own := []images.File{
 		{Path: "/usr/bin/kubectl-packetwalk", Link: "packetwalk"},
-		{Path: "/usr/share/sbom/packetwalk.spdx.json", Text: string(sbom)},
+		{Path: "/usr/share/sbom/packetwalk.spdx.json", Text: string(list)},
 		{Path: "/usr/share/doc/packetwalk/copyright", Source: filepath.Join(m.root, "LICENSE"), Mode: 0o644},
 	}
 	for name, source := range files {
@@ -134,6 +135,11 @@ func (m *maker) image(ctx context.Context, arch string, packages []lockedPackage
 	fmt.Fprintf(os.Stderr, "writing the image for %s\n", arch)
 	img, err := makeImage(ctx, recipe{arch, debian, own, m.labels(), m.created})
 	return img, c, err
+}
+
+// subject is the image, for the list of what is in it.
+func (m *maker) subject() sbom.Subject {
+	return sbom.Subject{Name: imageref.Image(m.version), Version: m.version, Purpose: "CONTAINER", Created: m.created}
 }
 
 // environment is that of the compiler. What a machine's own says of the processor and of the build is not taken over: the image runs on
@@ -165,17 +171,17 @@ func (m *maker) build(ctx context.Context, arch string) (map[string]string, erro
 }
 
 // deliver writes the archive and the list of what is in it, pushes, and says so.
-func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, made []v1.Image, contents []imageContents) error {
+func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, made []v1.Image, contents []sbom.Contents) error {
 	image := imageref.Image(m.version)
-	sbom, err := writeSBOM(image, m.version, m.created, contents...)
+	list, err := sbom.Write(m.subject(), contents...)
 	if err != nil {
 		return err
 	}
 	if err := writeArchive(ctx, m.archive, image, index, made); err != nil {
 		return err
 	}
-	list := strings.TrimSuffix(m.archive, ".tar") + ".spdx.json"
-	if err := atomicfile.Write(list, sbom, 0o644); err != nil {
+	listFile := strings.TrimSuffix(m.archive, ".tar") + ".spdx.json"
+	if err := atomicfile.Write(listFile, list, 0o644); err != nil {
 		return err
 	}
 	digest, err := index.Digest()
@@ -188,7 +194,7 @@ func (m *maker) deliver(ctx context.Context, index v1.ImageIndex, made []v1.Imag
 			return err
 		}
 	}
-	fmt.Printf("%s, and what is in it: %s\n", m.archive, list)
+	fmt.Printf("%s, and what is in it: %s\n", m.archive, listFile)
 	if m.push == "" {
 		return nil
 	}

@@ -1,5 +1,5 @@
 // Command release writes what a version of packetwalk publishes into bin/release: the image, the plugin and the node's programs for amd64
-// and arm64, the Helm chart, the manifests, krew's manifest, the SBOM, the release notes, and the checksums. Plugin, chart and manifests
+// and arm64, the Helm chart, the manifests, krew's manifest, SBOMs, the release notes, and the checksums. Plugin, chart and manifests
 // name the image by its digest. The same commit and the same version give the same bytes. make release runs it:
 //
 //	go run ./tools/release -version v1.2.0 -ldflags FLAGS -base URL -- COMMAND that makes bin/packetwalk-image.tar
@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/imageref"
+	"packetwalk.dev/tools/sbom"
 )
 
 const (
@@ -109,7 +110,7 @@ func (r *releaser) run(ctx context.Context, makeImage []string) error {
 		return err
 	}
 	for _, write := range []func(context.Context, string) error{r.copyImage, r.writePrograms, r.writeChart, r.writeManifests,
-		r.writeKrew, r.writeNotes, r.copyLab} {
+		r.writeKrew, r.writeNotes, r.copyLab, r.writeSBOMs} {
 		if err := write(ctx, digest); err != nil {
 			return err
 		}
@@ -282,6 +283,36 @@ func krewManifest(file, version, base string, sums map[string]string) ([]byte, e
 	var text bytes.Buffer
 	err = t.Execute(&text, map[string]any{"Version": version, "Base": base, "Platforms": platforms})
 	return text.Bytes(), err
+}
+
+// archives are the names of the plugin's, the programs' and the labs' archives, and their platforms.
+var archives = regexp.MustCompile(`^(.+_([a-z]+)_([a-z0-9]+))\.tar\.(?:gz|zst)$`)
+
+// writeSBOMs writes beside each archive what it is made of.
+func (r *releaser) writeSBOMs(context.Context, string) error {
+	entries, err := os.ReadDir(r.out)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		m := archives.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		components, err := sbom.ReadArchive(filepath.Join(r.out, e.Name()), r.version)
+		if err != nil {
+			return err
+		}
+		text, err := sbom.Write(sbom.Subject{Name: e.Name(), Version: r.version, Purpose: "ARCHIVE", Created: r.created},
+			sbom.Contents{Platform: m[2] + "/" + m[3], Components: components})
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(r.out, m[1]+".spdx.json"), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeSums writes the checksums of all files, as sha256sum does.

@@ -1,4 +1,6 @@
-package main
+// Package sbom writes what images and archives are made of, as documents of SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/). Contents that
+// are the same make the same document.
+package sbom
 
 import (
 	"cmp"
@@ -6,31 +8,37 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 )
 
-// imageContents are what an image of one architecture is made of.
-type imageContents struct {
-	Arch       string // GOARCH
-	Components []component
+// A Subject is what a document is about.
+type Subject struct {
+	Name, Version string
+	Purpose       string // CONTAINER or ARCHIVE: SPDX's primaryPackagePurpose
+	Created       time.Time
 }
 
-// A component is a Debian package, a Go module or Go's standard library.
-type component struct {
+// Contents are what an image or archive of one platform is made of.
+type Contents struct {
+	Platform   string // GOARCH, or GOOS/GOARCH
+	Components []Component
+}
+
+// A Component is a Debian package, a Go module or Go's standard library.
+type Component struct {
 	Name, Version string
 	PURL          string // package URL (github.com/package-url/purl-spec)
 	SHA256        string // of a Debian package, in hexadecimal; "" for what has none
-	Copyright     string // the file in the image that has its licence, "" for none
+	Copyright     string // the file in the image or root that has its licence, "" for none
 }
 
-// debianComponent is one as a component. arch is Debian's name of its architecture.
-func debianComponent(name, version, arch, sha256 string) component {
-	return component{Name: name, Version: version, SHA256: sha256, Copyright: "/usr/share/doc/" + name + "/copyright",
-		PURL: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=debian-12", url.PathEscape(name), escaped(version), url.QueryEscape(arch))}
+// Debian returns a package of a Debian release ("12") as a component. arch is Debian's name of its architecture, sha256 may be "".
+func Debian(release, name, version, arch, sha256 string) Component {
+	return Component{Name: name, Version: version, SHA256: sha256, Copyright: "/usr/share/doc/" + name + "/copyright",
+		PURL: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=debian-%s", url.PathEscape(name), escaped(version), url.QueryEscape(arch), release)}
 }
 
 // escaped is a version as package URLs have it: all but letters, digits and -._~ escaped, and the colon not.
@@ -38,34 +46,44 @@ func escaped(version string) string {
 	return strings.NewReplacer("%3A", ":", "+", "%20").Replace(url.QueryEscape(version))
 }
 
-// goModules are what Go's programs are built of, by their own record, each module once. own is what the project's own module is given as
+// GoModules returns what Go's programs are built of, by their own record, each module once. own is what the project's own module is given as
 // version.
-func goModules(own string, programs ...string) ([]component, error) {
-	all := map[string]component{}
-	add := func(path, version string) {
-		c := component{Name: path, Version: version, PURL: "pkg:golang/" + path + "@" + escaped(version)}
-		all[c.PURL] = c
-	}
+func GoModules(own string, programs ...string) ([]Component, error) {
+	var all []Component
 	for _, file := range programs {
 		info, err := buildinfo.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		add("stdlib", strings.TrimPrefix(info.GoVersion, "go"))
-		if info.Main.Path == module {
-			info.Main.Version = own
-		}
-		for _, m := range append(info.Deps, &info.Main) {
-			if m.Replace != nil {
-				m = m.Replace
-			}
-			if m.Path == module {
-				m.Version = own
-			}
-			add(m.Path, m.Version)
-		}
+		all = append(all, modulesOf(own, info)...)
 	}
-	return slices.SortedFunc(maps.Values(all), func(a, b component) int { return strings.Compare(a.PURL, b.PURL) }), nil
+	return sorted(all), nil
+}
+
+// modulesOf returns the modules of one program, and Go's standard library.
+func modulesOf(own string, info *buildinfo.BuildInfo) []Component {
+	all := []Component{goModule("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		version := m.Version
+		if m.Path == module {
+			version = own
+		}
+		all = append(all, goModule(m.Path, version))
+	}
+	return all
+}
+
+func goModule(path, version string) Component {
+	return Component{Name: path, Version: version, PURL: "pkg:golang/" + path + "@" + escaped(version)}
+}
+
+// sorted sorts by PURL, and keeps each component once.
+func sorted(all []Component) []Component {
+	slices.SortFunc(all, func(a, b Component) int { return cmp.Compare(a.PURL, b.PURL) })
+	return slices.CompactFunc(all, func(a, b Component) bool { return a.PURL == b.PURL })
 }
 
 const module = "packetwalk.dev"
@@ -118,19 +136,19 @@ type (
 
 const unknown = "NOASSERTION"
 
-// writeSBOM lists what is in an image of one or several architectures, as SPDX 2.3 JSON: the same contents make the same text.
-func writeSBOM(image, version string, created time.Time, of ...imageContents) ([]byte, error) {
-	d := spdxDocument{Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: image,
-		Creation: spdxCreation{created.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: packetwalk-image-" + version}}}
+// Write lists what is in an image or archive of one or several platforms, as SPDX 2.3 JSON.
+func Write(s Subject, of ...Contents) ([]byte, error) {
+	d := spdxDocument{Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: s.Name,
+		Creation: spdxCreation{s.Created.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: packetwalk-image-" + s.Version}}}
 	relate := func(a, kind, b string) { d.Relationships = append(d.Relationships, spdxRelationship{a, kind, b}) }
 	for _, c := range of {
-		whole := spdxPackage{Name: image, ID: spdxID("image", c.Arch), Version: version, Download: unknown, Concluded: unknown,
-			Declared: "Apache-2.0", LicenseComments: "packetwalk itself; what else is in the image has licences of its own",
-			Copyright: unknown, Purpose: "CONTAINER"}
+		whole := spdxPackage{Name: s.Name, ID: spdxID("image", c.Platform), Version: s.Version, Download: unknown, Concluded: unknown,
+			Declared: "Apache-2.0", LicenseComments: "packetwalk itself; what else is in it has licences of its own",
+			Copyright: unknown, Purpose: s.Purpose}
 		d.Packages = append(d.Packages, whole)
 		relate(d.ID, "DESCRIBES", whole.ID)
-		for _, one := range slices.SortedFunc(slices.Values(c.Components), byPURL) {
-			p := one.spdx(c.Arch)
+		for _, one := range sorted(slices.Clone(c.Components)) {
+			p := one.spdx(c.Platform)
 			d.Packages = append(d.Packages, p)
 			relate(whole.ID, "CONTAINS", p.ID)
 		}
@@ -143,16 +161,14 @@ func writeSBOM(image, version string, created time.Time, of ...imageContents) ([
 	return json.MarshalIndent(d, "", " ")
 }
 
-func byPURL(a, b component) int { return cmp.Compare(a.PURL, b.PURL) }
-
-func (c component) spdx(arch string) spdxPackage {
-	p := spdxPackage{Name: c.Name, ID: spdxID("package", arch, c.PURL), Version: c.Version, Download: unknown, Concluded: unknown,
+func (c Component) spdx(platform string) spdxPackage {
+	p := spdxPackage{Name: c.Name, ID: spdxID("package", platform, c.PURL), Version: c.Version, Download: unknown, Concluded: unknown,
 		Declared: unknown, Copyright: unknown, References: []spdxReference{{"PACKAGE-MANAGER", "purl", c.PURL}}}
 	if c.SHA256 != "" {
 		p.Checksums = []spdxChecksum{{"SHA256", c.SHA256}}
 	}
 	if c.Copyright != "" {
-		p.LicenseComments = "its licence is in the image's " + c.Copyright
+		p.LicenseComments = "its licence is in " + c.Copyright
 	}
 	return p
 }

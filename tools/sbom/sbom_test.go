@@ -1,4 +1,4 @@
-package main
+package sbom
 
 import (
 	"bytes"
@@ -21,21 +21,21 @@ func TestSBOM(t *testing.T) {
 	if _, err := os.Stat(built); err != nil {
 		kerneltest.Missing(t, "%v: make build", err)
 	}
-	modules, err := goModules("v1", built)
+	modules, err := GoModules("v1", built)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := strings.Repeat("ab", 32)
-	of := []imageContents{
-		{"amd64", append([]component{debianComponent("libbpf1", "1:1.1.2-0+deb12u1~x", "amd64", sum)}, modules...)},
-		{"arm64", []component{debianComponent("netbase", "6.4", "all", sum)}},
+	of := []Contents{
+		{"amd64", append([]Component{Debian("12", "libbpf1", "1:1.1.2-0+deb12u1~x", "amd64", sum)}, modules...)},
+		{"arm64", []Component{Debian("12", "netbase", "6.4", "all", sum)}},
 	}
-	at := time.Unix(1764000000, 0)
-	text, err := writeSBOM("packetwalk.dev/packetwalk:v1", "v1", at, of...)
+	subject := Subject{"packetwalk.dev/packetwalk:v1", "v1", "CONTAINER", time.Unix(1764000000, 0)}
+	text, err := Write(subject, of...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _ := writeSBOM("packetwalk.dev/packetwalk:v1", "v1", at, of...)
+	again, _ := Write(subject, of...)
 	if !bytes.Equal(text, again) {
 		t.Error("the same contents make two texts")
 	}
@@ -43,7 +43,7 @@ func TestSBOM(t *testing.T) {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
-	other, _ := writeSBOM("packetwalk.dev/packetwalk:v1", "v1", at, of[0])
+	other, _ := Write(subject, of[0])
 	if d.Version != "SPDX-2.3" || d.ID != "SPDXRef-DOCUMENT" || d.License != "CC0-1.0" || d.Creation.Created != "2025-11-24T16:00:00Z" ||
 		len(d.Creation.Creators) != 1 || !strings.HasPrefix(d.Namespace, "https://") || strings.Contains(string(other), d.Namespace) {
 		t.Errorf("%+v", d)
