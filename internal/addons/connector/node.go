@@ -1,6 +1,8 @@
 package connector
 
 import (
+	"runtime"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +33,7 @@ func nodeObject(cfg config, now metav1.Time) *corev1.Node {
 			corev1.LabelHostname:            cfg.NodeName,
 			corev1.LabelOSStable:            "linux",
 			"beta.kubernetes.io/os":         "linux",
-			corev1.LabelArchStable:          "amd64",
+			corev1.LabelArchStable:          runtime.GOARCH,
 			// The load balancer sends nothing to it: it has no machine that would forward.
 			corev1.LabelNodeExcludeBalancers:                          "true",
 			"alpha.service-controller.kubernetes.io/exclude-balancer": "true",
@@ -48,7 +50,7 @@ func nodeObject(cfg config, now metav1.Time) *corev1.Node {
 				condition(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "RouteCreated", "the subnet's host routes to container groups"),
 			},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(cfg.Port)}},
-			NodeInfo:        corev1.NodeSystemInfo{OperatingSystem: "Linux", KubeletVersion: cfg.Version, Architecture: "amd64"},
+			NodeInfo:        corev1.NodeSystemInfo{OperatingSystem: "Linux", KubeletVersion: cfg.Version, Architecture: runtime.GOARCH},
 		},
 	}
 }

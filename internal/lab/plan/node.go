@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"runtime"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 		"node-role.kubernetes.io/agent":    "",
 		"kubernetes.io/hostname":           n.Name,
 		"kubernetes.io/os":                 "linux",
-		"kubernetes.io/arch":               "amd64",
+		"kubernetes.io/arch":               runtime.GOARCH,
 		"node.kubernetes.io/instance-type": n.VMSize,
 		"topology.kubernetes.io/region":    azure.Location,
 		"topology.kubernetes.io/zone":      zone,
