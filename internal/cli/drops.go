@@ -69,7 +69,7 @@ func dnsDrops(ctx context.Context, s *session.Session) (drops []string) {
 		drops = append(drops[:mostDNSDrops], fmt.Sprintf("requests of %d more pods to the cluster's DNS are dropped", n))
 	}
 	if n := len(unseen); n > 0 {
-		drops = append(drops, fmt.Sprintf("whether requests to the cluster's DNS are dropped was not looked at for %d more kinds of pods", n))
+		drops = append(drops, fmt.Sprintf("requests to the cluster's DNS were not checked for %d more kinds of pods", n))
 	}
 	return drops
 }

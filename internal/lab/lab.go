@@ -66,26 +66,26 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 		return u
 	}
 	add("the control socket", lifecycle.StartFunc(l.startControl))
-	network := add("Azure's network", l.azure)
+	azureNetwork := add("Azure's network", l.azure)
 	features := add("optional kernel features", &optionalFeatures{Env: c, check: preflight.Check})
-	bounded := add("bounds of containers", &bounds{Env: c}, features)
-	add("VMs and internet hosts", &hosts.Hosts{Env: c, Azure: l.azure, Pending: &l.cut}, network, bounded)
-	add("the name servers", &hosts.Resolvers{Env: c, Azure: l.azure}, network, bounded)
-	files := add("the control plane's files", access, network)
+	limits := add("bounds of containers", &bounds{Env: c}, features)
+	add("VMs and internet hosts", &hosts.Hosts{Env: c, Azure: l.azure, Pending: &l.cut}, azureNetwork, limits)
+	add("the name servers", &hosts.Resolvers{Env: c, Azure: l.azure}, azureNetwork, limits)
+	files := add("the control plane's files", access, azureNetwork)
 	store := add("images", images)
-	prepared := add("the nodes' machines", nodes.Machines{Nodes: l.nodes}, files, bounded)
-	instances := add("container instances", l.groups, files, store, bounded)
+	machines := add("the nodes' machines", nodes.Machines{Nodes: l.nodes}, files, limits)
+	instances := add("container instances", l.groups, files, store, limits)
 	server := add("the API server", api, files)
 	controlPlane := add("the control plane", &apiserver.ControlPlane{Processes: apiserver.Processes{Env: c, Access: access}}, server)
 	add("the service controller", &services{Env: c, azure: l.azure, api: api}, server)
 	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
 	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)
 	add("the service account of pods", lifecycle.StartFunc(api.WaitDefaultAccount), server)
-	started := add("the nodes' agents", nodes.Agents{Nodes: l.nodes}, prepared, resources, masquerade)
-	ready := add("the nodes", l.nodes, prepared, server, store)
-	add("the network policy engine", nodes.NewPolicyEngine(l.nodes), started, ready)
-	add("the route controller", routes, ready)
-	add("the virtual node", &virtualnode.Connector{Env: c, Access: access, API: api}, instances, started, ready)
+	agents := add("the nodes' agents", nodes.Agents{Nodes: l.nodes}, machines, resources, masquerade)
+	allNodes := add("the nodes", l.nodes, machines, server, store)
+	add("the network policy engine", nodes.NewPolicyEngine(l.nodes), agents, allNodes)
+	add("the route controller", routes, allNodes)
+	add("the virtual node", &virtualnode.Connector{Env: c, Access: access, API: api}, instances, agents, allNodes)
 	add("the cluster's DNS and addons", &addons{Env: c, api: api, ready: l.ready}, server)
 	add("the watch of what has no effect", &policies{Env: c, api: api}, server)
 	add("the provisioner of volumes", &storage{Env: c, api: api, nodes: l.nodes, ready: l.ready}, server)
@@ -153,9 +153,4 @@ func (l *lab) status() status.Status {
 		s.Warnings = append(s.Warnings, "the cluster is being changed: not everything is as asked yet")
 	}
 	return s
-}
-
-// A component whose method has another signature would not be changed.
-var _ = []lifecycle.Changer{
-	(*network.Network)(nil), (*hosts.Hosts)(nil), (*hosts.Resolvers)(nil), (*imageservice.Service)(nil), nodes.Agents{}, (*nodes.Nodes)(nil), (*masq)(nil), (*addons)(nil),
 }

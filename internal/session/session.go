@@ -121,7 +121,7 @@ func (s *Session) Walk(ctx context.Context, request walk.Request) (*walk.Result,
 	return s.WalkSome(ctx, request, func(outcomes []walk.Outcome) []walk.Outcome { return outcomes })
 }
 
-// WalkSome is Walk, but reads no host on demand to which only outcomes lead that choose leaves out.
+// WalkSome is Walk for the outcomes that choose returns. Hosts that only the others lead to are not read.
 func (s *Session) WalkSome(
 	ctx context.Context, request walk.Request, choose func([]walk.Outcome) []walk.Outcome,
 ) (*walk.Result, error) {

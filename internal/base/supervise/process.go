@@ -81,7 +81,7 @@ func adopt(process Process) (*handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adopt %s, pid %d: %w", process.Name, pid, err)
 	}
-	// The descriptor holds whatever has the number now; the start time reports whether that is the one that was recorded.
+	// The descriptor holds whatever has the number now; its start time shows whether that is the recorded process.
 	alive, err := runs(pid, started)
 	if err != nil || !alive {
 		unix.Close(fd)

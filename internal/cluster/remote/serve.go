@@ -54,7 +54,7 @@ func (s *server) read(in io.Reader, version string) error {
 	if err := s.out.write(answer{ID: hello.ID, Body: encoded(greeting{Protocol: protocol, Version: version})}); err != nil {
 		return err
 	}
-	unasked := time.AfterFunc(silence, func() { s.stop(errors.New("no questions for too long")) })
+	unasked := time.AfterFunc(silence, func() { s.stop(errors.New("no request within the idle time limit")) })
 	defer unasked.Stop()
 	for {
 		var q question

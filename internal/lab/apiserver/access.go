@@ -33,8 +33,8 @@ type Access struct {
 	server    atomic.Pointer[string] // the API server's address on this machine
 }
 
-// manyNodes on one machine are told of each change of a Service's endpoints, with a hundred endpoints that did not change, at a price: pods
-// that become ready within a second make one change. Upstream's own throttle, which the lab lifts, does so in clusters.
+// manyNodes is from how many nodes on pods that become ready within a second make one change of a Service's endpoints: each change is sent to
+// each node, with all endpoints of the Service. Below it, the lab lifts this throttle of upstream's.
 const manyNodes = 50
 
 // Start makes the certificates and the API server's namespace.

@@ -47,8 +47,8 @@ func (p *Processes) Stop() {
 // serving is how many of the control plane's components, the first ones, are what serves requests: etcd and the API server.
 const serving = 2
 
-// Server is the API server, from the moment on that it serves requests, which is a second before it calls itself ready; and the client of it
-// that the lab's own components use.
+// Server starts the API server, and has the client of it that the lab's own components use. It counts as up when it serves requests, a second
+// before it reports itself ready.
 type Server struct {
 	Processes
 	Client kubernetes.Interface

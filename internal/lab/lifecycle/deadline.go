@@ -15,7 +15,7 @@ const DefaultTimeout = 5 * time.Minute
 var AnswerTime = 15 * time.Second
 
 const (
-	// lastWords is how long what is not done at the deadline may take to say what it waits for.
+	// lastWords is how long a component that is late may take to return an error, which says what it waited for.
 	lastWords = 2 * time.Second
 	// RequestTime is how long a few requests to the API server may take that do not have a deadline.
 	RequestTime = time.Minute

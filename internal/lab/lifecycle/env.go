@@ -37,7 +37,7 @@ type Env struct {
 	Unbounded []string
 	// NoDisk is why what nodes write is not bounded: there is no file system for them; "" where there is one.
 	NoDisk string
-	broken chan error // what keeps a lab from starting, whoever waits for it; of size 1
+	broken chan error // the error that ends the start of the lab; of size 1
 
 	mu      sync.Mutex
 	current *cluster.Cluster
@@ -95,10 +95,9 @@ func (c *Env) FaultLines() []string {
 	return lines
 }
 
-// Pauses of keep: before what has ended is begun again, and how long it must run to be well.
 const (
-	keepPause  = 2 * time.Second
-	KeepSteady = 5 * time.Second
+	keepPause  = 2 * time.Second // between the end of what Keep runs and its next start
+	KeepSteady = 5 * time.Second // how long it must run until its fault is gone
 	again      = " has failed and is started again"
 )
 
@@ -133,7 +132,7 @@ func (c *Env) Break(err error) {
 	}
 }
 
-// Serve listens and serves in the background until ctx ends. That it cannot listen at once is an error, what fails later a fault.
+// Serve listens and serves in the background until ctx ends. If the first listen fails, Serve returns the error; a later failure is a fault.
 func (c *Env) Serve(ctx context.Context, what string, listen func(context.Context) (net.Listener, error),
 	serve func(context.Context, net.Listener) error,
 ) error {

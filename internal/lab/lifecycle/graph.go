@@ -84,7 +84,7 @@ func NewGraph(units ...*Unit) (*Graph, error) {
 	for len(waiting) > 0 {
 		i := slices.IndexFunc(waiting, func(u *Unit) bool { return g.missing(u) == nil })
 		if i < 0 {
-			return nil, fmt.Errorf("components need each other: %s", strings.Join(g.circle(waiting[0]), " needs "))
+			return nil, fmt.Errorf("components need each other: %s", strings.Join(g.cycle(waiting[0]), " needs "))
 		}
 		g.units = append(g.units, waiting[i])
 		waiting = slices.Delete(waiting, i, i+1)
@@ -109,8 +109,8 @@ func (g *Graph) missing(u *Unit) *Unit {
 	return nil
 }
 
-// circle returns the names along a circle, which is reached from u by what is missing.
-func (g *Graph) circle(u *Unit) []string {
+// cycle returns the names along a dependency cycle: it follows from u, unit by unit, a dependency that is not in the graph yet.
+func (g *Graph) cycle(u *Unit) []string {
 	var path []*Unit
 	for !slices.Contains(path, u) {
 		path = append(path, u)
@@ -132,9 +132,8 @@ func (g *Graph) Components() []Component {
 	return all
 }
 
-// Start starts all components, each as soon as those it needs are up. The first that fails ends them all, in the reverse order, and so does
-// an error from broken. The error names the component. At the deadline it names every component that is still starting, and what it waits
-// for.
+// Start starts all components, each as soon as those it needs are up. If one fails, or broken sends an error, all are stopped in the reverse
+// order. The error names the component that failed. At the deadline it names every component that is still starting, and what it waits for.
 func (g *Graph) Start(ctx context.Context, d Deadline, broken <-chan error) error {
 	bounded, cancel := d.Bound(ctx)
 	defer cancel()

@@ -13,7 +13,7 @@ func (l *search) decide() {
 	}
 	output := l.q.In == ""
 	if l.fam == 0 && output && l.q.Out != "" && !a.Forwards() {
-		// "Apparently, routing tables are wrong": the destination is assumed on the link (ip_route_output_key_hash_rcu).
+		// "Apparently, routing tables are wrong": the kernel assumes that the destination is on the link (ip_route_output_key_hash_rcu).
 		a.Type, a.Route, a.Rule, a.Link = "unicast", nil, nil, l.q.Out
 		a.Source = l.q.Source
 		if !a.Source.IsValid() {

@@ -33,7 +33,7 @@ func (m *MatchMark) Key() (Key, []Value, bool) {
 func (m *MatchMark) String() string {
 	what := negated(m.Connection, "mark ", "connection mark ")
 	if m.Value == m.Mask && m.Mask != 0 && m.Mask != ^uint32(0) {
-		return what + negated(m.Not, "has ", "has not ") + fmt.Sprintf("%#x", m.Value)
+		return what + negated(m.Not, "has ", "lacks ") + fmt.Sprintf("%#x", m.Value)
 	}
 	return what + negated(m.Not, "is ", "is not ") + masked(m.Value, m.Mask)
 }

@@ -17,26 +17,26 @@ import (
 // end of the packet that waits for the answer.
 func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	t.m.meets(snapshot.Neighbours)
-	nobody := t.end(Dropped, fmt.Sprintf("no host on %s answers for %s", l.Name, a))
-	nobody.Reject = "icmp-host-unreachable"
+	noAnswer := t.end(Dropped, fmt.Sprintf("no host on %s answers for %s", l.Name, a))
+	noAnswer.Reject = "icmp-host-unreachable"
 	if _, port := t.m.bridgeOf(l); port {
-		return ResolveStep{}, nobody // the answer comes in by the bridge, and is assumed the bridge's
+		return ResolveStep{}, noAnswer // the bridge receives the answer, not its port
 	}
 	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
 	if !q.sender.IsValid() && a.Is6() && t.m.isKnown(snapshot.Addresses) {
-		return ResolveStep{}, nobody // a solicitation needs an address to come from (ndisc_send_ns)
+		return ResolveStep{}, noAnswer // a solicitation needs an address to come from (ndisc_send_ns)
 	}
 	r, ok := q.askerResponse(t.m, l)
 	switch {
 	case q.stopped != nil:
-		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
-		return ResolveStep{}, nobody
+		noAnswer.Kind, noAnswer.Why = q.stopped.Kind, noAnswer.Why+": "+q.stopped.Why
+		return ResolveStep{}, noAnswer
 	case !ok && q.hidden != "":
-		nobody.Kind = Undecided
-		nobody.Why = fmt.Sprintf("no known host on %s answers for %s, but others may: %s", l.Name, a, q.hidden)
-		return ResolveStep{}, nobody
+		noAnswer.Kind = Undecided
+		noAnswer.Why = fmt.Sprintf("no known host on %s answers for %s, but others may: %s", l.Name, a, q.hidden)
+		return ResolveStep{}, noAnswer
 	case !ok && (!q.left || !q.unconfirmed && t.m.hasFailedEntry(l.Name, a) && !t.decide(silentNeighbour{l.Name, a}, "it does now", "it does not")):
-		return ResolveStep{}, nobody
+		return ResolveStep{}, noAnswer
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
 	if !ok {

@@ -328,7 +328,7 @@ func (a *agent) run(ctx context.Context) error {
 }
 
 // loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
-// each rule of which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
+// because the kernel would report each rule that this writes. It does so even if the sync failed: one family's rules may have been written.
 func (a *agent) loop(ctx context.Context, watch func()) {
 	pace := newPacer(a.Backend, a.MinSyncPeriod, a.SyncPeriod)
 	for _, p := range a.proxies {
@@ -414,7 +414,7 @@ func (a *agent) repair(ctx context.Context) {
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
 		if err != nil {
-			p.pace.asked = true // what a look that failed left behind, the next sync knows; before it there is no other look
+			p.pace.asked = true // the next sync writes what this repair could not, and until then there is no other repair
 		}
 		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
 		if len(names) > 0 {

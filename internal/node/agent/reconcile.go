@@ -9,8 +9,8 @@ import (
 // reconciler in a goroutine of its own, so that neither waits for the other.
 type reconciler struct {
 	start   func(context.Context) // runs first; may be nil
-	changed wakeup                // the desired state may be another
-	damaged wakeup                // the kernel's state may be another
+	changed wakeup                // the desired state may have changed
+	damaged wakeup                // the kernel's state may have changed
 	tasks   []task                // run one after the other, those that are due, in this order
 }
 

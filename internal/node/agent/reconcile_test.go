@@ -19,23 +19,23 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// slowLook is a syncer that needs seconds to look at all rules.
-type slowLook struct {
+// slowSyncer is a syncer whose Repair takes seconds.
+type slowSyncer struct {
 	syncer
 	synced chan time.Time
 	fails  error
 }
 
-func (slowLook) Configure(proxy.Config) {}
+func (slowSyncer) Configure(proxy.Config) {}
 
-func (slowLook) Canary(context.Context) (bool, error) { return true, nil }
+func (slowSyncer) Canary(context.Context) (bool, error) { return true, nil }
 
-func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
+func (s slowSyncer) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
 	s.synced <- time.Now()
 	return proxy.Result{}, nil
 }
 
-func (s slowLook) Repair(context.Context) ([]string, error) {
+func (s slowSyncer) Repair(context.Context) ([]string, error) {
 	time.Sleep(4 * time.Second)
 	return nil, s.fails
 }
@@ -52,8 +52,8 @@ func (changingAPI) Delta(bool) kube.Delta {
 	return kube.Delta{Services: map[service.Key]kube.ServiceObjects{{Namespace: "default", Service: "web"}: {}}}
 }
 
-// looping is an agent whose looks are such, in a bubble of time; its context lasts an hour there.
-func looping(t *testing.T, look slowLook, more ...*familyProxy) (a *agent, api changingAPI, ended <-chan struct{}) {
+// startLoop runs an agent with this syncer in the test's synctest bubble, for an hour of its time, and waits for the first sync.
+func startLoop(t *testing.T, slow slowSyncer, more ...*familyProxy) (a *agent, api changingAPI, ended <-chan struct{}) {
 	o := Defaults()
 	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
 	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
@@ -62,17 +62,17 @@ func looping(t *testing.T, look slowLook, more ...*familyProxy) (a *agent, api c
 	}
 	api = changingAPI{changed: make(chan struct{}, 1)}
 	a.source = api
-	a.proxies = append([]*familyProxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}, more...)
+	a.proxies = append([]*familyProxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: slow}}, more...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	done := make(chan struct{})
 	go func() { a.loop(ctx, func() {}); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	look.awaits(t, done)
+	slow.awaits(t, done)
 	return a, api, done
 }
 
-// awaits is when the next sync is.
-func (s slowLook) awaits(t *testing.T, ended <-chan struct{}) time.Time {
+// awaits returns when the next sync is.
+func (s slowSyncer) awaits(t *testing.T, ended <-chan struct{}) time.Time {
 	select {
 	case at := <-s.synced:
 		return at
@@ -82,31 +82,31 @@ func (s slowLook) awaits(t *testing.T, ended <-chan struct{}) time.Time {
 	return time.Time{}
 }
 
-// TestChangesDoNotWaitForLooks: after a look at the rules of thousands of services, which takes seconds, a change is written at once.
-func TestChangesDoNotWaitForLooks(t *testing.T) {
+// TestChangeAfterRepair: a change is written at once after a repair that took seconds.
+func TestChangeAfterRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		look := slowLook{synced: make(chan time.Time, 9)}
-		a, api, ended := looping(t, look)
+		slow := slowSyncer{synced: make(chan time.Time, 9)}
+		a, api, ended := startLoop(t, slow)
 		for range 3 {
 			a.notices <- struct{}{}
-			time.Sleep(noticeQuiet + 5*time.Second) // the look is over
+			time.Sleep(noticeQuiet + 5*time.Second) // the repair is over
 			changed := time.Now()
 			api.changed <- struct{}{}
-			if took := look.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for another look
+			if took := slow.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for another repair
 				t.Errorf("a change was written after %v", took)
 			}
 		}
 	})
 }
 
-// TestLookThatFails: a syncer that could not look at its rules, or put them back, is asked to sync.
-func TestLookThatFails(t *testing.T) {
+// TestRepairFails: after a repair that failed, the agent syncs.
+func TestRepairFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		look := slowLook{synced: make(chan time.Time, 9), fails: unix.ENOBUFS}
-		a, _, ended := looping(t, look)
+		slow := slowSyncer{synced: make(chan time.Time, 9), fails: unix.ENOBUFS}
+		a, _, ended := startLoop(t, slow)
 		a.notices <- struct{}{}
 		told := time.Now()
-		if took := look.awaits(t, ended).Sub(told); took > 10*time.Second {
+		if took := slow.awaits(t, ended).Sub(told); took > 10*time.Second {
 			t.Errorf("the rules were written after %v", took)
 		}
 	})
@@ -116,15 +116,15 @@ func TestLookThatFails(t *testing.T) {
 // again with each change.
 func TestFamilyThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		look := slowLook{synced: make(chan time.Time, 9)}
+		slow := slowSyncer{synced: make(chan time.Time, 9)}
 		refused := 0
 		six := &familyProxy{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
 			syncer: onceMore{failingSyncer{err: unix.ENOMEM}, &refused, func() {}}}
-		a, api, ended := looping(t, look, six)
+		a, api, ended := startLoop(t, slow, six)
 		for range 60 {
 			changed := time.Now()
 			api.changed <- struct{}{}
-			if took := look.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for a look
+			if took := slow.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for a repair
 				t.Errorf("a change was written after %v", took)
 			}
 		}

@@ -122,7 +122,7 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 // RoundTrip sends one request. Its body's pieces must come in time.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !plain(g.allowed, r.URL.Host) {
-		return nil, fmt.Errorf("%s is not asked without TLS, unless spec.images.privateRegistries or --private-registry names http://%s",
+		return nil, fmt.Errorf("refusing to ask %s without TLS; to allow it, add http://%s to spec.images.privateRegistries, or use --private-registry",
 			r.URL.Host, r.URL.Host)
 	}
 	n := 0

@@ -205,7 +205,7 @@ func TestHostile(t *testing.T) {
 		"a link-local address":     {blob, to("https://169.254.169.254/latest/meta-data"), "link-local"},
 		"a private address":        {blob, to("https://10.13.76.4/"), "private"},
 		"a name of loopback":       {blob, to(strings.Replace("https://localhost:PORT/", "PORT", port(other.host), 1)), "not an address of the internet"},
-		"no TLS":                   {blob, to("http://registry.example/"), "registry.example is not asked without TLS, unless"},
+		"no TLS":                   {blob, to("http://registry.example/"), "refusing to ask registry.example without TLS; to allow it, add http://registry.example to"},
 		"itself, again and again":  {blob, func(w http.ResponseWriter, r *http.Request) { to(r.URL.String())(w, r) }, "more than 10 times"},
 		"logged out": {manifest, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)

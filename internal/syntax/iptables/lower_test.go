@@ -51,7 +51,7 @@ func TestRulesInWords(t *testing.T) {
 		{"-p udp -m multiport --dports 53,1000:2000 -j RETURN", "protocol udp; destination port 53,1000-2000; return"},
 		{"-p icmp -m icmp --icmp-type 3/1 -j ACCEPT", "protocol icmp; icmp type 3 code 1; accept"},
 		{"-p icmp -m icmp --icmp-type any -j ACCEPT", "protocol icmp; icmp type any; accept"},
-		{"-m mark ! --mark 0x4000/0x4000 -j RETURN", "mark has not 0x4000; return"},
+		{"-m mark ! --mark 0x4000/0x4000 -j RETURN", "mark lacks 0x4000; return"},
 		{"-m connmark --mark 0x1 -j RETURN", "connection mark is 0x1; return"},
 		{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "connection state ESTABLISHED,RELATED; accept"},
 		{"-m conntrack ! --ctstate DNAT --ctdir REPLY --ctorigdst 10.0.0.0/8 --ctorigdstport 80 -j ACCEPT",
