@@ -8,6 +8,10 @@ TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
 SERVICES      ?= 100000
+# The architecture that labs are packed for, and where their programs are: bin, or bin/arm64 on another architecture's machine.
+HOST_ARCH     := $(shell go env GOHOSTARCH)
+LAB_ARCH      ?= $(HOST_ARCH)
+BIN            = bin$(addprefix /,$(filter-out $(HOST_ARCH),$(LAB_ARCH)))
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
@@ -37,22 +41,22 @@ test: deps controlplane calico build ## run all tests
 	exit $$failed
 
 build: ## build the programs into bin/
-	@mkdir -p bin
+	@mkdir -p $(BIN)
 	@echo "building packetwalk"
-	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
-	@ln -f bin/packetwalk bin/kubectl-packetwalk
+	@GOARCH=$(LAB_ARCH) go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
+	@ln -f $(BIN)/packetwalk $(BIN)/kubectl-packetwalk
 
 .PHONY: plugin
 plugin: ## build only bin/kubectl-packetwalk, for GOOS= (linux, darwin or windows) and GOARCH=
 	@go build -ldflags "$(LDFLAGS)" -o bin/kubectl-packetwalk$(if $(filter windows,$(GOOS)),.exe) ./cmd/packetwalk
 
 controlplane: ## build upstream's control plane, kubelet and containerd, and the nodes' root; cached for all clones (minutes)
-	@go run ./tools/controlplane build
-	@go run ./tools/controlplane build realnode
-	@scripts/base
+	@go run ./tools/controlplane build -arch $(LAB_ARCH)
+	@go run ./tools/controlplane build -arch $(LAB_ARCH) realnode
+	@scripts/base $(LAB_ARCH) $(BIN)
 
 calico: ## build Calico's agent felix, for policy calico; cached for all clones (minutes)
-	@go run ./tools/controlplane build calico
+	@go run ./tools/controlplane build -arch $(LAB_ARCH) calico
 
 deps: ## install missing system packages by apt
 	@scripts/deps
@@ -83,10 +87,18 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 win
 PORTABLE  := ./cmd/packetwalk $(addprefix ./internal/,cli session base/program base/tempfile)
 
 .PHONY: cross
-cross: ## compile and vet kubectl-packetwalk for Linux, macOS and Windows
+cross: test-arm64 ## compile and vet kubectl-packetwalk for Linux, macOS and Windows
 	@set -e; for platform in $(PLATFORMS); do echo "vet $$platform"; \
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} nice go vet $(PORTABLE); \
 	done
+
+# No arm64 machine is needed: qemu-user translates. Programs that were built before are those of the same commit.
+.PHONY: test-arm64
+test-arm64: ## run arm64's programs, and the tests of rules and walks, under qemu-user
+	@scripts/deps qemu-aarch64-static:qemu-user-static
+	@$(MAKE) --no-print-directory build LAB_ARCH=arm64
+	@scripts/test-arm64
+	GOARCH=arm64 go test -vet=off -exec qemu-aarch64-static ./internal/syntax/... ./internal/model/...
 
 # An input that covers more is minimised ten times at most. Without a limit this may take a minute for each, and most of FUZZTIME.
 fuzz: ## run every fuzz target for FUZZTIME, with FUZZ_PARALLEL processes
@@ -177,10 +189,10 @@ test-tools: deps ## test with the ip, nft and iptables of another Debian: SUITE=
 
 .PHONY: test-vm
 test-vm: deps controlplane calico build ## test labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
-	@scripts/deps qemu-system-x86_64:qemu-system-x86 mkfs.ext4:e2fsprogs
-	@go test -c -o bin/vm/vm.test ./test/vm
-	@go build -o bin/vm/shop/ ./examples/shop/...
-	@SUITE='$(SUITE)' WORLDS='$(WORLDS)' MODULES='$(MODULES)' SHORT='$(SHORT)' scripts/as-root scripts/test-vm
+	@scripts/deps $(if $(filter arm64,$(LAB_ARCH)),qemu-system-aarch64:qemu-system-arm,qemu-system-x86_64:qemu-system-x86) mkfs.ext4:e2fsprogs
+	@GOARCH=$(LAB_ARCH) go test -c -o $(BIN)/vm/vm.test ./test/vm
+	@GOARCH=$(LAB_ARCH) go build -o $(BIN)/vm/shop/ ./examples/shop/...
+	@SUITE='$(SUITE)' WORLDS='$(WORLDS)' MODULES='$(MODULES)' SHORT='$(SHORT)' scripts/as-root scripts/test-vm $(LAB_ARCH) $(BIN)
 
 # For verify: the number of worlds, the first seed, and in how many worlds a random choice is tested with many connections.
 N    ?= 1000
@@ -232,27 +244,30 @@ LEVEL ?= 19
 
 .PHONY: lab-archive
 lab-archive: deps controlplane calico build ## all that a lab needs, without compiler or network: bin/lab/packetwalk-lab_linux_ARCH.tar.zst
-	@LEVEL=$(LEVEL) scripts/lab-archive '$(VERSION)' bin/lab
+	@LEVEL=$(LEVEL) scripts/lab-archive '$(VERSION)' $(LAB_ARCH) $(BIN) bin/lab
 
-LAB_IMAGE := bin/lab/packetwalk-lab-image.tar
+LAB_IMAGE = bin/lab/packetwalk-lab-image_linux_$(LAB_ARCH).tar
 
 .PHONY: lab-image
-lab-image: lab-archive ## the same as an image of a container that brings a lab up: bin/lab/packetwalk-lab-image.tar
-	@go run ./tools/image -version '$(VERSION)' -arch "$$(go env GOARCH)" -lab bin/lab/packetwalk-lab_linux_"$$(go env GOARCH)".tar.zst \
-		-o $(LAB_IMAGE)
+lab-image: lab-archive ## the same as an image of a container that brings a lab up: bin/lab/packetwalk-lab-image_linux_ARCH.tar
+	@go run ./tools/image -version '$(VERSION)' -arch $(LAB_ARCH) -lab bin/lab/packetwalk-lab_linux_$(LAB_ARCH).tar.zst \
+		-root $(BIN)/base/whole.tar -o $(LAB_IMAGE)
 
 .PHONY: test-lab-image
 test-lab-image: lab-image ## the image of labs in a container of runc: its published ports, and its end
 	CI=1 LAB_IMAGE=$(CURDIR)/$(LAB_IMAGE) go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" -run 'TestLabImage$$' ./test/places
 
-# make release VERSION=v1.2.0 needs a checkout without changes. BASE is where the files will be published. LAB= leaves out what labs need.
-LAB    ?= 1
+# make release VERSION=v1.2.0 needs a checkout without changes. BASE is where the files will be published. LAB are the architectures of what
+# labs need; LAB= leaves it out.
+LAB    ?= amd64 arm64
 BASE   ?= https://packetwalk.dev/releases/$(VERSION)
 RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -base '$(BASE)' \
 	$(if $(LAB),-lab bin/lab) -- $(IMAGE)
 
 .PHONY: release
-release: $(if $(LAB),lab-image) ## what VERSION=v1.2.0 publishes: image, labs, plugin, programs, chart, manifests, notes and their checksums in bin/release
+release: ## what VERSION=v1.2.0 publishes: image, labs, plugin, programs, chart, manifests, notes and their checksums in bin/release
+	@rm -rf bin/lab
+	@set -e; for arch in $(LAB); do $(MAKE) --no-print-directory lab-image LAB_ARCH=$$arch; done
 	@$(RELEASE)
 
 .PHONY: test-release

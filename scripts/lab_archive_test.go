@@ -38,8 +38,8 @@ func TestLabArchive(t *testing.T) {
 		mustDo(t, err, os.Mkdir(filepath.Join(root, "scripts"), 0o755),
 			os.WriteFile(filepath.Join(root, "scripts", "lab-archive"), script, 0o755),
 			os.Symlink(filepath.Join(root, "cache", "trixie-0123"), filepath.Join(root, "bin", "base")))
-		cmd := exec.Command(filepath.Join(root, "scripts", "lab-archive"), "v1.2.0", filepath.Join(root, "out"))
-		cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000", "LEVEL=1", "GOARCH=amd64")
+		cmd := exec.Command(filepath.Join(root, "scripts", "lab-archive"), "v1.2.0", "amd64", "bin", filepath.Join(root, "out"))
+		cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000", "LEVEL=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("lab-archive: %v: %s", err, out)
 		}

@@ -4,9 +4,11 @@
 // our service proxy with upstream's.
 //
 //	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires
-//	go run ./tools/controlplane build [PRODUCT]   build the programs of a product into the user's cache, once for all clones, and make
+//	go run ./tools/controlplane build [-arch ARCH] [PRODUCT]
+//	                                              build the programs of a product into the user's cache, once for all clones, and make
 //	                                              links to them: bin/packetwalk-controlplane without one, else e2e's, realnode's,
-//	                                              calico's or foreign's in the folder of that name in bin
+//	                                              calico's or foreign's in the folder of that name in bin; for another architecture than
+//	                                              this machine's in bin/ARCH
 //	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
 // It drives the go command and owns nothing at run time; of packetwalk.dev/internal it must import base alone.
@@ -15,15 +17,17 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build [e2e|realnode|calico|foreign] | path"
+const usage = "usage: go run ./tools/controlplane gen | build [-arch ARCH] [e2e|realnode|calico|foreign] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,20 +56,8 @@ func run(ctx context.Context, args []string) error {
 			}
 		}
 		return nil
-	case what == "build" && len(args) <= 2:
-		name, bin := "controlplane", filepath.Join(root, "bin")
-		if len(args) == 2 {
-			name, bin = args[1], filepath.Join(bin, args[1])
-		}
-		if products[name] == nil {
-			return fmt.Errorf("unknown product %q; %s", name, usage)
-		}
-		for _, p := range products[name] {
-			if err := build(ctx, module, bin, p); err != nil {
-				return err
-			}
-		}
-		return nil
+	case what == "build":
+		return buildProduct(ctx, root, args[1:])
 	case what == "path" && len(args) == 1:
 		target, err := newTarget(ctx, module, products["controlplane"][0])
 		if err != nil {
@@ -75,6 +67,40 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	}
 	return errors.New(usage)
+}
+
+// buildProduct builds the programs of the product that args name.
+func buildProduct(ctx context.Context, root string, args []string) error {
+	f := flag.NewFlagSet("build", flag.ContinueOnError)
+	arch := f.String("arch", runtime.GOARCH, "the architecture to build for, as GOARCH")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	bin := filepath.Join(root, "bin")
+	if *arch != runtime.GOARCH {
+		bin = filepath.Join(bin, *arch)
+	}
+	name := "controlplane"
+	switch f.NArg() {
+	case 0:
+	case 1:
+		name = f.Arg(0)
+		bin = filepath.Join(bin, name)
+	default:
+		return errors.New(usage)
+	}
+	if products[name] == nil {
+		return fmt.Errorf("unknown product %q; %s", name, usage)
+	}
+	if err := os.Setenv("GOARCH", *arch); err != nil { // of each go command
+		return err
+	}
+	for _, p := range products[name] {
+		if err := build(ctx, filepath.Join(root, "controlplane"), bin, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // generated are the folders of the modules that import k8s.io/kubernetes.

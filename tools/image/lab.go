@@ -27,7 +27,7 @@ var labPorts = map[string]struct{}{"6443/tcp": {}, "8080/tcp": {}}
 // labVolumes are where a container needs another file system than overlayfs: a node's root is the writable layer of an overlayfs.
 var labVolumes = map[string]struct{}{"/var/lib/packetwalk": {}}
 
-// makeLab makes the image of labs for this machine's architecture: Debian's files of nodes, the archive of scripts/lab-archive as it is,
+// makeLab makes the image of labs for one architecture: Debian's files of nodes, the archive of scripts/lab-archive as it is,
 // and the entry point.
 func (m *maker) makeLab(ctx context.Context) error {
 	if len(m.archs) != 1 {
@@ -37,7 +37,7 @@ func (m *maker) makeLab(ctx context.Context) error {
 		return err
 	}
 	arch := m.archs[0]
-	base, err := tarball.LayerFromFile(filepath.Join(m.root, "bin", "base", "whole.tar"), tarball.WithMediaType(types.OCILayer))
+	base, err := tarball.LayerFromFile(m.labRoot, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return err
 	}

@@ -14,11 +14,10 @@ import (
 func TestMakeLab(t *testing.T) {
 	root := t.TempDir()
 	entry := filepath.Join(root, "deploy", "lab-image", "entrypoint")
-	base := filepath.Join(root, "bin", "base", "whole.tar")
+	base := filepath.Join(root, "whole.tar")
 	archive := filepath.Join(root, "lab.tar.zst")
 	text, err := os.ReadFile("../../deploy/lab-image/entrypoint")
-	if err := errors.Join(err, os.MkdirAll(filepath.Dir(entry), 0o755), os.MkdirAll(filepath.Dir(base), 0o755),
-		os.WriteFile(entry, text, 0o755)); err != nil {
+	if err := errors.Join(err, os.MkdirAll(filepath.Dir(entry), 0o755), os.WriteFile(entry, text, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"tar", "-cf", base, entry}, {"tar", "--zstd", "-cf", archive, entry}} {
@@ -29,7 +28,8 @@ func TestMakeLab(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	var images [2][]byte
 	for i := range images {
-		m := maker{root: root, options: options{version: "v1.2.0", archs: []string{"arm64"}, lab: archive, archive: filepath.Join(root, "image.tar")}}
+		m := maker{root: root, options: options{version: "v1.2.0", archs: []string{"arm64"}, lab: archive,
+			labRoot: base, archive: filepath.Join(root, "image.tar")}}
 		if err := errors.Join(os.Chtimes(entry, time.Time{}, time.Unix(int64(i), 0)), m.makeLab(t.Context())); err != nil {
 			t.Fatal(err)
 		}

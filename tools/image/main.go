@@ -3,7 +3,7 @@
 //
 //	go run ./tools/image -version VERSION [-arch amd64,arm64] [-o FILE] [-push REGISTRY/NAME[:TAG]]
 //	go run ./tools/image -version VERSION -lock update     renews packages.lock by apt, which checks Debian's signatures, and builds
-//	go run ./tools/image -version VERSION -arch ARCH -lab FILE    makes the image of labs, of the archive of scripts/lab-archive
+//	go run ./tools/image -version VERSION -arch ARCH -lab FILE -root FILE    makes the image of labs, of the archive of scripts/lab-archive
 //
 // Of Debian's packages it has nft, iptables of both variants, ebtables, ipset, ip, bridge and conntrack with the libraries that they need.
 // There is no shell. The same files make the same image, with the same digest: owners are root, times the epoch, entries sorted.
@@ -31,6 +31,7 @@ type options struct {
 	push             string // "" for none
 	mirror           string
 	lab              string // the archive of scripts/lab-archive to make the image of labs from, "" for packetwalk's image
+	labRoot          string // Debian's files for the image of labs: whole.tar of scripts/base
 	update           bool
 }
 
@@ -59,6 +60,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.push, "push", "", "REGISTRY/NAME[:TAG]: where to push the image, with the logins of docker")
 	f.StringVar(&o.mirror, "mirror", "http://deb.debian.org", "the mirror that packages come from")
 	f.StringVar(&o.lab, "lab", "", "the archive of scripts/lab-archive: make the image of labs from it")
+	f.StringVar(&o.labRoot, "root", "bin/base/whole.tar", "Debian's files for the image of labs, of scripts/base")
 	f.StringVar(&lock, "lock", "", "update: renew packages.lock first")
 	if err := f.Parse(args); err != nil {
 		return o, err
