@@ -9,12 +9,15 @@ FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
 SERVICES      ?= 100000
 # The architecture that labs are packed for, and where their programs are: bin, or bin/arm64 on another architecture's machine.
-HOST_ARCH     := $(shell go env GOHOSTARCH)
+HOST_ARCH     := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
 LAB_ARCH      ?= $(HOST_ARCH)
 BIN            = bin$(addprefix /,$(filter-out $(HOST_ARCH),$(LAB_ARCH)))
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
+# All processors of an architecture, whatever the caller's are.
+export GOAMD64 := v1
+export GOARM64 := v8.0
 # The same for programs and tests, so that each package is compiled once.
 export GOFLAGS += -trimpath
 # A distribution may set its Go to local, which never downloads the version that go.mod needs.
@@ -43,7 +46,7 @@ test: deps controlplane calico build ## run all tests
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
 	@echo "building packetwalk"
-	@GOARCH=$(LAB_ARCH) go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
+	@GOARCH=$(LAB_ARCH) go build -buildvcs=false -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
 	@ln -f $(BIN)/packetwalk $(BIN)/kubectl-packetwalk
 
 .PHONY: plugin
@@ -51,15 +54,15 @@ plugin: ## build only bin/kubectl-packetwalk, for GOOS= (linux, darwin or window
 	@go build -ldflags "$(LDFLAGS)" -o bin/kubectl-packetwalk$(if $(filter windows,$(GOOS)),.exe) ./cmd/packetwalk
 
 controlplane: ## build upstream's control plane, kubelet and containerd, and the nodes' root; cached for all clones (minutes)
-	@go run ./tools/controlplane build -arch $(LAB_ARCH)
-	@go run ./tools/controlplane build -arch $(LAB_ARCH) realnode
+	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN)
+	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) realnode
 	@scripts/base $(LAB_ARCH) $(BIN)
 
 calico: ## build Calico's agent felix, for policy calico; cached for all clones (minutes)
-	@go run ./tools/controlplane build -arch $(LAB_ARCH) calico
+	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) calico
 
 deps: ## install missing system packages by apt
-	@scripts/deps
+	@scripts/deps $(if $(filter-out $(HOST_ARCH),$(LAB_ARCH)),qemu-aarch64-static:qemu-user-static update-binfmts:binfmt-support)
 
 claims: deps controlplane calico build ## test what the articles show, claim by claim: pass or FAIL
 	CI=1 go run ./tools/claims -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root"
@@ -87,18 +90,20 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 win
 PORTABLE  := ./cmd/packetwalk $(addprefix ./internal/,cli session base/program base/tempfile)
 
 .PHONY: cross
-cross: test-arm64 ## compile and vet kubectl-packetwalk for Linux, macOS and Windows
+cross: test-arm64 ## compile and vet kubectl-packetwalk for Linux, macOS and Windows; test-arm64
 	@set -e; for platform in $(PLATFORMS); do echo "vet $$platform"; \
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} nice go vet $(PORTABLE); \
 	done
 
-# No arm64 machine is needed: qemu-user translates. Programs that were built before are those of the same commit.
+# An arm64 machine does so without qemu-user, by make test.
 .PHONY: test-arm64
-test-arm64: ## run arm64's programs, and the tests of rules and walks, under qemu-user
+test-arm64: build ## run arm64's programs, and the tests of rules and walks, under qemu-user
+ifneq ($(HOST_ARCH),arm64)
 	@scripts/deps qemu-aarch64-static:qemu-user-static
 	@$(MAKE) --no-print-directory build LAB_ARCH=arm64
-	@scripts/test-arm64
-	GOARCH=arm64 go test -vet=off -exec qemu-aarch64-static ./internal/syntax/... ./internal/model/...
+	@scripts/test-arm64 $(notdir $(wildcard cmd/*)) portmap
+	CI=1 GOARCH=arm64 go test -vet=off -timeout $(TEST_TIMEOUT) -exec qemu-aarch64-static ./internal/syntax/... ./internal/model/...
+endif
 
 # An input that covers more is minimised ten times at most. Without a limit this may take a minute for each, and most of FUZZTIME.
 fuzz: ## run every fuzz target for FUZZTIME, with FUZZ_PARALLEL processes
@@ -266,7 +271,8 @@ RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -ba
 
 .PHONY: release
 release: ## what VERSION=v1.2.0 publishes: image, labs, plugin, programs, chart, manifests, notes and their checksums in bin/release
-	@rm -rf bin/lab
+	@go run ./tools/release -version '$(VERSION)' -check
+	@$(if $(LAB),rm -rf bin/lab)
 	@set -e; for arch in $(LAB); do $(MAKE) --no-print-directory lab-image LAB_ARCH=$$arch; done
 	@$(RELEASE)
 

@@ -4,11 +4,10 @@
 // our service proxy with upstream's.
 //
 //	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires
-//	go run ./tools/controlplane build [-arch ARCH] [PRODUCT]
+//	go run ./tools/controlplane build [-arch ARCH] [-bin FOLDER] [PRODUCT]
 //	                                              build the programs of a product into the user's cache, once for all clones, and make
 //	                                              links to them: bin/packetwalk-controlplane without one, else e2e's, realnode's,
-//	                                              calico's or foreign's in the folder of that name in bin; for another architecture than
-//	                                              this machine's in bin/ARCH
+//	                                              calico's or foreign's in the folder of that name in bin
 //	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
 // It drives the go command and owns nothing at run time; of packetwalk.dev/internal it must import base alone.
@@ -24,10 +23,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build [-arch ARCH] [e2e|realnode|calico|foreign] | path"
+const usage = "usage: go run ./tools/controlplane gen | build [-arch ARCH] [-bin FOLDER] [e2e|realnode|calico|foreign] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -73,19 +73,16 @@ func run(ctx context.Context, args []string) error {
 func buildProduct(ctx context.Context, root string, args []string) error {
 	f := flag.NewFlagSet("build", flag.ContinueOnError)
 	arch := f.String("arch", runtime.GOARCH, "the architecture to build for, as GOARCH")
+	bin := f.String("bin", "bin", "the folder below the checkout for the links")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	bin := filepath.Join(root, "bin")
-	if *arch != runtime.GOARCH {
-		bin = filepath.Join(bin, *arch)
-	}
-	name := "controlplane"
+	name, folder := "controlplane", filepath.Join(root, *bin)
 	switch f.NArg() {
 	case 0:
 	case 1:
 		name = f.Arg(0)
-		bin = filepath.Join(bin, name)
+		folder = filepath.Join(folder, name)
 	default:
 		return errors.New(usage)
 	}
@@ -95,12 +92,32 @@ func buildProduct(ctx context.Context, root string, args []string) error {
 	if err := os.Setenv("GOARCH", *arch); err != nil { // of each go command
 		return err
 	}
+	var names []string
 	for _, p := range products[name] {
-		if err := build(ctx, filepath.Join(root, "controlplane"), bin, p); err != nil {
+		if err := build(ctx, filepath.Join(root, "controlplane"), folder, p); err != nil {
 			return err
 		}
+		names = append(names, p.name)
 	}
-	return nil
+	if f.NArg() == 0 {
+		return nil
+	}
+	return removeOthers(folder, names)
+}
+
+// removeOthers removes links of products that are no longer made from a product's folder, which archives take whole.
+func removeOthers(folder string, names []string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Type() == fs.ModeSymlink && !slices.Contains(names, e.Name()) {
+			errs = append(errs, os.Remove(filepath.Join(folder, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // generated are the folders of the modules that import k8s.io/kubernetes.

@@ -74,8 +74,12 @@ func main() {
 	flag.StringVar(&r.base, "base", "", "the URL of the folder that the archives will be published in")
 	flag.StringVar(&r.lab, "lab", "", "a folder whose files are published, too: the archives and the image of labs")
 	flag.StringVar(&r.out, "o", "bin/release", "the folder to write")
+	check := flag.Bool("check", false, "only check version and checkout")
 	flag.Parse()
-	err := r.run(ctx, flag.Args())
+	err := r.check(ctx)
+	if err == nil && !*check {
+		err = r.run(ctx, flag.Args())
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -83,16 +87,18 @@ func main() {
 	}
 }
 
-// run makes the image by a command, and everything else from that. The working directory is the checkout.
-func (r *releaser) run(ctx context.Context, makeImage []string) error {
+// check refuses what is no version, and changes that are not committed. It reads the time of the commit.
+func (r *releaser) check(ctx context.Context) error {
 	if !versions.MatchString(r.version) {
 		return fmt.Errorf("invalid version %q; write VERSION=v1.2.0", r.version)
 	}
+	return r.checkout(ctx)
+}
+
+// run makes the image by a command, and everything else from that. The working directory is the checkout.
+func (r *releaser) run(ctx context.Context, makeImage []string) error {
 	if len(makeImage) == 0 {
 		return errors.New("no command that makes the image")
-	}
-	if err := r.checkout(ctx); err != nil {
-		return err
 	}
 	if err := run(ctx, nil, makeImage...); err != nil {
 		return err
@@ -286,33 +292,46 @@ func krewManifest(file, version, base string, sums map[string]string) ([]byte, e
 }
 
 // archives are the names of the plugin's, the programs' and the labs' archives, and their platforms.
-var archives = regexp.MustCompile(`^(.+_([a-z]+)_([a-z0-9]+))\.tar\.(?:gz|zst)$`)
+var archives = regexp.MustCompile(`^.+_([a-z]+)_([a-z0-9]+)\.tar\.(?:gz|zst)$`)
 
-// writeSBOMs writes beside each archive what it is made of.
+// writeSBOMs writes beside each archive, and each image of labs, what it is made of. An image of labs is made of its archive.
 func (r *releaser) writeSBOMs(context.Context, string) error {
-	entries, err := os.ReadDir(r.out)
+	sums, err := sums(r.out)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		m := archives.FindStringSubmatch(e.Name())
+	for name, sum := range sums {
+		m := archives.FindStringSubmatch(name)
 		if m == nil {
 			continue
 		}
-		components, err := sbom.ReadArchive(filepath.Join(r.out, e.Name()), r.version)
+		components, err := sbom.ReadArchive(filepath.Join(r.out, name), r.version)
 		if err != nil {
 			return err
 		}
-		text, err := sbom.Write(sbom.Subject{Name: e.Name(), Version: r.version, Purpose: "ARCHIVE", Created: r.created},
-			sbom.Contents{Platform: m[2] + "/" + m[3], Components: components})
-		if err != nil {
+		contents := sbom.Contents{Platform: m[1] + "/" + m[2], Components: components}
+		if err := r.writeSBOM(sbom.Subject{Name: name, Purpose: "ARCHIVE", SHA256: sum}, contents); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(r.out, m[1]+".spdx.json"), text, 0o644); err != nil {
-			return err
+		rest, ofLab := strings.CutPrefix(name, "packetwalk-lab_")
+		image := "packetwalk-lab-image_" + strings.TrimSuffix(rest, ".zst")
+		if sum := sums[image]; ofLab && sum != "" {
+			if err := r.writeSBOM(sbom.Subject{Name: image, Purpose: "CONTAINER", SHA256: sum}, contents); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+func (r *releaser) writeSBOM(s sbom.Subject, contents sbom.Contents) error {
+	s.Version, s.Created = r.version, r.created
+	text, err := sbom.Write(s, contents)
+	if err != nil {
+		return err
+	}
+	name, _, _ := strings.Cut(s.Name, ".tar")
+	return os.WriteFile(filepath.Join(r.out, name+".spdx.json"), text, 0o644)
 }
 
 // writeSums writes the checksums of all files, as sha256sum does.

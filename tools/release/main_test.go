@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ var digest = "sha256:" + strings.Repeat("ab", 32)
 func TestInvalidVersion(t *testing.T) {
 	for _, version := range []string{"", "dev", "0.2.0", "v0.2", "v0.2.0+build", "v01.2.0", "v0.2.0-", "v0.2.0\n", "5d97fb75-dirty"} {
 		r := releaser{version: version, out: t.TempDir()}
-		if err := r.run(t.Context(), []string{"false"}); err == nil || !strings.Contains(err.Error(), "VERSION=v1.2.0") {
+		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "VERSION=v1.2.0") {
 			t.Errorf("version %q: %v", version, err)
 		}
 	}
@@ -165,5 +166,50 @@ func TestCopyLab(t *testing.T) {
 	r.lab = ""
 	if err := r.copyLab(t.Context(), digest); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWriteSBOMs: each archive has an SBOM with its checksum, and an image of labs that of its archive's contents.
+func TestWriteSBOMs(t *testing.T) {
+	r := releaser{version: "v0.2.0", out: t.TempDir()}
+	license := []archiveFile{{"LICENSE", "../../LICENSE", 0o644}}
+	for _, name := range []string{"kubectl-packetwalk_darwin_arm64.tar.gz", "packetwalk_linux_amd64.tar.gz"} {
+		if err := writeArchive(filepath.Join(r.out, name), license, time.Unix(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pack := exec.Command("tar", "--zstd", "-cf", filepath.Join(r.out, "packetwalk-lab_linux_arm64.tar.zst"), "-C", "../..", "LICENSE")
+	if out, err := pack.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"packetwalk-lab-image_linux_arm64.tar", "packetwalk-0.2.0.tgz"} {
+		if err := os.WriteFile(filepath.Join(r.out, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.writeSBOMs(t.Context(), digest); err != nil {
+		t.Fatal(err)
+	}
+	sums, err := sums(r.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, purpose := range map[string]string{
+		"kubectl-packetwalk_darwin_arm64.tar.gz": "ARCHIVE", "packetwalk_linux_amd64.tar.gz": "ARCHIVE",
+		"packetwalk-lab_linux_arm64.tar.zst": "ARCHIVE", "packetwalk-lab-image_linux_arm64.tar": "CONTAINER",
+	} {
+		base, _, _ := strings.Cut(name, ".tar")
+		text, err := os.ReadFile(filepath.Join(r.out, base+".spdx.json"))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{`"name": "` + name + `"`, `"primaryPackagePurpose": "` + purpose + `"`, sums[name]} {
+			if !bytes.Contains(text, []byte(want)) {
+				t.Errorf("the SBOM of %s lacks %s: %s", name, want, text)
+			}
+		}
+	}
+	if len(sums) != 9 {
+		t.Errorf("%d files, want 5 and 4 SBOMs: %v", len(sums), sums)
 	}
 }

@@ -18,6 +18,7 @@ import (
 type Subject struct {
 	Name, Version string
 	Purpose       string // CONTAINER or ARCHIVE: SPDX's primaryPackagePurpose
+	SHA256        string // of the file of that name, in hexadecimal; "" for what is no file
 	Created       time.Time
 }
 
@@ -68,7 +69,7 @@ func modulesOf(own string, info *buildinfo.BuildInfo) []Component {
 			m = m.Replace
 		}
 		version := m.Version
-		if m.Path == module {
+		if m.Path == module || strings.HasPrefix(m.Path, module+"/") {
 			version = own
 		}
 		all = append(all, goModule(m.Path, version))
@@ -108,6 +109,7 @@ type (
 		Name            string          `json:"name"`
 		ID              string          `json:"SPDXID"`
 		Version         string          `json:"versionInfo"`
+		FileName        string          `json:"packageFileName,omitempty"`
 		Download        string          `json:"downloadLocation"`
 		Analyzed        bool            `json:"filesAnalyzed"`
 		Checksums       []spdxChecksum  `json:"checksums,omitempty"`
@@ -139,12 +141,15 @@ const unknown = "NOASSERTION"
 // Write lists what is in an image or archive of one or several platforms, as SPDX 2.3 JSON.
 func Write(s Subject, of ...Contents) ([]byte, error) {
 	d := spdxDocument{Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: s.Name,
-		Creation: spdxCreation{s.Created.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: packetwalk-image-" + s.Version}}}
+		Creation: spdxCreation{s.Created.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: packetwalk-sbom-" + s.Version}}}
 	relate := func(a, kind, b string) { d.Relationships = append(d.Relationships, spdxRelationship{a, kind, b}) }
 	for _, c := range of {
-		whole := spdxPackage{Name: s.Name, ID: spdxID("image", c.Platform), Version: s.Version, Download: unknown, Concluded: unknown,
+		whole := spdxPackage{Name: s.Name, ID: spdxID("subject", c.Platform), Version: s.Version, Download: unknown, Concluded: unknown,
 			Declared: "Apache-2.0", LicenseComments: "packetwalk itself; what else is in it has licences of its own",
 			Copyright: unknown, Purpose: s.Purpose}
+		if s.SHA256 != "" {
+			whole.FileName, whole.Checksums = s.Name, []spdxChecksum{{"SHA256", s.SHA256}}
+		}
 		d.Packages = append(d.Packages, whole)
 		relate(d.ID, "DESCRIBES", whole.ID)
 		for _, one := range sorted(slices.Clone(c.Components)) {

@@ -2,10 +2,12 @@ package sbom
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +32,7 @@ func TestSBOM(t *testing.T) {
 		{"amd64", append([]Component{Debian("12", "libbpf1", "1:1.1.2-0+deb12u1~x", "amd64", sum)}, modules...)},
 		{"arm64", []Component{Debian("12", "netbase", "6.4", "all", sum)}},
 	}
-	subject := Subject{"packetwalk.dev/packetwalk:v1", "v1", "CONTAINER", time.Unix(1764000000, 0)}
+	subject := Subject{"packetwalk.dev/packetwalk:v1", "v1", "CONTAINER", "", time.Unix(1764000000, 0)}
 	text, err := Write(subject, of...)
 	if err != nil {
 		t.Fatal(err)
@@ -81,5 +83,23 @@ func checkPackages(t *testing.T, d spdxDocument) {
 	}
 	if contained != len(d.Packages)-2 || len(d.Relationships) != len(d.Packages) {
 		t.Errorf("%d packages, %d of them in images, %d relationships", len(d.Packages), contained, len(d.Relationships))
+	}
+}
+
+// TestModulesOf: the project's modules have its version, also those that are nested; a module that replaces another counts in its place.
+func TestModulesOf(t *testing.T) {
+	info := &buildinfo.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Path: "packetwalk.dev/controlplane", Version: "(devel)"},
+		Deps: []*debug.Module{
+			{Path: "packetwalk.dev", Version: "v0.0.0"}, {Path: "packetwalk.development/x", Version: "v1.0.0"},
+			{Path: "a.example/b", Version: "v1.0.0", Replace: &debug.Module{Path: "c.example/d", Version: "v2.0.0"}},
+		}}
+	var got []string
+	for _, c := range modulesOf("v9", info) {
+		got = append(got, c.PURL)
+	}
+	want := []string{"pkg:golang/stdlib@1.26.8", "pkg:golang/packetwalk.dev@v9", "pkg:golang/packetwalk.development/x@v1.0.0",
+		"pkg:golang/c.example/d@v2.0.0", "pkg:golang/packetwalk.dev/controlplane@v9"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
