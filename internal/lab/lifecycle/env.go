@@ -96,8 +96,9 @@ func (c *Env) FaultLines() []string {
 }
 
 const (
+	// KeepSteady is how long a function must run until Keep clears its fault.
+	KeepSteady = 5 * time.Second
 	keepPause  = 2 * time.Second // between the end of what Keep runs and its next start
-	KeepSteady = 5 * time.Second // how long it must run until its fault is gone
 	again      = " has failed and is started again"
 )
 
