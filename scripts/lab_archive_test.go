@@ -13,7 +13,7 @@ import (
 )
 
 // labFiles are the files of a checkout of which lab-archive makes an archive; those of base are elsewhere.
-var labFiles = []string{"LICENSE", "bin/packetwalk", "bin/packetwalk-addon", "bin/packetwalk-app", "bin/packetwalk-cni",
+var labFiles = []string{"LICENSE", "examples/shop/cluster.yaml", "bin/packetwalk", "bin/packetwalk-addon", "bin/packetwalk-app", "bin/packetwalk-cni",
 	"bin/packetwalk-controlplane", "bin/packetwalk-dns", "bin/packetwalk-node", "bin/packetwalk-simulated", "bin/portmap",
 	"bin/realnode/kubelet", "bin/calico/calico-felix-3.31", "cache/trixie-0123/whole.tar", "cache/trixie-0123/small.list"}
 

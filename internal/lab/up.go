@@ -77,7 +77,8 @@ func Up(ctx context.Context, o UpOptions) error {
 		return o.again(ctx, made)
 	}
 	err = prepare(ctx, o)
-	if err == nil {
+	begun := err == nil
+	if begun {
 		err = start(ctx, o)
 	}
 	if err == nil {
@@ -86,6 +87,9 @@ func Up(ctx context.Context, o UpOptions) error {
 	// Interrupted or failed: a fresh context, because ctx may be what ended.
 	if undo := Destroy(context.Background(), o.Dir); undo != nil {
 		return errors.Join(err, undo)
+	}
+	if begun {
+		return errors.Join(err, errors.New("nothing of this lab is left"))
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func (a *Authority) wait(ctx context.Context, component Component, probe Probe, 
 			last = err // the end of ctx would hide what is wrong
 		}
 		if !pause.For(ctx, probeInterval) {
-			return fmt.Errorf("%s is not ready: %w; its log is %s, which ends with:%s", component.Name, last, component.LogFile,
+			return fmt.Errorf("%s is not ready: %w; its log %s ends with:%s", component.Name, last, filepath.Base(component.LogFile),
 				supervise.LastLines(component.LogFile))
 		}
 	}

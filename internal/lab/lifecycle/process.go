@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -32,8 +33,8 @@ func (c *Env) exitWatcher(p supervise.Process) func(supervise.State) {
 		}
 		c.Log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
 		if s.Failures >= status.MaxConsecutiveExits {
-			c.Break(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
-				s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
+			c.Break(fmt.Errorf("%s has ended %d times in a row: %s; its log %s ends with:%s",
+				s.Name, s.Failures, s.LastExit, filepath.Base(p.LogFile), supervise.LastLines(p.LogFile)))
 		}
 	}
 }
