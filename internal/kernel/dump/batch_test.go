@@ -22,7 +22,9 @@ func TestBatch(t *testing.T) {
 	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
 	setUp := exec.Command("sh", "-ec", `echo 1 >/proc/sys/net/ipv6/conf/default/addr_gen_mode && ip link add br0 type bridge && ip link set br0 up && ip addr add 10.9.0.1/24 dev br0
 		ip addr add fd00::1/64 dev br0 nodad && ip neigh add 10.9.0.7 lladdr 02:00:00:00:00:07 dev br0 && ip neigh add proxy 10.9.0.9 dev br0
-		ip route add 10.7.0.0/16 via 10.9.0.7 table 77 && ip rule add fwmark 7 table 77 && ip -6 rule add fwmark 8 table 78`)
+		ip route add 10.7.0.0/16 via 10.9.0.7 table 77 && ip rule add fwmark 7 table 77 && ip -6 rule add fwmark 8 table 78
+		n=0 # the kernel adds an address's local route after "ip addr add" has returned
+		until ip -6 route show table local | grep -q fd00::1; do sleep 0.01; n=$((n+1)); [ $n -lt 500 ]; done`)
 	setUp.Stderr = os.Stderr
 	if err := ns.Do(setUp.Run); err != nil {
 		t.Fatal(err)
