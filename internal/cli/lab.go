@@ -264,7 +264,7 @@ func logPath(d lab.Dir, what string) (string, error) {
 		}
 	}
 	slices.Sort(logs)
-	return "", fmt.Errorf("no log of %q; there are: %s", what, strings.Join(logs, ", "))
+	return "", fmt.Errorf("no log of %q; there are: %s; of a pod: packetwalk kubectl logs POD", what, strings.Join(logs, ", "))
 }
 
 // copyLog prints a log with what was set aside of it, or only the last lines where tail is not negative.
