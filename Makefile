@@ -46,7 +46,8 @@ test: deps controlplane calico build ## run all tests
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
 	@echo "building packetwalk"
-	@GOARCH=$(LAB_ARCH) go build -buildvcs=false -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
+	@GOARCH=$(LAB_ARCH) go build -buildvcs=false -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... \
+		github.com/containernetworking/plugins/plugins/meta/portmap
 	@ln -f $(BIN)/packetwalk $(BIN)/kubectl-packetwalk
 
 .PHONY: plugin
@@ -95,7 +96,6 @@ cross: test-arm64 ## compile and vet kubectl-packetwalk for Linux, macOS and Win
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} nice go vet $(PORTABLE); \
 	done
 
-# An arm64 machine does so without qemu-user, by make test.
 .PHONY: test-arm64
 test-arm64: build ## run arm64's programs, and the tests of rules and walks, under qemu-user
 ifneq ($(HOST_ARCH),arm64)
@@ -103,6 +103,8 @@ ifneq ($(HOST_ARCH),arm64)
 	@$(MAKE) --no-print-directory build LAB_ARCH=arm64
 	@scripts/test-arm64 $(notdir $(wildcard cmd/*)) portmap
 	CI=1 GOARCH=arm64 go test -vet=off -timeout $(TEST_TIMEOUT) -exec qemu-aarch64-static ./internal/syntax/... ./internal/model/...
+else
+	@echo "this machine is arm64: make test runs these without qemu-user"
 endif
 
 # An input that covers more is minimised ten times at most. Without a limit this may take a minute for each, and most of FUZZTIME.

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A Subject is what a document is about.
+// A Subject is the image or archive that a document describes.
 type Subject struct {
 	Name, Version string
 	Purpose       string // CONTAINER or ARCHIVE: SPDX's primaryPackagePurpose
@@ -47,8 +47,7 @@ func escaped(version string) string {
 	return strings.NewReplacer("%3A", ":", "+", "%20").Replace(url.QueryEscape(version))
 }
 
-// GoModules returns what Go's programs are built of, by their own record, each module once. own is what the project's own module is given as
-// version.
+// GoModules returns the modules of Go programs, each once, as the programs record them. own is the version that the project's modules get.
 func GoModules(own string, programs ...string) ([]Component, error) {
 	var all []Component
 	for _, file := range programs {
@@ -145,7 +144,7 @@ func Write(s Subject, of ...Contents) ([]byte, error) {
 	relate := func(a, kind, b string) { d.Relationships = append(d.Relationships, spdxRelationship{a, kind, b}) }
 	for _, c := range of {
 		whole := spdxPackage{Name: s.Name, ID: spdxID("subject", c.Platform), Version: s.Version, Download: unknown, Concluded: unknown,
-			Declared: "Apache-2.0", LicenseComments: "packetwalk itself; what else is in it has licences of its own",
+			Declared: "Apache-2.0", LicenseComments: "packetwalk itself; its other contents have their own licences",
 			Copyright: unknown, Purpose: s.Purpose}
 		if s.SHA256 != "" {
 			whole.FileName, whole.Checksums = s.Name, []spdxChecksum{{"SHA256", s.SHA256}}
