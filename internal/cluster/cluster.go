@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +27,8 @@ import (
 // Cluster is one run on a cluster. It is safe for concurrent use. Close takes away what it made.
 type Cluster struct {
 	client  kubernetes.Interface
-	config  *rest.Config
+	config  *rest.Config // of streams
+	bounded *rest.Config // of requests
 	options Options
 	run     string
 
@@ -51,18 +53,24 @@ type node struct {
 	tried  bool // talk or err is set; with the lock of Cluster
 }
 
-// Requests to the API server are bounded by this where nothing else is said.
+// requestTime bounds a request that the API server has begun to answer, or that its webhooks may delay: these take 30 s at most.
 const requestTime = 30 * time.Second
 
 // Open prepares a run on the cluster of a configuration. Nothing is asked or made yet.
 func Open(config *rest.Config, o Options) (*Cluster, error) {
+	return openPatiently(config, o, silence)
+}
+
+func openPatiently(config *rest.Config, o Options, patience time.Duration) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.UserAgent = -1, 0, "packetwalk"
-	client, err := kubernetes.NewForConfig(config)
+	bounded := rest.CopyConfig(config)
+	bounded.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patientTransport{next, patience} })
+	client, err := kubernetes.NewForConfig(bounded)
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{client: client, config: config, options: o, run: newRun(), nodes: map[string]*node{}, unread: map[string]string{}}, nil
+	return &Cluster{client: client, config: config, bounded: bounded, options: o, run: newRun(), nodes: map[string]*node{}, unread: map[string]string{}}, nil
 }
 
 // Plan is what a run makes for some nodes, in order: for --dry-run. It is in a namespace of the run's own unless the options name the kept
@@ -83,7 +91,7 @@ func Plan(o Options, nodes ...string) []runtime.Object {
 
 // prepare makes what all nodes have in common.
 func (c *Cluster) prepare(ctx context.Context) error {
-	c.made.Do(func() { c.ready = explain(c.makeCommon(ctx)) })
+	c.made.Do(func() { c.ready = c.makeCommon(ctx) })
 	return cmp.Or(c.ready, ctx.Err())
 }
 
@@ -95,26 +103,29 @@ func (c *Cluster) makeCommon(ctx context.Context) error {
 	defer cancel()
 	var refused error
 	if !c.options.kept() {
-		if refused = c.makeOwn(ctx); refused == nil || !apierrors.IsForbidden(refused) {
-			return refused
+		if refused = c.makeOwn(ctx); refused == nil || !isRefused(refused) {
+			return explain(refused)
 		}
 		if c.own { // in which nothing may be made
 			_, _ = c.deleteNamespace(ctx, c.namespace)
 		}
 	}
 	c.namespace, c.own = "", false // until it is found there is nothing to take away
-	if err := c.findKept(ctx); err != nil {
-		return cmp.Or(refused, err)
+	switch err := c.findKept(ctx); {
+	case refused != nil && err != nil:
+		return fmt.Errorf("%w; let an administrator run 'kubectl packetwalk rbac | kubectl apply -f -', and use --kept-namespace", refused)
+	case err != nil:
+		return explain(err)
 	}
 	c.namespace = Namespace
-	return c.makeAccount(ctx)
+	return explain(c.makeAccount(ctx))
 }
 
 // makeOwn makes a namespace of the run's own and what all pods have in it.
 func (c *Cluster) makeOwn(ctx context.Context) error {
 	c.namespace = Namespace + "-" + c.run
 	ns, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
-	if c.own = !apierrors.IsForbidden(err); err != nil {
+	if c.own = err == nil || !isRefused(err); err != nil {
 		return err
 	}
 	c.begun = ns.CreationTimestamp.Time

@@ -134,7 +134,7 @@ func whole(t *testing.T, a *requestRecorder) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: running}}
 		return true, &corev1.EventList{}, client.Tracker().Add(p)
 	})
-	c := &Cluster{client: client, config: config, run: "a", nodes: map[string]*node{}, unread: map[string]string{}}
+	c := &Cluster{client: client, config: config, bounded: config, run: "a", nodes: map[string]*node{}, unread: map[string]string{}}
 	c.options.Kept = true
 	view, err := c.Look(t.Context())
 	if err != nil || view.Unread() != nil || !slices.Equal(view.Nodes(), []string{"n"}) {

@@ -43,7 +43,7 @@ func (c *Cluster) Look(ctx context.Context) (*View, error) {
 	listing, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	both.Go(func() { nodes, problem = c.client.CoreV1().Nodes().List(listing, metav1.ListOptions{}) })
-	v.lists, v.unread = apiobjects.FetchBy(ctx, c.config, requestTime)
+	v.lists, v.unread = apiobjects.FetchBy(ctx, c.bounded, requestTime)
 	both.Wait()
 	if problem != nil {
 		return nil, explain(problem)

@@ -170,8 +170,8 @@ func (c *Cluster) refused(ctx context.Context, job string) error {
 	of := fields.Set{"involvedObject.name": job, "reason": "FailedCreate"}.AsSelector().String()
 	events, err := c.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
 	if err == nil && len(events.Items) > 0 { // they are a help only
-		return fmt.Errorf("its pod is refused: %s; where a policy forbids privileged pods, exempt the namespace %s that "+
-			"'kubectl packetwalk rbac' makes, and use --kept-namespace", termsafe.Line(events.Items[0].Message), Namespace)
+		message := events.Items[0].Message
+		return fmt.Errorf("its pod is refused: %s; %s", termsafe.Line(message), remedy(message))
 	}
 	return nil
 }

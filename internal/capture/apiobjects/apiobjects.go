@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -58,8 +59,13 @@ func FetchBy(ctx context.Context, config *rest.Config, patience time.Duration) (
 		})
 	}
 	_ = g.Wait()
+	silent := slices.IndexFunc(problems, isUnanswered)
 	for i, list := range capture.ObjectLists {
-		if list.HasConfigMaps() {
+		switch {
+		case !list.HasConfigMaps():
+		case silent >= 0: // a further request would only wait, too
+			problems[i] = fmt.Errorf("%s: %w", list.Paths[0], errors.Unwrap(problems[silent]))
+		default:
 			if len(masq) > 0 {
 				list.Paths = capture.ConfigMapPaths(masq)
 			}
@@ -76,6 +82,12 @@ func FetchBy(ctx context.Context, config *rest.Config, patience time.Duration) (
 		return lists, fmt.Errorf("read Kubernetes objects: %w", err)
 	}
 	return lists, nil
+}
+
+// isUnanswered reports whether an error says that the API server did not answer.
+func isUnanswered(err error) bool {
+	_, ok := errors.AsType[*url.Error](err)
+	return ok
 }
 
 // unread joins the errors of all lists. Where every list fails with the same error, the API server does not answer, and unread reports that
@@ -122,6 +134,9 @@ func get(ctx context.Context, client rest.Interface, list capture.ObjectList, no
 			return nil, fmt.Errorf("%s: %w", path, err)
 		case problem == nil:
 			problem = fmt.Errorf("%s: %w", path, err)
+		}
+		if isUnanswered(err) {
+			break
 		}
 	}
 	if problem != nil && len(all) == 0 {
