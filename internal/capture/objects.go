@@ -26,7 +26,7 @@ type ObjectList struct {
 
 // ObjectLists are all lists of a capture. Secrets are not among them; of the ConfigMaps there are those of the ip-masq-agent.
 var ObjectLists = []ObjectList{
-	{"pods.json", []string{"/api/v1/pods"}, trimTo[podObject]},
+	{"pods.json", []string{"/api/v1/pods"}, trimPod},
 	{"services.json", []string{"/api/v1/services"}, trimTo[serviceObject]},
 	{"endpointslices.json", []string{"/apis/discovery.k8s.io/v1/endpointslices"}, trimTo[sliceObject]},
 	{"nodes.json", []string{"/api/v1/nodes"}, trimTo[nodeObject]},
@@ -67,8 +67,13 @@ type (
 		Labels    map[string]string `json:"labels,omitempty"`
 	}
 	podObject struct {
-		Metadata metaObject `json:"metadata"`
-		Spec     struct {
+		Metadata struct {
+			metaObject
+			UID string `json:"uid,omitempty"` // which each object of the API has, and none of a capture
+			// OwnerReferences has the controller alone. Captures by older versions lack the field.
+			OwnerReferences []ownerObject `json:"ownerReferences,omitzero"`
+		} `json:"metadata"`
+		Spec struct {
 			NodeName    string `json:"nodeName,omitempty"`
 			HostNetwork bool   `json:"hostNetwork,omitempty"`
 		} `json:"spec"`
@@ -76,6 +81,12 @@ type (
 			Phase  string          `json:"phase,omitempty"`
 			PodIPs []addressObject `json:"podIPs,omitempty"`
 		} `json:"status"`
+	}
+	ownerObject struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Name       string `json:"name"`
+		Controller bool   `json:"controller"`
 	}
 	addressObject struct {
 		IP string `json:"ip,omitempty"`
@@ -154,6 +165,20 @@ func trimTo[T any](object json.RawMessage) ([]byte, error) {
 	if err := json.Unmarshal(object, &kept); err != nil {
 		return nil, err
 	}
+	return json.Marshal(kept)
+}
+
+// trimPod keeps of the owners of a pod its controller.
+func trimPod(object json.RawMessage) ([]byte, error) {
+	var kept podObject
+	if err := json.Unmarshal(object, &kept); err != nil {
+		return nil, err
+	}
+	m := &kept.Metadata
+	if m.OwnerReferences == nil && m.UID != "" {
+		m.OwnerReferences = []ownerObject{}
+	}
+	m.UID, m.OwnerReferences = "", slices.DeleteFunc(m.OwnerReferences, func(o ownerObject) bool { return !o.Controller })
 	return json.Marshal(kept)
 }
 
@@ -259,6 +284,14 @@ func (p podObject) pod() snapshot.Pod {
 		Labels: p.Metadata.Labels}
 	for _, a := range p.Status.PodIPs {
 		pod.IPs = appendAddr(pod.IPs, a.IP)
+	}
+	if p.Metadata.OwnerReferences != nil || p.Metadata.UID != "" {
+		pod.Controller = &snapshot.Controller{}
+	}
+	for _, o := range p.Metadata.OwnerReferences {
+		if group, _, _ := strings.Cut(o.APIVersion, "/"); o.Controller {
+			pod.Controller = &snapshot.Controller{Kind: o.Kind + "." + group, Name: o.Name}
+		}
 	}
 	return pod
 }

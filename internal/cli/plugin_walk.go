@@ -25,8 +25,8 @@ the end stands the source address that the destination sees and the rule that de
 opened and closed) and compares every step with the kernels' own traces: for that, rules of packetwalk's own are on the nodes for a moment.
 The exit status is 3 where it is not known what becomes of the packet.
 
-An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME] (as a sender its first ready pod), deploy/[NAMESPACE/]NAME[:PORT] (one of
-its pods), node/NAME[:PORT], a DNS name of the cluster such as web.shop.svc.cluster.local[:PORT], or an address with an optional port.`,
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME] (as a sender its first ready pod), deploy/, sts/, ds/ or
+job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT], a DNS name of the cluster such as web.shop.svc.cluster.local[:PORT], or an address with an optional port.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,
 		Args: noArguments("the ends are --from END and --to END"),
@@ -54,7 +54,7 @@ func endsOf(s *session.Session) []string {
 	for _, service := range objects.Services {
 		names = append(names, "svc/"+service.Namespace+"/"+service.Name)
 	}
-	for _, d := range endpoint.Deployments(&objects) {
+	for _, d := range endpoint.Workloads(&objects) {
 		names = append(names, d.String())
 	}
 	for _, n := range s.Cluster.Nodes() {
@@ -71,7 +71,7 @@ func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endp
 		return nil, err
 	}
 	for _, e := range []*endpoint.End{from, to} {
-		if e.Namespace == "" && (e.Kind == endpoint.Pod || e.Kind == endpoint.Service || e.Kind == endpoint.Deployment) {
+		if e.Namespace == "" && e.Kind.Namespaced() {
 			e.Namespace = namespace
 		}
 	}

@@ -48,7 +48,7 @@ func walkCommand(s Streams) *cobra.Command {
 stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
 The exit status is 3 where it is not known what becomes of the packet.
 
-An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME], deploy/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT],
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME], deploy/, sts/, ds/ or job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT],
 vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], a DNS name[:PORT], or an address with an optional port.`,
 		Example: `  packetwalk walk --from internet --to svc/whereami
   packetwalk walk --from pod/web-1 --to vm/testvm:80 --live

@@ -10,12 +10,12 @@ import (
 
 // End is one end of a walk as a user names it. The zero value is no end.
 //
-//	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT|:PORTNAME]   deploy/[NAMESPACE/]NAME[:PORT]   node/NAME[:PORT]
-//	vm/NAME[:PORT]   netns/NAME[:PORT]   internet[/NAME][:PORT]   DNSNAME[:PORT]
+//	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT|:PORTNAME]   deploy|sts|ds|job/[NAMESPACE/]NAME[:PORT]
+//	node/NAME[:PORT]   vm/NAME[:PORT]   netns/NAME[:PORT]   internet[/NAME][:PORT]   DNSNAME[:PORT]
 //	ADDRESS[:PORT], an IPv6 address in brackets when a port follows
 type End struct {
 	Kind      Kind
-	Namespace string // of a pod, service or Deployment; "" where none was given
+	Namespace string // of a pod, a service or what manages pods; "" where none was given
 	Name      string // "" for an address, and for any host of the internet
 	Address   netip.Addr
 	Port      uint16 // 0 where none was given
@@ -27,51 +27,85 @@ type Kind string
 
 // The kinds of ends, as they are written.
 const (
-	Pod        Kind = "pod"
-	Service    Kind = "svc"
-	Deployment Kind = "deploy"
-	Node       Kind = "node"
-	VM         Kind = "vm"
-	NetNS      Kind = "netns" // a network namespace of a captured machine that is no pod
-	Internet   Kind = "internet"
-	DNSName    Kind = "name"    // not written: the name stands alone
-	Address    Kind = "address" // not written: the address stands alone
+	Pod         Kind = "pod"
+	Service     Kind = "svc"
+	Deployment  Kind = "deploy"
+	StatefulSet Kind = "sts"
+	DaemonSet   Kind = "ds"
+	Job         Kind = "job"
+	Node        Kind = "node"
+	VM          Kind = "vm"
+	NetNS       Kind = "netns" // a network namespace of a captured machine that is no pod
+	Internet    Kind = "internet"
+	DNSName     Kind = "name"    // not written: the name stands alone
+	Address     Kind = "address" // not written: the address stands alone
 )
 
-// forms are what may be written for each kind, for errors.
-var forms = map[Kind]string{
-	Pod: "pod/[NAMESPACE/]NAME[:PORT]", Service: "svc/[NAMESPACE/]NAME[:PORT]", Deployment: "deploy/[NAMESPACE/]NAME[:PORT]",
-	Node: "node/NAME[:PORT]", VM: "vm/NAME[:PORT]", NetNS: "netns/NAME[:PORT]", Internet: "internet[/NAME][:PORT]",
-	DNSName: "a DNS name such as NAME.NAMESPACE.svc.cluster.local[:PORT]", Address: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
+// kindOfEnd describes a kind.
+type kindOfEnd struct {
+	Kind
+	form       string   // what may be written
+	names      []string // kubectl's other names, and what else people write
+	groups     []string // API groups, as kubectl writes them behind a kind's name: KIND.GROUP, KIND.VERSION.GROUP
+	namespaced bool
+	controller string // which manages its pods: a snapshot.Controller's kind; "" for what manages none
 }
 
-// otherNames are kubectl's other names of a kind, and what else people write.
-var otherNames = map[string]Kind{
-	"pods": Pod, "po": Pod, "service": Service, "services": Service,
-	"deployment": Deployment, "deployments": Deployment, "nodes": Node, "no": Node, "vms": VM,
+// kinds are all kinds, in the order in which errors list them.
+var kinds = []kindOfEnd{
+	{Pod, "pod/[NAMESPACE/]NAME[:PORT]", []string{"pods", "po"}, []string{"v1."}, true, ""},
+	{Service, "svc/[NAMESPACE/]NAME[:PORT]", []string{"service", "services"}, []string{"v1."}, true, ""},
+	{Deployment, "deploy/[NAMESPACE/]NAME[:PORT]", []string{"deployment", "deployments"}, appsGroup, true, "ReplicaSet.apps"},
+	{StatefulSet, "sts/[NAMESPACE/]NAME[:PORT]", []string{"statefulset", "statefulsets"}, appsGroup, true, "StatefulSet.apps"},
+	{DaemonSet, "ds/[NAMESPACE/]NAME[:PORT]", []string{"daemonset", "daemonsets"}, appsGroup, true, "DaemonSet.apps"},
+	{Job, "job/[NAMESPACE/]NAME[:PORT]", []string{"jobs"}, []string{"batch", "v1.batch"}, true, "Job.batch"},
+	{Node, "node/NAME[:PORT]", []string{"nodes", "no"}, []string{"v1."}, false, ""},
+	{VM, "vm/NAME[:PORT]", []string{"vms"}, nil, false, ""},
+	{NetNS, "netns/NAME[:PORT]", nil, nil, false, ""},
+	{Internet, "internet[/NAME][:PORT]", nil, nil, false, ""},
+	{DNSName, "a DNS name such as NAME.NAMESPACE.svc.cluster.local[:PORT]", nil, nil, false, ""},
+	{Address, "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT", nil, nil, false, ""},
 }
 
-// groups are the API groups of the kinds that Kubernetes has, as kubectl writes them behind a kind's name: KIND.GROUP, KIND.VERSION.GROUP.
-var groups = map[Kind][]string{
-	Pod: {"v1."}, Service: {"v1."}, Node: {"v1."}, Deployment: {"apps", "v1.apps"},
+var appsGroup = []string{"apps", "v1.apps"}
+
+// form returns what may be written for a kind; "" for what is none.
+func (k Kind) form() string {
+	for i := range kinds {
+		if kinds[i].Kind == k {
+			return kinds[i].form
+		}
+	}
+	return ""
 }
+
+// Namespaced reports whether the objects of a kind are in a namespace.
+func (k Kind) Namespaced() bool {
+	for i := range kinds {
+		if kinds[i].Kind == k {
+			return kinds[i].namespaced
+		}
+	}
+	return false
+}
+
+// isNamed reports whether a name follows the kind behind a slash.
+func (k Kind) isNamed() bool { return k != DNSName && k != Address && k.form() != "" }
 
 // kindOf reads a kind as kubectl takes it; what is none stays as it is.
 func kindOf(s string) (Kind, error) {
 	name, group, qualified := strings.Cut(s, ".")
-	kind, ok := otherNames[name]
-	if !ok {
-		kind = Kind(name)
+	for i := range kinds {
+		k := &kinds[i]
+		switch {
+		case k.Kind != Kind(name) && !slices.Contains(k.names, name), qualified && k.groups == nil:
+			continue
+		case qualified && !slices.Contains(k.groups, group):
+			return "", fmt.Errorf("there is no %s of the API group %q; want %s", k.Kind, group, k.form)
+		}
+		return k.Kind, nil
 	}
-	switch {
-	case !qualified:
-		return kind, nil
-	case groups[kind] == nil:
-		return Kind(s), nil
-	case !slices.Contains(groups[kind], group):
-		return "", fmt.Errorf("there is no %s of the API group %q; want %s", kind, group, forms[kind])
-	}
-	return kind, nil
+	return Kind(s), nil
 }
 
 // Parse reads an end. Its errors say what to write instead.
@@ -98,15 +132,13 @@ func parse(s string) (End, error) {
 		}
 		kind = string(k)
 	}
-	switch k := Kind(kind); k {
-	case Pod, Service, Deployment, Node, VM, NetNS, Internet:
-		if named {
-			return parseNamed(k, rest)
-		}
-		if k != Internet {
-			return End{}, fmt.Errorf("names no %s; want %s", k, forms[k])
-		}
+	switch k := Kind(kind); {
+	case k.isNamed() && named:
+		return parseNamed(k, rest)
+	case k == Internet:
 		return End{Kind: k}, nil
+	case k.isNamed():
+		return End{}, fmt.Errorf("names no %s; want %s", k, k.form())
 	}
 	if word, port, ok := strings.Cut(s, ":"); ok && word == string(Internet) {
 		n, err := parsePort(port)
@@ -165,16 +197,16 @@ func parseNamed(kind Kind, rest string) (End, error) {
 	parts := strings.Split(rest, "/")
 	e.Name = parts[len(parts)-1]
 	switch {
-	case len(parts) == 2 && (kind == Pod || kind == Service || kind == Deployment):
+	case len(parts) == 2 && kind.Namespaced():
 		e.Namespace = parts[0]
 		if err := checkName("namespace", e.Namespace, true); err != nil {
 			return End{}, err
 		}
 	case len(parts) > 1:
-		return End{}, fmt.Errorf("has too many parts; want %s", forms[kind])
+		return End{}, fmt.Errorf("has too many parts; want %s", kind.form())
 	}
 	if err := checkName("name", e.Name, kind != VM && kind != NetNS && kind != Internet); err != nil {
-		return End{}, fmt.Errorf("%w; want %s", err, forms[kind])
+		return End{}, fmt.Errorf("%w; want %s", err, kind.form())
 	}
 	return e, nil
 }
@@ -235,8 +267,12 @@ func parseAddress(s, kind string, named bool) (End, error) {
 	if _, err := netip.ParsePrefix(s); err == nil {
 		return End{}, fmt.Errorf("is a range of addresses; want one address")
 	}
-	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s, %s, %s or %s", forms[Pod], forms[Service],
-		forms[Deployment], forms[Node], forms[VM], forms[NetNS], forms[Internet], forms[DNSName], forms[Address])
+	var forms []string
+	for i := range kinds {
+		forms = append(forms, kinds[i].form)
+	}
+	last := len(forms) - 1
+	return End{}, fmt.Errorf("neither an address nor a named end; want %s or %s", strings.Join(forms[:last], ", "), forms[last])
 }
 
 // cutPort cuts "10.0.0.1:80" and "[fd00::1]:80".

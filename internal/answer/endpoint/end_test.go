@@ -14,6 +14,9 @@ func TestEnds(t *testing.T) {
 		"svc/default/whereami:80":      {Kind: Service, Namespace: "default", Name: "whereami", Port: 80},
 		"svc/kube-dns:dns-tcp":         {Kind: Service, Name: "kube-dns", PortName: "dns-tcp"},
 		"deploy/shop/web:8080":         {Kind: Deployment, Namespace: "shop", Name: "web", Port: 8080},
+		"sts/shop/db:5432":             {Kind: StatefulSet, Namespace: "shop", Name: "db", Port: 5432},
+		"ds/agent":                     {Kind: DaemonSet, Name: "agent"},
+		"job/a/backup-2":               {Kind: Job, Namespace: "a", Name: "backup-2"},
 		"web.shop.svc.cluster.local":   {Kind: DNSName, Name: "web.shop.svc.cluster.local"},
 		"web.shop.svc:http":            {Kind: DNSName, Name: "web.shop.svc", PortName: "http"},
 		"ifconfig.co:443":              {Kind: DNSName, Name: "ifconfig.co", Port: 443},
@@ -45,6 +48,8 @@ func TestOtherNames(t *testing.T) {
 		"service/x": "svc/x", "services/a/x:http": "svc/a/x:http", "pods/x:80": "pod/x:80", "po/x": "pod/x", "deployment/x": "deploy/x",
 		"deployments/x": "deploy/x", "no/n1": "node/n1", "nodes/n1": "node/n1",
 		"deployment.apps/web": "deploy/web", "deployments.v1.apps/a/web:80": "deploy/a/web:80", "service.v1./x:http": "svc/x:http", "vms/V": "vm/V",
+		"statefulset/x": "sts/x", "statefulsets.apps/a/x": "sts/a/x", "daemonset/x:1": "ds/x:1", "daemonsets.v1.apps/x": "ds/x", "jobs/x": "job/x",
+		"job.batch/a/x": "job/a/x", "jobs.v1.batch/x": "job/x",
 	} {
 		if got, err := Parse(text); err != nil || got.String() != want {
 			t.Errorf("%s: %s, %v", text, got, err)
@@ -56,7 +61,8 @@ func TestOtherNames(t *testing.T) {
 func TestOtherGroups(t *testing.T) {
 	for text, want := range map[string]string{
 		"pod.apps/x": `there is no pod of the API group "apps"; want pod/[NAMESPACE/]NAME[:PORT]`, "deployment.extensions/x": `"extensions"`,
-		"deployment./x": `API group ""`, "service.v2/x": `API group "v2"`, "statefulset.apps/x": "neither an address nor a named end",
+		"deployment./x": `API group ""`, "service.v2/x": `API group "v2"`, "statefulset.batch/x": `"batch"; want sts/`,
+		"job.apps/x": `there is no job of the API group "apps"`, "replicaset.apps/x": "neither an address nor a named end",
 		"vm.v1/x": "neither an address nor a named end",
 	} {
 		if got, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
@@ -100,7 +106,8 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 		"10.0.159.58:+80":    "bad port",
 		"node/\x00":          "cannot have",
 		"pod/" + longName():  "longer than 253",
-		"daemonset/default":  "neither an address",
+		"cronjob/default":    "neither an address",
+		"sts":                "names no sts; want sts/[NAMESPACE/]NAME[:PORT]",
 	} {
 		_, err := Parse(text)
 		if err == nil || !strings.Contains(err.Error(), hint) {
@@ -113,7 +120,7 @@ func longName() string { return strings.Repeat("a", 254) }
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b", "a.b.:c",
-		"deploy/a/b:1", "svc/x:http"} {
+		"deploy/a/b:1", "svc/x:http", "ds.apps/a/b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -202,7 +202,7 @@ func (r *reader) blind(what, instead string) error {
 }
 
 // Sender is who sends where an end is the sender: of a service its first endpoint that is ready and a pod, as the objects list them; of a
-// Deployment one of its pods; of a DNS name what has it.
+// Deployment and the like one of its pods; of a DNS name what has it.
 func Sender(objects snapshot.Objects, from End) (End, error) {
 	w := &places{objects: objects, far: true}
 	return w.senderOf(from)

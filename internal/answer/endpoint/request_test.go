@@ -45,7 +45,17 @@ func (s *fakeSource) Objects() snapshot.Objects { return s.objects }
 
 func world1() *fakeSource {
 	ip := netip.MustParseAddr
-	hash := func(h string) map[string]string { return map[string]string{"pod-template-hash": h} }
+	pod := func(name, address, kind, owner string) snapshot.Pod {
+		p := snapshot.Pod{Namespace: "shop", Name: name, Node: "n0", Controller: &snapshot.Controller{Kind: kind, Name: owner}}
+		if _, hash, ok := strings.Cut(owner, "-"); ok {
+			p.Labels = map[string]string{"pod-template-hash": hash}
+		}
+		if address != "" {
+			p.IPs = []netip.Addr{ip(address)}
+		}
+		return p
+	}
+	ended := pod("done-abcde", "10.13.76.30", "Job.batch", "done")
 	tcp80 := snapshot.ServicePort{Protocol: packet.TCP, Port: 8080}
 	dns := []snapshot.ServicePort{{Name: "dns", Protocol: packet.UDP, Port: 53}, {Name: "dns-tcp", Protocol: packet.TCP, Port: 53},
 		{Name: "m", Protocol: packet.TCP, Port: 9153}}
@@ -62,17 +72,21 @@ func world1() *fakeSource {
 				{Namespace: "default", Name: "web-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.7"), ip("fd00::7")}},
 				{Namespace: "default", Name: "far-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}},
 				{Namespace: "default", Name: "far-2", Node: "n1", IPs: []netip.Addr{ip("10.13.76.39")}},
-				{Namespace: "shop", Name: "web-6f7c8d9b5-fghij", Node: "n0", IPs: []netip.Addr{ip("10.13.76.22")}, Labels: hash("6f7c8d9b5")},
-				{Namespace: "shop", Name: "web-6f7c8d9b5-abcde", Node: "n0", IPs: []netip.Addr{ip("10.13.76.21")}, Labels: hash("6f7c8d9b5")},
-				{Namespace: "shop", Name: "web-6f7c8d9b5-aaaaa", Labels: hash("6f7c8d9b5")}, // has no address yet
-				{Namespace: "shop", Name: "web-6f7c8d9b5-aaaab", Node: "n0", IPs: []netip.Addr{ip("10.13.76.24")}, Labels: hash("other")},
-				{Namespace: "shop", Name: "starting-6f7c8d9b5-abcde", Labels: hash("6f7c8d9b5")},
-				{Namespace: "shop", Name: strings.Repeat("long", 12) + "-6f7c8d9b5abcde", Node: "n0", IPs: []netip.Addr{ip("10.13.76.23")},
-					Labels: hash("6f7c8d9b5-long")},
+				pod("web-6f7c8d9b5-fghij", "10.13.76.22", "ReplicaSet.apps", "web-6f7c8d9b5"),
+				pod("web-6f7c8d9b5-abcde", "10.13.76.21", "ReplicaSet.apps", "web-6f7c8d9b5"),
+				pod("web-6f7c8d9b5-aaaaa", "", "ReplicaSet.apps", "web-6f7c8d9b5"), // has no address yet
+				pod("web-6f7c8d9b5-aaaab", "10.13.76.24", "", ""),                  // called so, and of none
+				pod("starting-6f7c8d9b5-abcde", "", "ReplicaSet.apps", "starting-6f7c8d9b5"),
+				pod("cut-off-6f7c8", "10.13.76.23", "ReplicaSet.apps", "long-6f7c8d9b5"),
+				pod("db-0", "10.13.76.25", "StatefulSet.apps", "db"),
+				pod("agent-x2x2x", "10.13.76.26", "DaemonSet.apps", "agent"),
+				pod("backup-1-y3y3y", "10.13.76.27", "Job.batch", "backup"),
+				pod("train-0", "10.13.76.28", "Job.batch.volcano.sh", "train"),
+				pod("only-zzzzz", "10.13.76.29", "ReplicaSet.apps", "only"), // of no Deployment
 				{Namespace: "kube-system", Name: "proxy", Node: "n0", IPs: []netip.Addr{ip("10.13.76.4")}, HostNetwork: true},
 				{Namespace: "kube-system", Name: "proxy-1", Node: "n1", IPs: []netip.Addr{ip("10.13.76.5")}, HostNetwork: true},
 			},
-			Ended: []snapshot.Pod{{Namespace: "default", Name: "job-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}}},
+			Ended: []snapshot.Pod{{Namespace: "default", Name: "job-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}}, ended},
 			Services: []snapshot.Service{
 				{Namespace: "default", Name: "behind", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.6")}, Ports: []snapshot.ServicePort{
 					{Protocol: packet.TCP, Port: 80, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.13.76.7:80")}},
@@ -157,11 +171,18 @@ func TestRequest(t *testing.T) {
 		{from: "deploy/shop/web", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.21:32768-60999 > 10.13.1.4:443",
 			note: "deploy/shop/web stands for pod/shop/web-6f7c8d9b5-abcde"},
 		{from: "pod/web-1", to: "deploy/shop/web:8080", want: "pod/default/web-1: tcp ?:0 > 10.13.76.21:8080"},
-		{from: "deploy/shop/" + strings.Repeat("long", 12), to: "10.13.1.4:443",
-			want: "node/n0 forwarded: tcp 10.13.76.23:32768-60999 > 10.13.1.4:443"},
+		{from: "deploy/shop/long", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.23:32768-60999 > 10.13.1.4:443"},
+		{from: "sts/shop/db", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.25:32768-60999 > 10.13.1.4:443",
+			note: "sts/shop/db stands for pod/shop/db-0"},
+		{from: "pod/web-1", to: "ds/shop/agent:81", want: "pod/default/web-1: tcp ?:0 > 10.13.76.26:81"},
+		{from: "pod/web-1", to: "job/shop/backup:81", want: "pod/default/web-1: tcp ?:0 > 10.13.76.27:81"},
+		{from: "job/shop/done", to: "10.13.1.4:443", want: "--from job/shop/done: its pods have ended"},
+		{from: "job/shop/train", to: "10.13.1.4:443", want: "--from job/shop/train: no pod of it; there are: job/shop/backup"},
+		{from: "sts/shop/web", to: "10.13.1.4:443", want: "--from sts/shop/web: no pod of it; there are: sts/shop/db"},
+		{from: "deploy/shop/only", to: "10.13.1.4:443", want: "no pod of it; there are: deploy/shop/long, deploy/shop/starting, deploy/shop/web"},
 		{from: "deploy/shop/starting", to: "10.13.1.4:443", want: "--from deploy/shop/starting: none of its pods has an address"},
 		{from: "deploy/web", to: "10.13.1.4:443",
-			want: "--from deploy/web: no pod of such a Deployment; there are: deploy/shop/starting, deploy/shop/web"},
+			want: "--from deploy/web: no pod of it; there are: deploy/shop/long, deploy/shop/starting, deploy/shop/web"},
 		{from: "svc/behind:4000", to: "10.13.1.4:443", want: "pod/default/web-1: tcp ?:4000 > 10.13.1.4:443",
 			note: "svc/behind:4000 stands for pod/default/web-1:4000"},
 		{from: "svc/behind:http", to: "10.13.1.4:443", want: "the port of a sender is a number; leave out :http"},
@@ -237,6 +258,24 @@ func TestRequest(t *testing.T) {
 				t.Errorf("notes %q, want %q", req.Notes, test.note)
 			}
 		})
+	}
+}
+
+// TestUnknownOwners shows that in a capture without owner references no name of a pod tells whose it is.
+func TestUnknownOwners(t *testing.T) {
+	src := world1()
+	for i := range src.objects.Pods {
+		src.objects.Pods[i].Controller = nil
+	}
+	for _, from := range []string{"deploy/shop/web", "sts/shop/db", "ds/shop/agent", "job/shop/backup"} {
+		end, err := Parse(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Sender(src.objects, end)
+		if err == nil || !strings.Contains(err.Error(), "owner references are unknown, as in captures by older versions; write pod/NAME") {
+			t.Errorf("%s: %v", from, err)
+		}
 	}
 }
 

@@ -11,12 +11,12 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// resolve returns the end that another one stands for: a pod of a Deployment, or what has a DNS name. Other ends are returned as they are.
+// resolve returns the end that another one stands for: a pod of a Deployment and the like, or what has a DNS name. Other ends are returned as they are.
 // from is the kind of the sender, whose resolver is asked; "" where e is the sender.
 func (w *places) resolve(e End, from Kind) (end End, err error) {
 	switch e.Kind {
-	case Deployment:
-		return w.podOfDeployment(e)
+	case Deployment, StatefulSet, DaemonSet, Job:
+		return w.podOf(e)
 	case DNSName:
 		if end, err = w.named(e, from); err == nil && end.PortName != "" && end.Kind != Service {
 			return End{}, fmt.Errorf("it is not a service's, whose ports have names; write the number of the port in place of %s", end.PortName)
@@ -26,64 +26,71 @@ func (w *places) resolve(e End, from Kind) (end End, err error) {
 	return e, nil
 }
 
-// hashLabel is the Deployment controller's label of a pod (apps/v1, DefaultDeploymentUniqueLabelKey). A pod is called
-// DEPLOYMENT-HASH-SUFFIX.
+// hashLabel is the Deployment controller's label of a pod (apps/v1, DefaultDeploymentUniqueLabelKey).
 const hashLabel = "pod-template-hash"
 
-// suffixSize is the length of a generated pod name's suffix, and maxBase that of what stands before it (apiserver: storage/names).
-const (
-	suffixSize = 5
-	maxBase    = 63 - suffixSize
-)
-
-// isPodOf reports whether a pod is one of a Deployment's, by its name and the hash in its labels.
-func isPodOf(p *snapshot.Pod, deployment string) bool {
-	hash := p.Labels[hashLabel]
-	base := deployment + "-" + hash + "-"
-	base = base[:min(len(base), maxBase)]
-	return hash != "" && len(p.Name) == len(base)+suffixSize && strings.HasPrefix(p.Name, base)
+// workload returns the end whose pod p is: what its controller is, or the Deployment of a ReplicaSet, which is called DEPLOYMENT-HASH. ok is
+// false for all other pods.
+func workload(p *snapshot.Pod) (e End, ok bool) {
+	if p.Controller == nil || p.Controller.Kind == "" {
+		return End{}, false
+	}
+	i := slices.IndexFunc(kinds, func(k kindOfEnd) bool { return k.controller == p.Controller.Kind })
+	if i < 0 {
+		return End{}, false
+	}
+	e = End{Kind: kinds[i].Kind, Namespace: p.Namespace, Name: p.Controller.Name}
+	if e.Kind == Deployment {
+		hash := p.Labels[hashLabel]
+		e.Name, ok = strings.CutSuffix(e.Name, "-"+hash)
+		return e, ok && hash != "" && e.Name != ""
+	}
+	return e, true
 }
 
-// Deployments are the Deployments that pods are of, by the pods' names, sorted.
-func Deployments(objects *snapshot.Objects) []End {
+// Workloads returns the Deployments, StatefulSets, DaemonSets and Jobs that pods are of, sorted.
+func Workloads(objects *snapshot.Objects) []End {
 	var all []End
 	for i := range objects.Pods {
-		p := &objects.Pods[i]
-		if hash := p.Labels[hashLabel]; hash != "" && len(p.Name) > suffixSize {
-			if name, ok := strings.CutSuffix(p.Name[:len(p.Name)-suffixSize], "-"+hash+"-"); ok && name != "" {
-				all = append(all, End{Kind: Deployment, Namespace: p.Namespace, Name: name})
-			}
+		if e, ok := workload(&objects.Pods[i]); ok {
+			all = append(all, e)
 		}
 	}
 	slices.SortFunc(all, func(a, b End) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(all)
 }
 
-// podOfDeployment is the first pod of a Deployment that has an address.
-func (w *places) podOfDeployment(e End) (End, error) {
-	namespace := cmp.Or(e.Namespace, "default")
+// podOf returns the first pod, by name, of what manages pods that has an address.
+func (w *places) podOf(e End) (End, error) {
+	of := e
+	of.Namespace, of.Port = cmp.Or(e.Namespace, "default"), 0
+	isOf := func(p snapshot.Pod) bool { found, ok := workload(&p); return ok && found == of }
 	var found []string
-	exists := false
-	for i := range w.objects.Pods {
-		if p := &w.objects.Pods[i]; p.Namespace == namespace && isPodOf(p, e.Name) {
-			if exists = true; len(p.IPs) > 0 {
-				found = append(found, p.Name)
-			}
+	for _, p := range w.objects.Pods {
+		if isOf(p) && len(p.IPs) > 0 {
+			found = append(found, p.Name)
 		}
 	}
+	ownersKnown := func(p snapshot.Pod) bool { return p.Controller != nil }
 	switch {
 	case len(found) > 0:
-		return End{Kind: Pod, Namespace: namespace, Name: slices.Min(found), Port: e.Port}, nil
-	case exists:
+		return End{Kind: Pod, Namespace: of.Namespace, Name: slices.Min(found), Port: e.Port}, nil
+	case slices.ContainsFunc(w.objects.Pods, isOf):
 		return End{}, errors.New("none of its pods has an address")
+	case slices.ContainsFunc(w.objects.Ended, isOf):
+		return End{}, errors.New("its pods have ended, and their addresses may be others' by now")
 	case len(w.objects.Pods) == 0:
 		return End{}, errBlind
+	case !slices.ContainsFunc(w.objects.Pods, ownersKnown):
+		return End{}, errors.New("the pods' owner references are unknown, as in captures by older versions; write pod/NAME")
 	}
 	var known []string
-	for _, d := range Deployments(&w.objects) {
-		known = append(known, d.String())
+	for _, d := range Workloads(&w.objects) {
+		if d.Kind == e.Kind {
+			known = append(known, d.String())
+		}
 	}
-	return End{}, fmt.Errorf("no pod of such a Deployment; there are: %s", snapshot.List(known))
+	return End{}, fmt.Errorf("no pod of it; there are: %s", snapshot.List(known))
 }
 
 // clusterDomain is where a cluster's DNS has its names, unless an administrator has changed that.

@@ -123,17 +123,17 @@ func (r *redactor) object(file string, o map[string]any, selectors map[string]bo
 	kind := map[string]string{"pods.json": "pod", "services.json": "svc", "nodes.json": "node", "ippools.json": "pool",
 		"endpointslices.json": "slice", capture.NetworkPoliciesFile: "netpol"}[file]
 	labels := map[string]any{}
-	if old, ok := meta["labels"].(map[string]any); ok {
-		if service, ok := old[capture.ServiceLabel].(string); ok {
-			labels[capture.ServiceLabel] = r.names.of("svc", service)
+	old, _ := meta["labels"].(map[string]any)
+	if service, ok := old[capture.ServiceLabel].(string); ok {
+		labels[capture.ServiceLabel] = r.names.of("svc", service)
+	}
+	for key, value := range old {
+		if file == podsFile && selectors[key] {
+			labels[r.labelKey(key)] = r.labelValue(value)
 		}
-		if file == podsFile {
-			for key, value := range old {
-				if selectors[key] {
-					labels[r.labelKey(key)] = r.labelValue(value)
-				}
-			}
-		}
+	}
+	if hash, ok := r.owners(meta["ownerReferences"], old[hashLabel]); ok {
+		labels[hashLabel] = hash
 	}
 	delete(meta, "labels")
 	if len(labels) > 0 {
@@ -157,6 +157,36 @@ func (r *redactor) object(file string, o map[string]any, selectors map[string]bo
 }
 
 const podsFile = "pods.json"
+
+// hashLabel is the label by whose value a ReplicaSet is called after its Deployment (apps/v1, DefaultDeploymentUniqueLabelKey).
+const hashLabel = "pod-template-hash"
+
+// ownerKinds are what names of a pod's owners are replaced as, by their kinds.
+var ownerKinds = map[string]string{"ReplicaSet": "rs", "StatefulSet": "sts", "DaemonSet": "ds", "Job": "job"}
+
+// owners replaces a pod's owners, in place. A ReplicaSet of a Deployment stays one: its name begins with the Deployment's, and ends with the
+// hash. owners returns what replaced that, and whether there is such an owner.
+func (r *redactor) owners(references, hash any) (replaced any, ofDeployment bool) {
+	list, _ := references.([]any)
+	for i := range list {
+		owner, _ := list[i].(map[string]any)
+		kind, _ := owner["kind"].(string)
+		name, _ := owner["name"].(string)
+		group, _ := owner["apiVersion"].(string)
+		text, _ := hash.(string)
+		deployment, found := strings.CutSuffix(name, "-"+text)
+		switch {
+		case ownerKinds[kind] == "" || group != "apps/v1" && group != "batch/v1":
+			owner["kind"], owner["apiVersion"], owner["name"] = "", "", "" // of an extension, whose kind may tell whose it is
+		case kind == "ReplicaSet" && text != "" && found:
+			replaced, ofDeployment = r.labelValue(text), true
+			owner["name"] = fmt.Sprint(r.names.of("deploy", deployment), "-", replaced)
+		default:
+			owner["name"] = r.names.of(ownerKinds[kind], name)
+		}
+	}
+	return replaced, ofDeployment
+}
 
 // selectorKeys are the labels' keys that a list of NetworkPolicies selects pods by; none of a list that cannot be read.
 func selectorKeys(policies []byte) map[string]bool {

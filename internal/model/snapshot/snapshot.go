@@ -194,7 +194,12 @@ type Pod struct {
 	IPs                   []netip.Addr
 	HostNetwork           bool
 	Labels                map[string]string
+	// Controller is the object that manages the pod: zero where there is none, nil where the pod's owners were not read.
+	Controller *Controller
 }
+
+// Controller is the kind of an object with its API group, such as "ReplicaSet.apps", and its name.
+type Controller struct{ Kind, Name string }
 
 // Service is a service's addresses and the endpoints behind it.
 type Service struct {
