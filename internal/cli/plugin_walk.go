@@ -86,9 +86,9 @@ func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endp
 }
 
 // announcement says what --live is about to do on the nodes.
-func announcement(c *cluster.View, result *walk.Result) string {
+func announcement(c *cluster.View, result *walk.Result, receivers []string) string {
 	var nodes []string
-	for _, host := range result.Hosts() {
+	for _, host := range append(result.Hosts(), receivers...) {
 		if n := c.NodeOf(host); n != "" {
 			nodes = append(nodes, n)
 		}

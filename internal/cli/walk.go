@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/writers"
 )
@@ -257,14 +258,18 @@ func (o *walkOptions) walk(
 		result, err := opened.WalkSome(ctx, req, func(outcomes []walk.Outcome) []walk.Outcome { return mayChoose(outcomes, o.choose, &objects) })
 		return result, true, err
 	}
-	var announce func(*walk.Result)
+	var announce func(*walk.Result, []string)
 	if opened.Cluster != nil {
-		announce = func(result *walk.Result) { printNotes(s, announcement(opened.Cluster, result)) }
+		announce = func(result *walk.Result, receivers []string) {
+			printNotes(s, announcement(opened.Cluster, result, receivers))
+		}
 	}
-	result, report, err := proof.Live(ctx, opened, req, announce)
+	receivers := endpoint.Receivers(opened.World(ctx, o.at), req.Packet.Tuple)
+	result, report, err := proof.Live(ctx, opened, req, receivers, announce)
 	if err != nil {
 		return nil, false, err
 	}
+	options.Live = live(&report)
 	for _, changes := range report.Changed {
 		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+changes)
 	}
@@ -274,11 +279,31 @@ func (o *walkOptions) walk(
 		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
-	if len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered && report.Source != "" &&
-		report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
-		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Source)
+	if report.First == nil && report.Receiver != "" && len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered &&
+		report.Received.SourceEnd() != result.Outcomes[0].End.Packet.SourceEnd() {
+		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Received.SourceEnd())
 	}
 	return result, report.First == nil && report.NotSent == "", nil
+}
+
+// answers has in words what the sender learnt.
+var answers = map[witness.Answer]string{
+	witness.Connected: "the connection was established", witness.Answered: "an answer came back",
+	witness.Refused:     "the sender was refused: nothing listens there, or a rule rejects it",
+	witness.Unreachable: "the sender was told that the destination is unreachable",
+	witness.NotSent:     "the sender's kernel did not send the packet", witness.TimedOut: "no answer came back",
+}
+
+// live is what the kernel showed, for the conclusion; nil where no packet was sent.
+func live(report *proof.Report) *explain.Live {
+	if report.NotSent != "" {
+		return nil
+	}
+	l := &explain.Live{Receiver: report.Receiver, Received: report.Received, Missed: report.Missed, Answer: answers[report.Answer.Answer]}
+	if d := report.First; d != nil {
+		l.Parted, l.Back = d.Host, d.Back
+	}
+	return l
 }
 
 // lasting notes the connections that get their answer and end all the same, when the sender acknowledges it.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,6 +161,17 @@ func unreadHosts(outcomes []walk.Outcome) (hosts []string) {
 		}
 	}
 	return hosts
+}
+
+// Read implements proof.Subject.
+func (s *Session) Read(ctx context.Context, hosts []string) []string {
+	if reader, ok := s.backend.(hostReader); ok {
+		reader.readHosts(ctx, hosts)
+	}
+	return slices.DeleteFunc(slices.Clone(hosts), func(host string) bool {
+		_, err := s.source.Host(host)
+		return err != nil
+	})
 }
 
 // Refresh implements proof.Subject.

@@ -39,10 +39,13 @@ const defaultPort = 80
 
 // Read makes the packet that from sends to to. proto is 0 where the user named none. What is wrong with an end is the user's to mend.
 func Read(w World, from, to End, proto packet.Protocol) (Resolution, error) {
-	r := &reader{World: w, written: from}
-	r.places = places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names(), far: w.Far, lookUp: w.LookUp}
+	r := &reader{World: w, written: from, places: w.places()}
 	err := r.read(to, proto)
 	return r.Resolution, err
+}
+
+func (w World) places() places {
+	return places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names(), far: w.Far, lookUp: w.LookUp}
 }
 
 // reader is a reading as it is made.

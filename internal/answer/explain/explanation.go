@@ -24,6 +24,7 @@ type explanation struct {
 	toDrop     *marking      // by which the request is marked to be dropped, as others' rules are to do
 	redirected bool          // a program of the machine takes the request, in place of its destination: a proxy
 	reads      string        // what the conclusion is from: "the text shows"
+	live       *Live         // what the kernel showed; nil where no packet was sent
 	// namesUnread says that the conclusion names what was not read: of a text that would be most of a machine's state.
 	namesUnread bool
 }

@@ -163,6 +163,7 @@ type SummaryDoc struct {
 	SrcIP        string           `json:"srcIP,omitempty"` // absent when it sees nothing
 	SrcPort      string           `json:"srcPort,omitempty"`
 	Translated   bool             `json:"translated"`
+	Seen         string           `json:"seen,omitempty"`         // the host where a packet was seen with this source, which the walk does not explain
 	Translations []TranslationDoc `json:"translations,omitempty"` // of the source, in order
 	Text         string           `json:"text"`                   // the last sentence of the text output
 	// the list below it: which rules decided, what keeps the answer from arriving
@@ -272,7 +273,15 @@ func weight(c *walk.Decision) *big.Rat {
 func (s *explanation) summaryDoc() SummaryDoc {
 	a := s.summary()
 	d := SummaryDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.words()}
-	if end := &s.outcome.End; end.Kind == walk.Delivered || end.Kind == walk.Left {
+	switch end, l := &s.outcome.End, s.live; {
+	case l.decides(s.outcome) && !l.requestHolds(s.outcome):
+		d = SummaryDoc{Seen: l.Receiver, Text: d.Text, Conditions: d.Conditions}
+		if l.Receiver != "" {
+			p := packetDoc(&packet.Packet{Tuple: l.Received}, nil)
+			d.SrcIP, d.SrcPort = p.SrcIP, p.SrcPort
+		}
+		return d
+	case end.Kind == walk.Delivered || end.Kind == walk.Left:
 		p := packetDoc(&end.Packet, nil)
 		d.SrcIP, d.SrcPort, d.By = p.SrcIP, p.SrcPort, end.Forwarder
 	}

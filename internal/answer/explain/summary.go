@@ -48,6 +48,11 @@ func (a summary) words() []string {
 	return unique(words)
 }
 
+// before returns the conditions that stand before a place on the packet's way.
+func (a *summary) before(at position) []condition {
+	return slices.DeleteFunc(slices.Clone(a.conditions), func(c condition) bool { return c.at >= at })
+}
+
 func (a *summary) add(at position, format string, args ...any) {
 	a.conditions = append(a.conditions, condition{at: at, text: fmt.Sprintf(format, args...)})
 }
@@ -55,6 +60,9 @@ func (a *summary) add(at position, format string, args ...any) {
 // summary is the conclusion. It is no surer than what was read. Where the packet met something that was not read, or left for where nothing
 // was, it says so first.
 func (s *explanation) summary() summary {
+	if s.live.decides(s.outcome) {
+		return s.shown()
+	}
 	a := s.conclusion()
 	end := &s.outcome.End
 	beyond := end.Kind == walk.Left && end.Forwarder == ""

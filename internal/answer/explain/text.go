@@ -31,6 +31,8 @@ type Options struct {
 	Numbers []int
 	// Total is how many outcomes there are in all; 0 for those of the result.
 	Total int
+	// Live is what the kernel showed of a packet that was sent; nil where none was.
+	Live *Live
 }
 
 // room is what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
@@ -44,6 +46,7 @@ func (o *Options) room(indent string) int {
 func (o *Options) explanations(r *walk.Result) []*explanation {
 	all := explanations(r, o.Owners)
 	for i := range all {
+		all[i].live = o.Live
 		if all[i].reads, all[i].namesUnread = "the state was read", !o.Text; o.Text {
 			all[i].reads = "the text shows"
 		}

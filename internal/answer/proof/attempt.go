@@ -33,6 +33,7 @@ type attempt struct {
 	payload   []byte
 	predicted *walk.Result
 	tuple     packet.Tuple
+	receivers []string // hosts that may get it, whatever is predicted
 	watchers  []*watcher
 	activity  chan struct{}
 	sent      chan sentPacket
@@ -68,7 +69,7 @@ func (a *attempt) run(ctx context.Context, places Places, expected *walk.Result,
 		stop()
 	})
 	defer a.end()
-	a.watchers, err = watch(watching, places, filters(expected, a.payload), policies(expected), others, expected.More, a.activity)
+	a.watchers, err = a.watch(watching, places, expected, others)
 	if err != nil {
 		return Report{}, err
 	}
@@ -192,9 +193,13 @@ func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool
 	}
 	report.Way = &result.Outcomes[report.Outcome]
 	still = silence
-	if o := report.Way; unresolved(&o.End) || o.BackEnd != nil && unresolved(o.BackEnd) {
+	switch way := report.Way; {
+	case report.Undecided:
+		still = answerTimeout
+	case unresolved(&way.End) || way.BackEnd != nil && unresolved(way.BackEnd):
 		still = unheard
 	}
+	a.findReceiver(&report, o)
 	return report, still, err
 }
 
@@ -223,6 +228,9 @@ func (a *attempt) observed(ctx context.Context, answer *witness.Result) (*Observ
 	var mu sync.Mutex
 	err := inParallel(a.watchers, func(w *watcher) error {
 		host, err := w.Now(ctx)
+		if w.optional && err != nil {
+			return nil
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		o.Hosts[w.name] = &host

@@ -55,7 +55,6 @@ func compareOutcome(outcome *walk.Outcome, o *Observation, id *identity, sender 
 		c.refused = outcome.End.Host
 	}
 	c.compareSteps(outcome.There, there, 0)
-	c.Source = c.sourceAt(outcome.End.Host)
 	if outcome.Back != nil {
 		if c.hasReply(outcome) {
 			c.compareSteps(outcome.Back, back, len(outcome.There))

@@ -11,21 +11,6 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// sourceAt is the packet's source as it came to a host, "" where it was not seen there.
-func (c *comparison) sourceAt(host string) string {
-	h := c.observed.Hosts[host]
-	if h == nil {
-		return ""
-	}
-	source := ""
-	for _, p := range requests(h, c.id.of) {
-		if !p.Out {
-			source = p.Packet.SourceEnd()
-		}
-	}
-	return source
-}
-
 // hasReply reports whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
 // difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known. Of an answer that the
 // program cannot send, for want of a route, there is nothing to be seen.

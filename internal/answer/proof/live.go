@@ -25,6 +25,8 @@ type Subject interface {
 	Walk(ctx context.Context, request walk.Request) (*walk.Result, error)
 	// Place returns the place of a host, as [Places] does.
 	Place(host string) (Place, error)
+	// Read reads hosts on demand and returns those of them that can be watched.
+	Read(ctx context.Context, hosts []string) []string
 	// Refresh reads the states anew and says what differs at some hosts, such as "node/a: iptables rules". The states that Source returns
 	// are the new ones if something differs, and else the old ones.
 	Refresh(ctx context.Context, hosts []string) (changes []string, err error)
@@ -34,12 +36,15 @@ type Subject interface {
 const maxSends = 3
 
 // Live predicts what becomes of a request's packet, sends it as [Once] does, and reports how far prediction and kernel agree. Where they
-// part, and the states have changed in the meantime at a host that the packet came to, it does so again, up to three times. announce is
-// told each prediction before its packet is sent; it may be nil.
-func Live(ctx context.Context, subject Subject, request walk.Request, announce func(*walk.Result)) (*walk.Result, Report, error) {
+// part, and the states have changed in the meantime at a host that the packet came to, it does so again, up to three times. receivers are
+// hosts that may get the packet whatever the walk says: their captures show where it arrived. announce gets each prediction, and the
+// receivers that are watched, before its packet is sent; it may be nil.
+func Live(
+	ctx context.Context, subject Subject, request walk.Request, receivers []string, announce func(*walk.Result, []string),
+) (*walk.Result, Report, error) {
 	var changed []string
 	for try := 1; ; try++ {
-		result, report, err := once(ctx, subject, request, false, announce)
+		result, report, err := once(ctx, subject, request, receivers, false, announce)
 		report.Changed = changed
 		if err != nil || report.First == nil || try == maxSends {
 			return result, report, err
@@ -65,7 +70,7 @@ func Live(ctx context.Context, subject Subject, request walk.Request, announce f
 func Once(
 	ctx context.Context, source snapshot.Source, places Places, request walk.Request, everywhere bool,
 ) (*walk.Result, Report, error) {
-	return once(ctx, staticSubject{source, places}, request, everywhere, nil)
+	return once(ctx, staticSubject{source, places}, request, nil, everywhere, nil)
 }
 
 // staticSubject is a subject whose states are read once.
@@ -76,6 +81,7 @@ type staticSubject struct {
 
 func (f staticSubject) Source() snapshot.Source                             { return f.source }
 func (f staticSubject) Place(host string) (Place, error)                    { return f.places(host) }
+func (f staticSubject) Read(_ context.Context, hosts []string) []string     { return hosts }
 func (f staticSubject) Refresh(context.Context, []string) ([]string, error) { return nil, nil }
 
 func (f staticSubject) Walk(_ context.Context, request walk.Request) (*walk.Result, error) {
@@ -84,7 +90,7 @@ func (f staticSubject) Walk(_ context.Context, request walk.Request) (*walk.Resu
 
 // once is Once for any subject; it calls announce, which may be nil, before it sends.
 func once(
-	ctx context.Context, subject Subject, request walk.Request, everywhere bool, announce func(*walk.Result),
+	ctx context.Context, subject Subject, request walk.Request, receivers []string, everywhere bool, announce func(*walk.Result, []string),
 ) (*walk.Result, Report, error) {
 	begin := time.Now()
 	if request.Forwarded && !everywhere {
@@ -107,11 +113,12 @@ func once(
 		forgetOpen(result)
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
 	}
+	receivers = watchable(ctx, subject, result, receivers)
 	if announce != nil {
-		announce(result)
+		announce(result, receivers)
 	}
 	a := &attempt{
-		source: source, probe: probe, payload: payload, predicted: result, tuple: probe.Tuple(),
+		source: source, receivers: receivers, probe: probe, payload: payload, predicted: result, tuple: probe.Tuple(),
 		sent: make(chan sentPacket, 1), activity: make(chan struct{}, 1),
 	}
 	report, err := a.run(ctx, subject.Place, &expected, everywhere)

@@ -190,9 +190,9 @@ func TestLiveRouted(t *testing.T) {
 			w.t = t
 			begin := time.Now()
 			r := w.agree("vm/client", c.p)
-			t.Logf("%s; source %q, took %s of %s", r, r.Source, r.Took, time.Since(begin))
-			if r.Answer.Answer != c.answer || !strings.HasPrefix(r.Source, c.source) {
-				t.Errorf("answer %s, source %q, want %s, %s", r.Answer.Answer, r.Source, c.answer, c.source)
+			t.Logf("%s; source %q, took %s of %s", r, r.Received.SourceEnd(), r.Took, time.Since(begin))
+			if r.Answer.Answer != c.answer || !strings.HasPrefix(r.Received.SourceEnd(), c.source) {
+				t.Errorf("answer %s, source %q, want %s, %s", r.Answer.Answer, r.Received.SourceEnd(), c.answer, c.source)
 			}
 		})
 	}
@@ -413,7 +413,8 @@ type changingSubject struct {
 	w       *world
 	source  snapshot.Source
 	reads   int
-	changes int // that are left
+	changes int  // that are left
+	fixed   bool // the states are not read anew
 }
 
 func (c *changingSubject) Source() snapshot.Source { return c.source }
@@ -429,8 +430,12 @@ func (c *changingSubject) Walk(_ context.Context, r walk.Request) (*walk.Result,
 
 func (c *changingSubject) Place(host string) (proof.Place, error) { return c.w.place(host) }
 
+func (c *changingSubject) Read(_ context.Context, hosts []string) []string { return hosts }
+
 func (c *changingSubject) Refresh(_ context.Context, hosts []string) ([]string, error) {
-	c.reads++
+	if c.reads++; c.fixed {
+		return nil, nil
+	}
 	fresh := c.w.source()
 	for _, name := range hosts {
 		before, err := c.source.Host(name)
@@ -449,6 +454,78 @@ func (c *changingSubject) Refresh(_ context.Context, hosts []string) ([]string, 
 	return nil, nil
 }
 
+// altered is a source in which what was read of one host is changed.
+type altered struct {
+	snapshot.Source
+	host   string
+	change func(*snapshot.Host)
+}
+
+func (a altered) Host(name string) (*snapshot.Host, error) {
+	h, err := a.Source.Host(name)
+	if err != nil || name != a.host {
+		return h, err
+	}
+	changed := *h
+	state := *h.FIB
+	changed.FIB, state.Links = &state, slices.Clone(h.FIB.Links)
+	state.Index()
+	a.change(&changed)
+	return &changed, nil
+}
+
+// TestLiveReceiver: the capture at the receiver shows the packet's source there, also where the walk does not know what becomes of the
+// packet, or predicts something else.
+func TestLiveReceiver(t *testing.T) {
+	program := func(h *snapshot.Host) { h.FIB.Link("c").Program = "tc program someone" }
+	for name, c := range map[string]struct {
+		p                packet.Packet
+		change           func(*snapshot.Host)
+		script           string // run in the router after it was read
+		undecided, parts bool
+		source           string // "" where the server gets nothing
+	}{
+		"undecided":         {to(packet.TCP, "10.0.0.10:80"), program, "", true, false, "10.2.0.1:"},
+		"undecided echo":    {to(packet.ICMP, "10.2.0.2:0"), program, "", true, false, "10.1.0.2"},
+		"undecided udp":     {to(packet.UDP, "10.2.0.2:5"), program, "", true, false, "10.1.0.2:"},
+		"undecided dropped": {to(packet.TCP, "10.2.0.2:97"), program, "", true, false, ""},
+		"agrees":            {to(packet.TCP, "10.0.0.10:80"), nil, "", false, false, "10.2.0.1:"},
+		"other source": {to(packet.TCP, "10.2.0.2:8080"), nil, "iptables-nft -t nat -I POSTROUTING -j MASQUERADE", false, true,
+			"10.2.0.1:"},
+		"dropped": {to(packet.TCP, "10.2.0.2:8080"), nil, "iptables-nft -I FORWARD -j DROP", false, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			subject := &changingSubject{w: w, source: w.source()}
+			for _, host := range subject.source.Names() {
+				if _, err := subject.source.Host(host); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.change != nil {
+				subject.source = altered{subject.source, "node/router", c.change}
+			}
+			if c.script != "" {
+				w.sh("node/router", c.script)
+				subject.fixed = true
+			}
+			_, report, err := proof.Live(t.Context(), subject, walk.Request{Host: "vm/client", Packet: c.p}, []string{"vm/server"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Undecided != c.undecided || (report.First != nil) != c.parts {
+				t.Errorf("undecided %v, %s", report.Undecided, report)
+			}
+			got := report.Receiver == "vm/server" && len(report.Missed) == 0
+			missed := report.Receiver == "" && slices.Equal(report.Missed, []string{"vm/server"})
+			if got != (c.source != "") || missed == got || !strings.HasPrefix(report.Received.SourceEnd(), c.source) {
+				t.Log(report)
+				t.Errorf("received by %q from %q, missed by %q, want a source %s…", report.Receiver, report.Received.SourceEnd(), report.Missed, c.source)
+			}
+		})
+	}
+}
+
 // TestLiveAgain: a packet is sent again where prediction and kernel part because rules have changed in between, and each walk is announced
 // as it was compared.
 func TestLiveAgain(t *testing.T) {
@@ -458,7 +535,7 @@ func TestLiveAgain(t *testing.T) {
 			subject := &changingSubject{w: w, source: w.source(), changes: c.changes}
 			var announced []*walk.Result
 			result, report, err := proof.Live(t.Context(), subject, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:8080")},
-				func(r *walk.Result) { announced = append(announced, r) })
+				nil, func(r *walk.Result, _ []string) { announced = append(announced, r) })
 			if err != nil {
 				t.Fatal(err)
 			}

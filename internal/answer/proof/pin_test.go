@@ -27,8 +27,7 @@ func TestEcho(t *testing.T) {
 		captured(false, "veth", pod, node), captured(true, "veth", vip, client),
 	}}
 	id := &identity{request: sender.Packets[0].Packet.Tuple, payload: []byte("probe")}
-	c := &comparison{observed: &Observation{Hosts: map[string]*Host{"pod": sender}}, id: id}
-	if got := c.sourceAt("pod"); got != node {
+	if got := lastSeen(sender, id).Packet.SourceEnd(); got != node {
 		t.Errorf("the packet came from %s, not %s", got, node)
 	}
 	flows := crossed(router, id, false)
@@ -37,8 +36,7 @@ func TestEcho(t *testing.T) {
 	}
 	// A packet to its own port has itself for its reply.
 	own := &Host{Packets: []witness.CapturedPacket{captured(true, "lo", pod, pod), captured(false, "lo", pod, pod)}}
-	c.observed.Hosts["pod"] = own
-	if got := c.sourceAt("pod"); got != pod {
+	if got := lastSeen(own, id).Packet.SourceEnd(); got != pod {
 		t.Errorf("the packet to itself came from %s", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
 )
@@ -32,8 +33,11 @@ type Report struct {
 	Abandoned bool
 	// Undecided says that the prediction ends before the packet's way does, because it is unknown how the packet goes on.
 	Undecided bool
-	// Source is the packet's source as it came to the destination, "" where it was not seen there.
-	Source string
+	// Receiver is the host that was seen to get the packet, "" where none was, and Received the packet as it came there.
+	Receiver string
+	Received packet.Tuple
+	// Missed are the hosts that were to get the packet, or may have, and that it was not seen at.
+	Missed []string
 	Answer witness.Result // what the sender learnt
 	// Pinned is the prediction with the ports that the kernel chose by chance, and Way its outcome that was compared.
 	Pinned *walk.Result

@@ -85,44 +85,56 @@ func policies(result *walk.Result) map[string]map[ChainID]bool {
 	return all
 }
 
-// watcher is what sees one host.
+// watcher sees one host.
 type watcher struct {
 	name string
 	Watcher
+	optional bool // only the packet's arrival is looked for: a comparison goes on without it
 }
 
 // watch opens traces and captures in every host of the prediction that can be had. With others it traces everything of the protocol and
 // captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. Where more may happen than was
 // enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
-func watch(
-	ctx context.Context, places Places, expected map[string][]witness.PacketFilter, chains map[string]map[ChainID]bool, others []string,
-	more bool, activity chan<- struct{},
-) ([]*watcher, error) {
+func (a *attempt) watch(ctx context.Context, places Places, result *walk.Result, others []string) ([]*watcher, error) {
+	expected, chains := filters(result, a.payload), policies(result)
+	arrives := arrivalFilter(a.tuple, a.payload)
 	var watchers []*watcher
 	at := map[string]Place{}
-	for _, host := range union(expected, others) {
+	for _, host := range union(expected, slices.Concat(others, a.receivers)) {
+		optional := expected[host] == nil && !slices.Contains(others, host)
 		place, err := places(host)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || optional && err != nil {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", host, err)
 		}
 		at[host] = place
-		watchers = append(watchers, &watcher{name: host})
+		watchers = append(watchers, &watcher{name: host, optional: optional})
 	}
 	kinds := alike(expected)
 	err := inParallel(watchers, func(w *watcher) (err error) {
 		predicted := witness.Tuples(expected[w.name])
 		what := WatchRequest{Captured: expected[w.name], Traced: expected[w.name], About: predicted, Flows: predicted}
 		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
-		if more {
+		if result.More {
 			what.About, what.Flows = append(slices.Clone(predicted), kinds...), toAnywhere(predicted)
+		}
+		if w.name == result.Request.Host && !result.Request.Forwarded {
+			what.Captured = append(slices.Clone(what.Captured), departureFilter(a.tuple, a.payload))
+		}
+		if slices.Contains(a.receivers, w.name) {
+			what.Captured = append(slices.Clone(what.Captured), arrives)
+		}
+		if w.optional {
+			what = WatchRequest{Captured: []witness.PacketFilter{arrives}, Flows: []packet.Tuple{a.tuple}}
 		}
 		if len(others) > 0 {
 			what.Captured, what.Traced, what.Flows = nil, witness.Filters(kinds...), nil
 		}
-		w.Watcher, err = at[w.name].Watch(ctx, what, activity)
+		if w.Watcher, err = at[w.name].Watch(ctx, what, a.activity); w.optional {
+			return nil
+		}
 		return err
 	})
 	return slices.DeleteFunc(watchers, func(w *watcher) bool { return w.Watcher == nil }), err

@@ -63,7 +63,9 @@ func TestFiltersByContent(t *testing.T) {
 		"one of several ports": {witness.PacketFilter{Tuple: outer, Carried: &ranged},
 			[][]byte{carried(other, packet.SYN), carried(inner, packet.RST|packet.ACK)}, []int{1}},
 		"IPv6": {witness.PacketFilter{Tuple: outer, Carried: &six}, [][]byte{carried(inner, packet.SYN), carried(six, packet.SYN)}, []int{1}},
-		"all":  {witness.PacketFilter{Tuple: outer}, [][]byte{{1}, {2}}, []int{0, 1}},
+		"any address": {witness.PacketFilter{Tuple: packet.Tuple{Protocol: packet.UDP, Source: netip.IPv4Unspecified()}, Payload: []byte("abc")},
+			[][]byte{[]byte("abcd"), []byte("xyz")}, []int{0}},
+		"all": {witness.PacketFilter{Tuple: outer}, [][]byte{{1}, {2}}, []int{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			trace, err := probe.OpenTrace(b, []witness.PacketFilter{c.filter}, nil)

@@ -229,7 +229,7 @@ func chosen(p *packet.Packet, t packet.Tuple) bool {
 }
 
 func within(p, t packet.Tuple) bool {
-	address := func(a, want netip.Addr) bool { return !want.IsValid() || a == want }
+	address := func(a, want netip.Addr) bool { return !want.IsValid() || want.IsUnspecified() || a == want }
 	port := func(n, want packet.Port) bool {
 		low, high := want.Span()
 		return want == packet.Port{} || low <= n.Number && n.Number <= high

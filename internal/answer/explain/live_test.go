@@ -1,0 +1,84 @@
+package explain
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/walk"
+)
+
+// TestLiveConclusion: where walk and kernel part, or the walk does not know the end, the conclusion is what the kernel showed, and no more.
+func TestLiveConclusion(t *testing.T) {
+	const pod = "pod/default/nginx-75fdcbbc74-zkvhc"
+	for name, c := range map[string]struct {
+		walked func(*testing.T) example
+		live   Live
+		want   []string // the conclusion, and what it depends on
+		not    string
+		srcIP  string
+	}{
+		"agrees": {toVM, Live{Receiver: "vm/testvm", Received: tcp("10.13.76.5:41000", "10.13.1.4:80").Tuple, Answer: "answered"},
+			[]string{"the destination sees the sender's own address, 10.13.76.5:41000, because no rule translates it"}, "answered", "10.13.76.5"},
+		"other source": {toVM, Live{Parted: "node/aks-0", Receiver: "vm/testvm", Received: tcp("10.13.76.4:1025", "10.13.1.4:80").Tuple, Answer: "answered"},
+			[]string{"the receiver saw 10.13.76.4:1025 (vm testvm)", "- why is unknown: walk and kernel part on node aks-0", "- answered"},
+			"the destination sees", "10.13.76.4"},
+		"not received": {toVM, Live{Parted: "node/aks-0", Missed: []string{"vm/testvm"}, Answer: "no answer"},
+			[]string{"it is unknown what the destination sees: walk and kernel part on node aks-0", "- it was not seen to arrive at vm testvm",
+				"- no answer"}, "the destination sees t", ""},
+		"reply": {toVM, Live{Parted: "node/aks-0", Back: true, Receiver: "vm/testvm", Received: tcp("10.13.76.5:41000", "10.13.1.4:80").Tuple, Answer: "refused"},
+			[]string{"the destination sees the sender's own address, 10.13.76.5:41000, because no rule translates it",
+				"- what becomes of the reply is unknown: walk and kernel part on node aks-0; refused"}, "nothing listens", "10.13.76.5"},
+		"dropped, but received": {dropped, Live{Parted: "node/n", Back: true, Receiver: pod, Received: tcp("[fd00::1]:7", "10.13.1.4:80").Tuple, Answer: "answered"},
+			[]string{"the receiver saw [fd00::1]:7 (pod default/nginx-75fdcbbc74-zkvhc)", "- why is unknown: walk and kernel part on node n"},
+			"sees nothing", "fd00::1"},
+		"undecided, received": {programDecides, Live{Receiver: pod, Received: tcp("10.13.76.4:9", "10.13.1.4:80").Tuple, Answer: "the connection was established"},
+			[]string{"the receiver saw 10.13.76.4:9 (pod default/nginx-75fdcbbc74-zkvhc)", "- how it got there is unknown: ",
+				"- the connection was established"}, "it is unknown whether", "10.13.76.4"},
+		"undecided, not received": {programDecides, Live{Missed: []string{pod}, Answer: "no answer"},
+			[]string{"it is unknown whether the destination sees the packet: ", "- it was not seen to arrive at pod default/nginx", "- no answer"},
+			"saw 1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := c.walked(t)
+			o := Options{Owners: ownersOf(e.objects), Live: &c.live}
+			var text, document bytes.Buffer
+			if err := Text(&text, e.result, o); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(text.String(), "\n")
+			for _, want := range c.want {
+				if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
+					t.Errorf("missing %q", want)
+				}
+			}
+			if _, conclusion, _ := strings.Cut(text.String(), c.want[0]); strings.Contains(conclusion, c.not) {
+				t.Errorf("it has %q", c.not)
+			}
+			if t.Failed() {
+				t.Log(text.String())
+			}
+			if err := JSON(&document, e.result, o); err != nil {
+				t.Fatal(err)
+			}
+			var d Document
+			if err := json.Unmarshal(document.Bytes(), &d); err != nil {
+				t.Fatal(err)
+			}
+			if sees := d.Outcomes[0].Sees; sees.SrcIP != c.srcIP || !strings.HasPrefix(sees.Text, c.want[0]) {
+				t.Errorf("in JSON %+v", sees)
+			}
+		})
+	}
+}
+
+// programDecides is a packet of which the walk does not know what becomes.
+func programDecides(t *testing.T) example {
+	e := toVM(t)
+	end := &e.result.Outcomes[0].End
+	end.Kind, end.Why = walk.Undecided, "a program at eth0 decides"
+	e.result.Outcomes[0].Back, e.result.Outcomes[0].BackEnd = nil, nil
+	return e
+}
