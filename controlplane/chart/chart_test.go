@@ -407,10 +407,10 @@ func TestRights(t *testing.T) {
 	}
 	const off, api = "serviceProxy: {enabled: false}\n", "apiServer: https://api.example\n"
 	for values, more := range map[string][]string{
-		api: {"[servicecidrs] [] [list watch]"},
-		api + "serviceProxy: {backend: iptables}":                        nil,
-		api + "serviceProxy: {backend: iptables, cleanupOnDelete: true}": {"[daemonsets] [packetwalk-node] [get list watch]"},
-		off + "ipMasqAgent: {enabled: true, configMaps: [mine]}":         {"[configmaps] [mine] [get list watch]"},
+		api: {"[servicecidrs] [] [list watch]", "[daemonsets] [packetwalk-node] [get list watch]"},
+		api + "serviceProxy: {backend: iptables}":                         {"[daemonsets] [packetwalk-node] [get list watch]"},
+		api + "serviceProxy: {backend: iptables, cleanupOnDelete: false}": nil,
+		off + "ipMasqAgent: {enabled: true, configMaps: [mine]}":          {"[configmaps] [mine] [get list watch]"},
 	} {
 		want := append([]string{"[events] [] [create]"}, more...)
 		if strings.HasPrefix(values, api) {

@@ -150,10 +150,8 @@ limits of numbers; it cannot explain a pattern.
 {{- $v := .values.serviceProxy -}}
 {{- $c := default dict $v.config -}}
 {{- if not $v.enabled -}}
-{{- range $name, $value := pick $v "clusterCIDR" "cleanupOnDelete" -}}
-{{- if $value -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "serviceProxy.%s: without effect, because serviceProxy.enabled is false" $name)) -}}
-{{- end -}}
+{{- if $v.clusterCIDR -}}
+{{- include "packetwalk.bad" (dict "bad" $bad "text" "serviceProxy.clusterCIDR: without effect, because serviceProxy.enabled is false") -}}
 {{- end -}}
 {{- end -}}
 {{- $families := list -}}

@@ -74,6 +74,7 @@ type agent struct {
 	waiting     waitState
 	acquired    atomic.Bool // all roles are this agent's
 	others      others
+	leaving     leaving
 	logger      *slog.Logger
 
 	node  *service.Node // as the service ports see it; nil before the first sync
@@ -99,6 +100,8 @@ type familyProxy struct {
 	config proxy.Config
 	other  syncer // of the other backend, whose rules are to be removed; nil: they are
 	idle   syncer // of the other backend
+	left   bool   // the rules are another service proxy's, which runs
+	behind bool   // the rules are those of another one that has ended, until the next sync succeeds
 	udp    bool   // UDP flows may be stale
 	failed int    // syncs in a row
 	told   bool   // of these, by an event
@@ -139,8 +142,9 @@ func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []serv
 	return s.Syncer.Sync(ctx, ports.All())
 }
 
-// Run runs the agent until the context ends, and then returns nil with all rules left in place, but for CleanupOnDelete. It fails only at
-// the start: on options, on sysctls that it needs, and with BindHardFail on the addresses it listens on.
+// Run runs the agent until the context ends. It then hands over to another service proxy or removes the rules of Services if its DaemonSet
+// has been deleted; otherwise it leaves all rules in place. It fails only at the start: on options, on sysctls that it needs, and with
+// BindHardFail on the addresses it listens on.
 func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -179,10 +183,13 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 		}
 		a.addMasqAgent(maps)
 	}
-	if o.CleanupOnDelete == "" || !o.ServiceProxy {
-		return a.run(ctx)
+	if o.CleanupOnDelete != "" && o.ServiceProxy {
+		namespace, name, _ := strings.Cut(o.CleanupOnDelete, "/")
+		if a.leaving.owner, err = kube.NewOwner(config, a.api.note, namespace, name); err != nil {
+			return err
+		}
 	}
-	return a.runAndCleanUp(ctx, config)
+	return a.run(ctx)
 }
 
 // newAgent makes an agent that has no source yet.
@@ -199,6 +206,7 @@ func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
 	a.api = apiServer{faults: &a.faults, log: a.log, reachable: m.apiReachable}
 	a.waiting = newWaitState(m.waiting)
 	a.others = others{look: conflict.ServiceProxies}
+	a.leaving.remove = func(ctx context.Context) error { return Cleanup(ctx, a.Options) }
 	m.start(&o)
 	a.checks = proxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
@@ -287,8 +295,9 @@ func (a *agent) log(format string, args ...any) { a.logger.Info(fmt.Sprintf(form
 // warn logs what an operator should look at.
 func (a *agent) warn(format string, args ...any) { a.logger.Warn(fmt.Sprintf(format, args...)) }
 
-func (a *agent) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+// run runs the agent until it is told to stop by the end of stop, and until it has left the node.
+func (a *agent) run(stop context.Context) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(stop))
 	defer cancel()
 	var beside sync.WaitGroup
 	defer func() { cancel(); beside.Wait() }()
@@ -302,19 +311,22 @@ func (a *agent) run(ctx context.Context) error {
 	if a.Pod != "" {
 		beside.Go(func() { a.keepCondition(ctx) })
 	}
-	if !a.acquireRoles(ctx) {
+	if !a.acquireRoles(stop) {
 		return nil
 	}
 	a.acquired.Store(true)
 	beside.Go(func() { a.source.Run(ctx) })
+	if a.leaving.owner != nil {
+		beside.Go(func() { a.leaving.owner.Run(ctx) })
+	}
 	a.ensureNodeRules(ctx) // before the first sync: it needs nothing of the API
 	if a.masq != nil {
 		beside.Go(func() { a.masq.run(ctx) })
 	}
-	if !a.source.WaitForSync(ctx) {
+	if !a.source.WaitForSync(stop) {
 		return nil // told to stop before the API answered
 	}
-	if a.ServiceProxy && !a.waitForProxies(ctx) {
+	if a.ServiceProxy && !a.waitForProxies(stop) {
 		return nil
 	}
 	a.waiting.start()
@@ -322,14 +334,14 @@ func (a *agent) run(ctx context.Context) error {
 	if !a.WatchKernel {
 		watch = func() {}
 	}
-	a.loop(ctx, watch)
-	a.log("stopped; rules stay in place")
-	return nil
+	a.leaving.end = cancel
+	a.loop(ctx, stop, watch)
+	return a.leaving.err
 }
 
 // loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
 // because the kernel would report each rule that this writes. It does so even if the sync failed: one family's rules may have been written.
-func (a *agent) loop(ctx context.Context, watch func()) {
+func (a *agent) loop(ctx, stop context.Context, watch func()) {
 	pace := newPacer(a.Backend, a.MinSyncPeriod, a.SyncPeriod)
 	for _, p := range a.proxies {
 		p.pace = pace
@@ -337,7 +349,11 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 	check := ruleCheck{period: a.SyncPeriod, next: time.Now().Add(a.SyncPeriod), pace: pace}
 	check.pace.began = true
 	canary := time.Now().Add(canaryPeriod)
+	told := make(chan struct{}, 1)
+	defer context.AfterFunc(stop, func() { told <- struct{}{} })()
 	r := reconciler{
+		stop:    stop,
+		told:    wakeup{told, a.leaving.start},
 		start:   func(ctx context.Context) { a.sync(ctx, a.proxies...); watch() },
 		changed: wakeup{a.source.Changed(), a.noteChange},
 		damaged: wakeup{a.notices, check.notice},
@@ -350,6 +366,7 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 				}
 				a.lookForFlush(ctx)
 			}},
+			{a.leaving.until, a.leave},
 			{check.until, func(ctx context.Context) { check.run(func() { a.repair(ctx) }) }},
 		},
 	}
@@ -386,14 +403,14 @@ func (a *agent) dueProxies() []*familyProxy {
 // lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.
 func (a *agent) lookForFlush(ctx context.Context) {
 	for _, p := range a.proxies {
-		if p.failed > 0 || a.mustYield() {
+		if p.failed > 0 || a.mustYield(p) {
 			continue
 		}
 		there, err := p.syncer.Canary(ctx)
 		a.faults.note(fmt.Sprintf("look for flushed %s rules", p.family), err)
 		if err == nil && !there {
-			if a.lookForOthers(ctx); a.mustYield() {
-				return
+			if a.lookForOthers(ctx); a.mustYield(p) {
+				continue
 			}
 			a.warn("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
@@ -407,11 +424,12 @@ func (a *agent) lookForFlush(ctx context.Context) {
 func (a *agent) repair(ctx context.Context) {
 	a.ensureNodeRules(ctx)
 	defer a.repairMasq()
-	if a.lookForOthers(ctx); a.mustYield() {
-		return
-	}
+	a.lookForOthers(ctx)
 	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
 	for _, p := range a.proxies {
+		if a.mustYield(p) {
+			continue
+		}
 		names, err := p.syncer.Repair(ctx)
 		if err != nil {
 			p.pace.asked = true // the next sync writes what this repair could not, and until then there is no other repair
@@ -423,7 +441,7 @@ func (a *agent) repair(ctx context.Context) {
 		}
 	}
 	for _, p := range a.proxies {
-		if p.triggered != nil {
+		if p.triggered != nil && !a.mustYield(p) && !p.behind {
 			a.removeOthers(ctx, p)
 			a.cleanFlows(p)
 		}

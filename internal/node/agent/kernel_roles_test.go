@@ -21,6 +21,9 @@ func playAgent(path string) int {
 	a, err := newAgent(source.read().Options, newMetrics(source.read().Options.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err == nil {
 		a.source = source
+		if a.CleanupOnDelete != "" {
+			a.leaving.owner = source
+		}
 	}
 	if err == nil {
 		if a.IPMasqAgent {

@@ -49,6 +49,10 @@ func TestMain(m *testing.M) {
 	case "role":
 		fmt.Println(conflict.Take("ip-masq-agent"))
 		time.Sleep(time.Hour)
+	case "kube-proxy":
+		if err := playKubeProxy(os.Args[1]); err != nil {
+			log.Fatal(err)
+		}
 	case "init":
 		if err := playInit(); err != nil {
 			log.Fatal(err)
@@ -71,6 +75,7 @@ type state struct {
 	Options Options
 	kube.Snapshot
 	ConfigMaps []*corev1.ConfigMap
+	Deleted    bool // the agent's DaemonSet
 }
 
 // fileSource gives the agent its objects from a file that the test rewrites.
@@ -105,6 +110,9 @@ func (s *fileSource) Run(ctx context.Context) {
 	}
 }
 
+// Deleted implements ownerSource.
+func (s *fileSource) Deleted(context.Context) (bool, error) { return s.read().Deleted, nil }
+
 func (s *fileSource) WaitForSync(context.Context) bool {
 	return true
 }
@@ -131,6 +139,11 @@ type world struct {
 	path   string
 	state  state
 	node   string
+}
+
+// initials tell the worlds of backends apart, in a name that may not be long.
+func initials(backends string) string {
+	return strings.NewReplacer(BackendNFTables, "n", BackendIPTables, "i").Replace(backends)
 }
 
 // at is an address, also with a port, or a range in the world's family: of IPv6, 96 bits longer.
@@ -173,7 +186,7 @@ func newWorld(t *testing.T, rules, backend string) *world {
 
 func newWorldOf(t *testing.T, family service.Family, rules, backend string) *world {
 	kerneltest.NeedRoot(t)
-	w := &world{T: t, family: family, id: fmt.Sprintf("pwag%d%s%d%s", os.Getpid(), backend[:1], family, strings.ReplaceAll(rules, ".", ""))}
+	w := &world{T: t, family: family, id: fmt.Sprintf("pwag%d%s%d%s", os.Getpid(), initials(backend), family, strings.ReplaceAll(rules, ".", ""))}
 	w.node = w.id + "-node"
 	for _, name := range []string{"node", "client", "p1", "p2", "p3"} {
 		w.sh("ip netns add %s-%s", w.id, name)

@@ -11,6 +11,8 @@ type reconciler struct {
 	start   func(context.Context) // runs first; may be nil
 	changed wakeup                // the desired state may have changed
 	damaged wakeup                // the kernel's state may have changed
+	stop    context.Context       // its end asks for tasks that lead to the end of the reconciler's context; nil: that one's end stops it
+	told    wakeup                // received from once stop has ended
 	tasks   []task                // run one after the other, those that are due, in this order
 }
 
@@ -26,12 +28,19 @@ type task struct {
 	run   func(context.Context)
 }
 
-// run reconciles until the context ends. A task that runs then may continue for stopGrace.
+// run reconciles until the context ends. A task that runs when the reconciler is told to stop may continue for stopGrace.
 func (r *reconciler) run(ctx context.Context) {
-	work, cancel := finishing(ctx)
-	defer cancel()
+	do := func(task func(context.Context)) {
+		end := ctx
+		if r.stop != nil && r.stop.Err() == nil {
+			end = r.stop
+		}
+		work, cancel := finishing(end)
+		defer cancel()
+		task(work)
+	}
 	if r.start != nil {
-		r.start(work)
+		do(r.start)
 	}
 	due := time.NewTimer(forever)
 	defer due.Stop()
@@ -48,10 +57,12 @@ func (r *reconciler) run(ctx context.Context) {
 			r.changed.note()
 		case <-r.damaged.from:
 			r.damaged.note()
+		case <-r.told.from:
+			r.told.note()
 		case <-due.C:
 			for _, t := range r.tasks {
 				if ctx.Err() == nil && t.until(time.Now()) == 0 {
-					t.run(work)
+					do(t.run)
 				}
 			}
 		}

@@ -65,7 +65,7 @@ func startLoop(t *testing.T, slow slowSyncer, more ...*familyProxy) (a *agent, a
 	a.proxies = append([]*familyProxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: slow}}, more...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	done := make(chan struct{})
-	go func() { a.loop(ctx, func() {}); close(done) }()
+	go func() { a.loop(ctx, ctx, func() {}); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	slow.awaits(t, done)
 	return a, api, done
@@ -205,7 +205,7 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 	a.proxies = []*familyProxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
 		syncer: onceMore{failingSyncer{err: unix.EOPNOTSUPP}, new(int), cancel}}}
 	watched := 0
-	a.loop(ctx, func() {
+	a.loop(ctx, ctx, func() {
 		if ctx.Err() == nil {
 			watched++
 		}

@@ -26,7 +26,7 @@ func (a *agent) sync(ctx context.Context, proxies ...*familyProxy) {
 	delta := a.applyDelta()
 	for _, p := range proxies {
 		start := time.Now()
-		if a.mustYield() {
+		if a.mustYield(p) {
 			p.pace.after(start, start, true)
 			a.health.Updated(p.family) // the other service proxy writes what changes
 			continue
@@ -165,6 +165,7 @@ func (a *agent) syncFamily(ctx context.Context, p *familyProxy, delta kube.Delta
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 		a.whole = true
 	}
+	p.behind = false
 	a.removeOthers(ctx, p)
 	a.metrics.lastSync.of(p.family.String()).setNow()
 	a.health.Updated(p.family)

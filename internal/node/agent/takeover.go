@@ -119,9 +119,16 @@ func (a *agent) acquireRoles(ctx context.Context) bool {
 }
 
 // waitForProxies waits until no other service proxy runs on the node; false: ctx ended before. The other's rules stay meanwhile, and the
-// first sync takes them over.
+// first sync takes them over. A table that a packetwalk-node left goes as at handOver.
 func (a *agent) waitForProxies(ctx context.Context) bool {
-	return a.waitForOthers(ctx, takeoverQuiet, a.others.look)
+	return a.waitForOthers(ctx, takeoverQuiet, func(ctx context.Context) ([]string, error) {
+		found, err := a.others.look(ctx)
+		if len(found) > 0 && err == nil && a.Backend == BackendNFTables {
+			a.applyDelta()
+			a.handOver(ctx, found)
+		}
+		return found, err
+	})
 }
 
 // waitForOthers waits until look finds no process, and for as long as quiet if it ever found one. It reports what it waits for in the log,
@@ -170,12 +177,20 @@ type others struct {
 	gone  time.Time // when none was found any more; zero: some run, or there were none
 }
 
-// mustYield reports whether another service proxy writes the chains that this one would: those of iptables have the same names whoever
-// writes them. A table of nftables is one proxy's alone.
-func (a *agent) mustYield() bool { return len(a.others.found) > 0 && a.Backend == BackendIPTables }
+// mustYield reports whether another service proxy writes a family's rules in place of this one. With iptables that is so as soon as the
+// other runs, because both would write the same chains. A table of nftables is one proxy's alone, so ours stays until the other has its
+// rules.
+func (a *agent) mustYield(p *familyProxy) bool {
+	return len(a.others.found) > 0 && (p.left || a.Backend == BackendIPTables)
+}
 
-// lookForOthers looks for another service proxy that has started beside this one, as kubeadm upgrade starts kube-proxy. It yields to that
-// one, or keeps to its own table, and takes over when the other has ended.
+// yieldsAll reports whether another service proxy writes the rules of all families.
+func (a *agent) yieldsAll() bool {
+	return !slices.ContainsFunc(a.proxies, func(p *familyProxy) bool { return !a.mustYield(p) })
+}
+
+// lookForOthers looks for another service proxy that has started beside this one, as kubeadm upgrade starts kube-proxy. It hands over to
+// that one, and takes over when the other has ended.
 func (a *agent) lookForOthers(ctx context.Context) {
 	if !a.ServiceProxy {
 		return
@@ -189,17 +204,16 @@ func (a *agent) lookForOthers(ctx context.Context) {
 	switch {
 	case len(found) > 0:
 		o.gone = time.Time{}
-		if slices.Equal(found, o.found) {
-			return
-		}
+		isNew := !slices.Equal(found, o.found)
 		o.found = found
-		does := "packetwalk-node keeps its own table and leaves the other's rules alone"
-		if a.mustYield() {
+		if a.handOver(ctx, found); a.yieldsAll() {
 			a.waiting.set(found, nil)
-			does = "packetwalk-node writes no rules of Services meanwhile, because both would write the same chains"
 		}
-		a.warnOfOthers(ctx, "OtherServiceProxyRunning", "%s runs beside packetwalk-node; %s; remove one of the two",
-			strings.Join(found, ", "), does)
+		if isNew {
+			a.warnOfOthers(ctx, "OtherServiceProxyRunning",
+				"%s runs beside packetwalk-node, which hands over to it and takes over when it has ended; remove one of the two",
+				strings.Join(found, ", "))
+		}
 	case len(o.found) == 0:
 	case o.gone.IsZero():
 		o.gone = time.Now()
@@ -209,7 +223,7 @@ func (a *agent) lookForOthers(ctx context.Context) {
 		a.waiting.set(nil, nil)
 		a.unserved = slices.Clone(a.allUnserved)
 		for _, p := range append(slices.Clone(a.proxies), a.unserved...) {
-			p.other = p.idle
+			p.other, p.left, p.behind = p.idle, false, true
 			p.syncer.ForceFull()
 			p.pace.asked = true
 		}

@@ -96,6 +96,11 @@ func (p *Port) External() bool {
 	return p.NodePort != 0 || len(p.LoadBalancerIPs) > 0 || len(p.ExternalIPs) > 0
 }
 
+// LeadsInside reports whether the port's cluster IP leads to an endpoint.
+func (p *Port) LeadsInside() bool {
+	return len(p.ForCluster) > 0 && (p.InternalPolicy == Cluster || len(p.ForLocal) > 0)
+}
+
 // Endpoint is one address and port behind a service port.
 type Endpoint struct {
 	Addr  netip.AddrPort

@@ -86,7 +86,7 @@ func (s *State) newPart(st *portRecord) *part {
 	p := st.port
 	part := &part{port: p, slots: st.slots, name: comment(p)}
 	reachable := len(p.ForCluster) > 0
-	internalOK := reachable && (p.InternalPolicy == service.Cluster || len(p.ForLocal) > 0)
+	internalOK := p.LeadsInside()
 	externalOK := reachable && (p.ExternalPolicy == service.Cluster || len(p.ForLocal) > 0)
 	part.noLocalInternal, part.noLocalExternal = reachable && !internalOK, reachable && !externalOK
 

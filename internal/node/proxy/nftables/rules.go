@@ -118,6 +118,8 @@ func rule(comment string, exprs ...nf.Expr) nf.Rule { return nf.Rule{Comment: co
 // hooks are the chains that the kernel calls.
 func (w *writer) hooks() []nf.Chain {
 	const beforeDNAT = -110 // of others' chains, that translate at -100
+	// Others' translate first. So another service proxy's rules are in force as soon as it has written them, whatever is still here.
+	const afterDNAT = -99
 	base := func(name, kind string, hook uint32, priority int32, rules ...nf.Rule) nf.Chain {
 		return nf.Chain{Name: name, Base: &nf.Base{Type: kind, Hook: hook, Priority: priority}, Rules: rules}
 	}
@@ -136,8 +138,8 @@ func (w *writer) hooks() []nf.Chain {
 		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, refused...),
 		base("filter-postrouting", "filter", unix.NF_INET_POST_ROUTING, 0, learn),
 		base("nat-postrouting", "nat", unix.NF_INET_POST_ROUTING, 100, w.postrouting()...),
-		base("nat-prerouting", "nat", unix.NF_INET_PRE_ROUTING, -100, find),
-		base("nat-output", "nat", unix.NF_INET_LOCAL_OUT, -100, find),
+		base("nat-prerouting", "nat", unix.NF_INET_PRE_ROUTING, afterDNAT, find),
+		base("nat-output", "nat", unix.NF_INET_LOCAL_OUT, afterDNAT, find),
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/syntax/iptables"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
@@ -298,32 +297,6 @@ func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.state = nil
 	return errors.Join(remove(ctx, s.rules, s.table), remove(ctx, s.rules, s.stagingTable()))
-}
-
-// RemoveKubeProxys removes the table that kube-proxy has with nftables (k8s.io/kubernetes pkg/proxy/nftables), if it is there.
-func RemoveKubeProxys(ctx context.Context, k Kernel, f service.Family) error {
-	table := newWriter(proxy.Config{Family: f}).table()
-	table.Name = "kube-proxy"
-	return remove(ctx, k, table)
-}
-
-// chainIPTablesServices is the chain by which kube-proxy's rules begin in iptables' table nat.
-const chainIPTablesServices = "KUBE-SERVICES"
-
-// HasIPTables reports whether the kernel holds the chain by which kube-proxy's rules with iptables-nft begin, ours included.
-func HasIPTables(ctx context.Context, k Kernel, f service.Family) (bool, error) {
-	table := newWriter(proxy.Config{Family: f}).table()
-	table.Name = iptables.NAT
-	answers, err := k.Ask(ctx, table.ListChains())
-	if isOneOf(err, unknown...) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("list chains: %w", err)
-	}
-	chains, err := table.Hooks(answers)
-	_, there := chains[chainIPTablesServices]
-	return there, err
 }
 
 // unknown are the answers of a kernel that has no such table, or no nf_tables.
