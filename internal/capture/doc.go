@@ -2,7 +2,7 @@
 // each of those texts; and the file format of a capture, raw texts with a manifest (docs/capture.md).
 //
 // The running lab, a live machine and a capture from far away come the same way: an [Origin] of texts, which [NewSource] reads host by
-// host. What is not in a capture is known to be missing: snapshot.Host.Missing says so, and the walk says what it assumes.
+// host. Each part of a host's state ends as read, absent or unread: snapshot.Host.Unread says what could not be read.
 //
 // The package runs no command and touches no machine (kernel/dump does).
 package capture

@@ -95,8 +95,8 @@ func FuzzLoad(f *testing.F) {
 		for _, row := range capture.Dumps {
 			refused[row.Part] = refused[row.Part] || raw.Outputs[row.File].Error != ""
 		}
-		for part, why := range after.Missing {
-			if before.Missing[part] == "" && !refused[part] {
+		for part, why := range after.Unread {
+			if before.Unread[part] == "" && !refused[part] {
 				t.Errorf("%s could be read, and cannot be after the redaction: %s\n%s\n%s", part, why,
 					raw.Outputs[capture.Dumps[one%count].File].Data, raw.Outputs[capture.Dumps[two%count].File].Data)
 			}

@@ -36,7 +36,7 @@ func NewLoader(name string) *Loader {
 	return &Loader{
 		Host: &snapshot.Host{
 			Name: name, FIB: &fib.State{}, Rules: &netfilter.Ruleset{}, IPSets: map[string]*netfilter.Set{}, Sysctls: map[string]string{},
-			Missing: map[snapshot.Part]string{}, Partial: map[snapshot.Part]string{},
+			Missing: map[snapshot.Part]string{}, Unread: map[snapshot.Part]string{}, Partial: map[snapshot.Part]string{},
 		},
 		names: func(uint64) string { return "" },
 		at:    func(string, int) string { return "" },
@@ -63,16 +63,20 @@ func (l *Loader) AddTables(tables ...*netfilter.Table) { l.saved = append(l.save
 // errNotDumped is why a part is missing that has no file.
 var errNotDumped = errors.New("not in the capture")
 
-// Load reads what the tools of a host printed. What cannot be read, or was not dumped, is told in Missing; it is never an error.
+// Load reads what the tools of a host printed. Each part ends as read, absent or unread: the host's Unread says what could not be read, and
+// why. Missing has what captures of before do not have. Neither is an error.
 func (l *Loader) Load(raw *Raw) *snapshot.Host {
 	l.Host.Taken, l.Host.Kernel, l.Host.FIB.Kernel, l.outputs = raw.Taken, raw.Kernel, raw.Kernel, raw.Outputs
+	failed := map[string]string{} // by file
 	for _, row := range Dumps {
 		out, ok := raw.Outputs[row.File]
 		var err error
 		switch {
-		case !ok && row.Only != "":
-		case !ok:
+		case !ok && row.Only == "":
 			err = errNotDumped
+		case !ok && row.Later:
+			l.Host.Missing[row.Part] = errNotDumped.Error()
+		case !ok:
 		case out.Skipped != "":
 		case out.Error != "":
 			err = errors.New(out.Error)
@@ -80,19 +84,25 @@ func (l *Loader) Load(raw *Raw) *snapshot.Host {
 			err = row.load(l, out.Data)
 		}
 		if err != nil {
-			l.missing(row, out, err)
+			failed[row.File] = cmp.Or(out.Command, row.File) + ": " + err.Error()
 		}
 	}
+	l.setUnread(failed)
 	return l.Finish()
 }
 
-// missing notes that a part is not known, or not wholly.
-func (l *Loader) missing(row Dump, out Output, err error) {
-	note := cmp.Or(out.Command, row.File) + ": " + err.Error()
-	if before := l.Host.Missing[row.Part]; before != "" {
-		note = before + "; " + note
+// setUnread notes the parts whose files could not be read, by file, unless another file that was read has what they show.
+func (l *Loader) setUnread(failed map[string]string) {
+	for _, row := range Dumps {
+		why := failed[row.File]
+		if why == "" || row.AlsoIn != "" && failed[row.AlsoIn] == "" {
+			continue
+		}
+		if before := l.Host.Unread[row.Part]; before != "" {
+			why = before + "; " + why
+		}
+		l.Host.Unread[row.Part] = why
 	}
-	l.Host.Missing[row.Part] = note
 }
 
 // Finish makes what look-ups need, when everything is read.

@@ -90,11 +90,8 @@ func (l *Loader) legacyFirst() {
 }
 
 // loadNFT reads nft's JSON. The tables that iptables-nft and its kin made stand there, too, but not all that their rules test: they are
-// taken from iptables-save, with the handles from here.
+// taken from iptables-save, with the handles from here. Without that, what their rules test and do is unknown, rule by rule.
 func loadNFT(l *Loader, text []byte) error {
-	if len(bytes.TrimSpace(text)) == 0 {
-		return nil
-	}
 	listed, err := nftables.Parse(text)
 	if err != nil {
 		return err
@@ -107,8 +104,8 @@ func loadNFT(l *Loader, text []byte) error {
 	lowered = slices.DeleteFunc(lowered, func(t *netfilter.Table) bool { return witness.IsTraceTable(t.Name) })
 	joined, missing := listed.Join(lowered, l.saved)
 	l.Host.Rules.Tables, l.saved = joined, nil
-	if len(missing) > 0 {
-		return fmt.Errorf("tables of iptables that are known by nft only, which does not say all of their rules: %s", strings.Join(missing, ", "))
+	if len(missing) > 0 && strings.Contains(l.outputs[RulesetFile].Command, "list chains") { // without the rules of those tables
+		return fmt.Errorf("only iptables-save and its kin were asked for the rules of some tables, and failed: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }

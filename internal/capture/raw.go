@@ -32,8 +32,12 @@ type Dump struct {
 	// Commands are ways to the same text, best first: that whose program is there is run. None for what packetwalk reads from the kernel
 	// itself: sysctls, sockets, wires, IPVS, IPsec.
 	Commands [][]string
-	// Only is a glob pattern of files; where none of them is there, or all are empty, there is nothing to dump.
+	// Only is a path; where no such file or directory exists, or the file is empty, there is nothing to dump.
 	Only string
+	// Later says that captures of older versions do not have the file.
+	Later bool
+	// AlsoIn is the file that shows the same, if not all of its meaning: where that was read, nothing is unknown without this one.
+	AlsoIn string
 	// load reads the text into the host; an error makes the part missing.
 	load func(*Loader, []byte) error
 }
@@ -64,7 +68,7 @@ const (
 var Dumps = []Dump{
 	{File: linksFile, Part: snapshot.Links, Commands: [][]string{{"ip", "-d", "-j", "link", "show"}}, load: loadLinks},
 	{File: WiresFile, Part: snapshot.Wires, load: loadWires},
-	{File: AttachedFile, Part: snapshot.Programs, Only: "/proc/self", load: loadAttached},
+	{File: AttachedFile, Part: snapshot.Programs, Only: "/proc/self", Later: true, load: loadAttached},
 	{File: "ip-address.json", Part: snapshot.Addresses, Commands: [][]string{{"ip", "-d", "-j", "address", "show"}}, load: loadAddresses},
 	{File: "ip-route.json", Part: snapshot.Routes, Commands: [][]string{{"ip", "-d", "-j", "-4", "route", "show", "table", "all"}},
 		load: loadRoutes},
@@ -80,26 +84,27 @@ var Dumps = []Dump{
 	{File: "bridge-fdb.json", Part: snapshot.FDB, Commands: [][]string{{"bridge", "-d", "-j", "fdb", "show"}}, load: loadFDB},
 	{File: SysctlsFile, Part: snapshot.Sysctls, load: loadSysctls},
 	{File: "iptables-save.txt", Part: snapshot.Rules, Commands: [][]string{{"iptables-nft-save", "-c"}, {"iptables-save", "-c"}},
-		load: loadIPTables(netfilter.IPv4, "iptables-legacy-save.txt")},
+		AlsoIn: RulesetFile, load: loadIPTables(netfilter.IPv4, "iptables-legacy-save.txt")},
 	{File: "iptables-legacy-save.txt", Part: snapshot.Rules, Only: "/proc/thread-self/net/ip_tables_names",
 		Commands: [][]string{{"iptables-legacy-save", "-c"}, {"iptables-save", "-c"}}, load: loadIPTables(netfilter.IPv4, "")},
 	{File: "ip6tables-save.txt", Part: snapshot.RulesIPv6, Commands: [][]string{{"ip6tables-nft-save", "-c"}, {"ip6tables-save", "-c"}},
-		load: loadIPTables(netfilter.IPv6, "ip6tables-legacy-save.txt")},
+		AlsoIn: RulesetFile, load: loadIPTables(netfilter.IPv6, "ip6tables-legacy-save.txt")},
 	{File: "ip6tables-legacy-save.txt", Part: snapshot.RulesIPv6, Only: "/proc/thread-self/net/ip6_tables_names",
 		Commands: [][]string{{"ip6tables-legacy-save", "-c"}, {"ip6tables-save", "-c"}}, load: loadIPTables(netfilter.IPv6, "")},
-	{File: "ebtables-save.txt", Part: snapshot.Bridge, Commands: [][]string{{"ebtables-nft-save"}, {"ebtables-save"}}, load: loadEBTables},
-	{File: "ebtables-legacy-save.txt", Part: snapshot.Bridge, Only: "/sys/module/ebtable_*",
+	{File: "ebtables-save.txt", Part: snapshot.Bridge, Commands: [][]string{{"ebtables-nft-save"}, {"ebtables-save"}},
+		AlsoIn: RulesetFile, load: loadEBTables},
+	{File: "ebtables-legacy-save.txt", Part: snapshot.Bridge, Only: "/sys/module",
 		Commands: [][]string{{"ebtables-legacy-save"}, {"ebtables-save"}}, load: loadEBTables},
 	{File: RulesetFile, Part: snapshot.NFT, Commands: [][]string{{"nft", "-j", "-a", "list", "ruleset"}}, load: loadNFT},
 	{File: nftChainsFile, Part: snapshot.NFT, Only: "/proc/sys/net/netfilter", Commands: [][]string{{"nft", "list", "chains"}},
-		load: loadNFTDevices},
+		AlsoIn: RulesetFile, load: loadNFTDevices},
 	{File: "ipset.txt", Part: snapshot.IPSets, Commands: [][]string{{"ipset", "save"}}, load: loadIPSets},
 	{File: "conntrack.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv4", "-o", "extended"}}, load: loadFlows},
 	{File: "conntrack-6.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv6", "-o", "extended"}},
 		load: loadFlows},
 	{File: ListenersFile, Part: snapshot.Listeners, load: loadListeners},
-	{File: IPVSFile, Part: snapshot.IPVS, Only: "/proc/self", load: loadIPVS},
-	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", load: loadIPsec},
+	{File: IPVSFile, Part: snapshot.IPVS, Only: "/proc/self", Later: true, load: loadIPVS},
+	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", Later: true, load: loadIPsec},
 }
 
 // SysctlFiles are the settings that decide about packets, as paths below /proc/sys; a "*" stands for one element (Documentation/networking/

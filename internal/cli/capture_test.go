@@ -205,7 +205,7 @@ func TestMap(t *testing.T) {
 // TestPoliciesOfACapture: a walk through a capture, redacted or not, says which NetworkPolicies select the pods that the packet comes to
 // and are not enforced. With --choose it names only those of the pods that are left. A capture without the list says so.
 func TestPoliciesOfACapture(t *testing.T) {
-	held := capturetest.Open(t, worldA)
+	held := capturetest.Open(t, worldA).Complete()
 	policy := func(name, selector, kind string) string {
 		return `{"metadata":{"namespace":"default","name":"` + name + `"},"spec":{"podSelector":` + selector + `,"policyTypes":["` + kind + `"]}}`
 	}

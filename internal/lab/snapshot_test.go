@@ -67,7 +67,7 @@ func checkHosts(t *testing.T, s *capture.Lazy) {
 		if strings.HasPrefix(name, "pod/default/whereami-") {
 			pods++
 		}
-		for part, why := range h.Missing {
+		for part, why := range h.Unread {
 			t.Errorf("%s: %s: %s", name, part, why)
 		}
 		for _, l := range h.FIB.Links {

@@ -163,7 +163,7 @@ func (r *reader) target(to End) (netip.Addr, error) {
 // hidesAddresses tells of a host whose state is at hand and does not show its addresses.
 func (r *reader) hidesAddresses(host string) bool {
 	h, err := r.src.Host(host)
-	return err == nil && h.Missing[snapshot.Addresses] != ""
+	return err == nil && h.Missing[snapshot.Addresses]+h.Unread[snapshot.Addresses] != ""
 }
 
 // pick takes the address of the sender's family, as far as its own words tell that, and IPv4 first where they do not.

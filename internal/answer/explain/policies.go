@@ -205,7 +205,7 @@ func (o *Owners) hasPolicyEngine(rules *netfilter.Ruleset) bool {
 func (o *Owners) mayEnforce(h *snapshot.Host, r *walk.Result) string {
 	host := hostName(h.Name)
 	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.RulesIPv6, snapshot.NFT, snapshot.Programs} {
-		if h.Missing[part] != "" {
+		if h.Missing[part]+h.Unread[part] != "" {
 			return fmt.Sprintf("the %s of %s are not known", part, host)
 		}
 	}

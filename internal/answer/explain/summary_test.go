@@ -246,6 +246,16 @@ func TestUnread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	host.Unread = map[snapshot.Part]string{snapshot.NFT: "nft was killed by SIGSEGV"}
+	unread, err := walk.Walk(singleHost{host}, walk.Request{Host: "node/n", Packet: tcp("10.0.0.4:40000", "10.0.0.4:22")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "it is unknown whether the destination sees the packet: the nftables rules could not be read: nft was killed by SIGSEGV\n- " +
+		"not read on node n: nftables rules"
+	if got := (&Options{Owners: ownersOf(snapshot.Objects{})}).explanations(unread)[0].summary().text(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
 	for _, text := range []bool{false, true} {
 		a := (&Options{Owners: ownersOf(snapshot.Objects{}), Text: text}).explanations(r)[0].summary()
 		want := "as far as the state was read, the destination sees the sender's own address, 10.0.0.4:40000, because no rule translates it\n- " +

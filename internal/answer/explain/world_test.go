@@ -12,6 +12,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/capturetest"
 	"packetwalk.dev/internal/writers"
 )
 
@@ -98,12 +99,7 @@ func tcp(source, destination string) packet.Packet {
 // worldA opens the capture of a lab: the world of the first article, with two services behind a load balancer.
 func worldA(t *testing.T) snapshot.Source {
 	t.Helper()
-	f, err := capture.Open("../../capture/testdata/world-a.pwcap.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return capture.NewSource(f.Origin())
+	return capture.NewSource(capturetest.Open(t, "../../capture/testdata/world-a.pwcap.tar.gz").Complete().Origin())
 }
 
 // example is a walk, the same with the rules that did not apply, and what is known of the objects in it.

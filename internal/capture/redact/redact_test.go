@@ -218,7 +218,7 @@ func TestRedactLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for part, why := range h.Missing {
+		for part, why := range h.Unread {
 			t.Errorf("%s: %s: %s", name, part, why)
 		}
 	}

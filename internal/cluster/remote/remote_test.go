@@ -261,8 +261,8 @@ func TestHosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		here, there := capture.NewLoader(name).Load(local), capture.NewLoader(name).Load(got)
-		if changed := snapshot.Changes(here, there); len(changed) > 0 || len(got.Outputs) != len(local.Outputs) || len(there.Missing) > 0 {
-			t.Errorf("%s: in the state that came, other than in the machine's, are %v; missing %v", name, changed, there.Missing)
+		if changed := snapshot.Changes(here, there); len(changed) > 0 || len(got.Outputs) != len(local.Outputs) || len(there.Unread) > 0 {
+			t.Errorf("%s: in the state that came, other than in the machine's, are %v; missing %v", name, changed, there.Unread)
 		}
 	}
 	if _, err := node.Fetch(t.Context(), "pod/default/none"); !errors.Is(err, fs.ErrNotExist) {

@@ -48,7 +48,7 @@ const batchLimit = 20 * time.Second
 // batch runs several commands of ip in one process ("ip -batch", ip(8)), because a process costs more than what it prints. It returns false
 // if that is not possible or a command fails; each command then runs alone.
 func (d *Dumper) batch(ctx context.Context, ns *netns.Namespace, rows []capture.Dump) (outputs []capture.Output, ok bool) {
-	if len(rows) < 2 || slices.ContainsFunc(rows, func(row capture.Dump) bool { return skip(ns, row) != "" }) {
+	if len(rows) < 2 || slices.ContainsFunc(rows, func(row capture.Dump) bool { why, err := skip(ns, row, nil); return why != "" || err != nil }) {
 		return nil, false
 	}
 	options, _, _ := ipCommand(rows[0])

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,10 +15,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/netns"
@@ -149,13 +152,19 @@ func encode[T any](list []T, err error) ([]byte, error) {
 	return json.MarshalIndent(list, "", " ")
 }
 
-// command runs the first of the row's commands whose program is there and starts, and whose part of the kernel is there.
+// command runs the row's commands whose program is there and whose part of the kernel is there, until one succeeds. Without any, the
+// output has the error of the first that started.
 func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
-	if why := skip(ns, row); why != "" {
+	words := strings.Join(row.Commands[0], " ")
+	why, err := skip(ns, row, m)
+	switch {
+	case err != nil:
+		return capture.Output{Command: words, Error: err.Error()}
+	case why != "":
 		return capture.Output{Skipped: why}
 	}
-	words := strings.Join(row.Commands[0], " ")
-	none := capture.Output{Command: words, Error: "program not found"}
+	none := capture.Output{Command: words, Error: "program not found; run \"apt-get install " + program.Package(row.Commands[0][0]) + "\""}
+	failed := false
 	for _, args := range row.Commands {
 		for _, tool := range d.tools(args) {
 			needed := needs[variant(tool.Root, tool.Path, tool.Name)]
@@ -171,12 +180,20 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 				return capture.Output{Skipped: "nf_tables has no tables in the namespace"}
 			}
 			tool.In = ns.Do
-			if result, started := untilWhole(ctx, row, tool); started {
+			result, started := untilWhole(ctx, row, tool)
+			if started && result.Error == "" {
 				return result
-			} else if none = result; ctx.Err() != nil {
+			}
+			if !failed {
+				none, failed = result, started
+			}
+			if ctx.Err() != nil {
 				return none
 			}
 		}
+	}
+	if failed {
+		return none
 	}
 	if missing, err := m.firstMissing(needs[row.Commands[0][0]]...); err == nil && missing != "" {
 		return capture.Output{Skipped: notLoaded(missing)}
@@ -185,22 +202,27 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 }
 
 func notLoaded(module string) string {
-	return "the kernel does not have " + module + " (its module is not loaded)"
+	return "the kernel does not have " + module + ", or its module is not loaded"
 }
 
-// skip is why there is nothing to dump, "" where there may be.
-func skip(ns *netns.Namespace, row capture.Dump) (why string) {
+// skip returns why there is nothing to dump, "" where there may be something. The error says that this cannot be found out.
+func skip(ns *netns.Namespace, row capture.Dump, m *modules) (why string, err error) {
 	if row.Only == "" {
-		return ""
-	}
-	some := false
-	if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
-		return row.Only + " is missing or empty"
+		return "", nil
 	}
 	if strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
-		return noBridgeRules(ns, "/sys/module")
+		why, err = noBridgeRules(ns, "/sys/module")
+		if has, unknown := m.has("ebtables"); why == "" && err == nil && unknown == nil && !has {
+			why = notLoaded("ebtables")
+		}
+		return why, err
 	}
-	return ""
+	some := false
+	err = ns.Do(func() (err error) { some, err = anything(row.Only); return err })
+	if err == nil && !some {
+		why = row.Only + " is missing or empty"
+	}
+	return why, err
 }
 
 // untilWhole runs a tool, again where what it prints breaks off; false says that it cannot be started.
@@ -233,9 +255,23 @@ func runTool(ctx context.Context, tool program.Command) (result capture.Output, 
 	result = capture.Output{Command: strings.Join(append([]string{tool.Name}, tool.Args...), " "), Data: data}
 	var failed *program.Error
 	if errors.As(err, &failed) {
-		result.Error = strings.TrimSpace(fmt.Sprintf("%v: %s", failed.Err, failed.Stderr))
+		result.Error = strings.TrimSpace(fmt.Sprintf("%s: %s", failure(tool.Name, failed.Err), failed.Stderr))
 	}
 	return result, !program.NotStarted(err)
+}
+
+// failure says what ended a program. One that a signal killed has met something that it was not made for.
+func failure(name string, err error) string {
+	ended, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return err.Error()
+	}
+	status, ok := ended.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s was killed by %s; install a newer version of it, such as that which wrote the state", name,
+		unix.SignalName(status.Signal()))
 }
 
 // versions are how the tools tell their versions, and what of the kernel they ask for that: programs of nf_tables open their socket first,
@@ -286,19 +322,23 @@ func (d *Dumper) tools(args []string) (tools []program.Command) {
 	return tools
 }
 
-// anything reports whether one of the files that the pattern names has content, or is a directory.
-func anything(pattern string) bool {
-	paths, _ := filepath.Glob(pattern) // the patterns are constants
-	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			return true
-		}
-		if text, err := os.ReadFile(path); err == nil && len(bytes.TrimSpace(text)) > 0 {
-			return true
-		}
+// anything reports whether the file of a path has content, or is a directory. The error says that this is unknown.
+func anything(path string) (bool, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case info.IsDir():
+		return true, nil
 	}
-	return false
+	text, err := limitio.ReadFile(path, maxNames)
+	return len(bytes.TrimSpace(text)) > 0, err
 }
+
+// maxNames bounds a file of names of tables, in bytes.
+const maxNames = 64 << 10
 
 // programDirs are where the tools of a machine are when the PATH is another's.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}

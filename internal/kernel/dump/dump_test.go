@@ -64,8 +64,8 @@ func TestDump(t *testing.T) {
 		t.Errorf("%d outputs for %d rows", len(raw.Outputs), len(capture.Dumps))
 	}
 	h := capture.NewLoader(raw.Name).Load(raw)
-	if len(h.Missing) > 0 {
-		t.Errorf("missing: %v", h.Missing)
+	if len(h.Unread) > 0 {
+		t.Errorf("missing: %v", h.Unread)
 	}
 	if want := (snapshot.Peer{Link: "to.b", Host: "node/b", PeerLink: "to-a"}); len(h.Peers) != 1 || h.Peers[0] != want {
 		t.Errorf("peers %+v, want %+v", h.Peers, want)
@@ -124,8 +124,8 @@ func TestDumpChangesNothing(t *testing.T) {
 				t.Errorf("%s where nf_tables has no tables: %+v", file, out)
 			}
 		}
-		if h := capture.NewLoader(raw.Name).Load(raw); len(h.Rules.Tables) != 0 || len(h.Missing) != 0 {
-			t.Errorf("%d tables; missing %v", len(h.Rules.Tables), h.Missing)
+		if h := capture.NewLoader(raw.Name).Load(raw); len(h.Rules.Tables) != 0 || len(h.Unread) != 0 {
+			t.Errorf("%d tables; missing %v", len(h.Rules.Tables), h.Unread)
 		}
 	}
 }
@@ -144,8 +144,8 @@ func TestDumpOfLegacyTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := capture.NewLoader(raw.Name).Load(raw)
-	if len(h.Missing) > 0 {
-		t.Errorf("missing: %v", h.Missing)
+	if len(h.Unread) > 0 {
+		t.Errorf("missing: %v", h.Unread)
 	}
 	dialects := map[string]int{}
 	for _, table := range h.Rules.Tables {
@@ -179,12 +179,12 @@ func TestDumpWithoutTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := capture.NewLoader(raw.Name).Load(raw)
-	if _, ok := h.Missing[snapshot.Links]; ok || len(h.FIB.Links) == 0 {
-		t.Errorf("links: %d, %s", len(h.FIB.Links), h.Missing[snapshot.Links])
+	if _, ok := h.Unread[snapshot.Links]; ok || len(h.FIB.Links) == 0 {
+		t.Errorf("links: %d, %s", len(h.FIB.Links), h.Unread[snapshot.Links])
 	}
 	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.NFT, snapshot.IPSets, snapshot.Bridge} {
-		if !strings.Contains(h.Missing[part], "program not found") {
-			t.Errorf("%s: %q", part, h.Missing[part])
+		if !strings.Contains(h.Unread[part], "program not found") {
+			t.Errorf("%s: %q", part, h.Unread[part])
 		}
 	}
 }
@@ -204,8 +204,8 @@ func TestDumpOfManyChains(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := capture.NewLoader(raw.Name).Load(raw)
-		if len(h.Missing) > 0 {
-			t.Errorf("missing: %v", h.Missing)
+		if len(h.Unread) > 0 {
+			t.Errorf("missing: %v", h.Unread)
 		}
 		return h, raw.Outputs[capture.RulesetFile]
 	}
@@ -271,7 +271,7 @@ func TestDumpDuringTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := capture.NewLoader(raw.Name).Load(raw)
-	if why, missing := host.Missing[snapshot.NFT]; missing || host.Rules.Table(netfilter.IPv4, "own") == nil {
+	if why, missing := host.Unread[snapshot.NFT]; missing || host.Rules.Table(netfilter.IPv4, "own") == nil {
 		t.Errorf("the rules are not known: %s", why)
 	}
 }

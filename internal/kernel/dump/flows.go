@@ -57,30 +57,30 @@ func ofFamily(text []byte, family string) []byte {
 // noBridgeRules is why ebtables' legacy tables are not asked for, "" where they are. To ask makes a table in a namespace that has none
 // (net/bridge/netfilter/ebtables.c: find_table_lock, since Linux 5.15), so that is done only where there is a bridge that rules could be
 // for, and somewhere on the machine are rules: then a table's module is in use (do_replace_finish).
-func noBridgeRules(ns *netns.Namespace, modules string) string {
+func noBridgeRules(ns *netns.Namespace, modules string) (why string, err error) {
 	h, err := ns.Handle()
 	if err != nil {
-		return ""
+		return "", err
 	}
 	links, err := h.LinkList()
 	if err != nil {
-		return ""
+		return "", err
 	}
 	bridge := false
 	for _, l := range links {
 		bridge = bridge || l.Type() == "bridge"
 	}
 	if !bridge {
-		return "the namespace has no bridge"
+		return "the namespace has no bridge", nil
 	}
-	counts, _ := filepath.Glob(modules + "/ebtable_*/refcnt")
+	counts, err := filepath.Glob(modules + "/ebtable_*/refcnt")
 	for _, path := range counts {
 		if text, err := os.ReadFile(path); err != nil || string(bytes.TrimSpace(text)) != "0" {
-			return ""
+			return "", nil
 		}
 	}
 	if len(counts) == 0 {
-		return "" // built in: nothing tells
+		return "", err // built in: nothing tells
 	}
-	return "no table of ebtables has rules"
+	return "no table of ebtables has rules", nil
 }

@@ -21,7 +21,7 @@ func TestIPsec(t *testing.T) {
 			t.Fatal(err)
 		}
 		host := capture.NewLoader("node/a").Load(raw)
-		if why := host.Missing[snapshot.IPsec]; why != "" {
+		if why := host.Unread[snapshot.IPsec]; why != "" {
 			t.Fatal(why)
 		}
 		text, _ := json.Marshal(host.IPsec)

@@ -80,7 +80,9 @@ func (p places) read() *modules {
 	text, err := os.ReadFile(p.proc + "/modules")
 	if err != nil {
 		m.none = errors.Is(err, fs.ErrNotExist) // a kernel without CONFIG_MODULES
-		m.builtIn = func() (map[string]bool, error) { return nil, err }
+		if !m.none {
+			m.builtIn = func() (map[string]bool, error) { return nil, err }
+		}
 		return m
 	}
 	disabled, err := os.ReadFile(p.proc + "/sys/kernel/modules_disabled")
@@ -146,6 +148,15 @@ func (m *modules) firstMissing(names ...string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// has reports whether the kernel has a module, loaded or built in. The error says that this is unknown.
+func (m *modules) has(name string) (bool, error) {
+	if m.loaded[name] || m.part(name) {
+		return true, nil
+	}
+	builtIn, err := m.builtIn()
+	return builtIn[name], err
 }
 
 // part tells of a module that is built in and has parameters: one that is loaded has a state, too.

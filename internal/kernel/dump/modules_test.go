@@ -155,8 +155,8 @@ func TestDumpLoadsNothing(t *testing.T) {
 		}
 	}
 	want, got := capture.NewLoader("node/a").Load(full), capture.NewLoader("node/a").Load(raw)
-	if len(got.Missing) > 0 {
-		t.Errorf("missing: %v", got.Missing)
+	if len(got.Unread) > 0 {
+		t.Errorf("missing: %v", got.Unread)
 	}
 	if len(want.Listeners) < 8 || !reflect.DeepEqual(got.Listeners, want.Listeners) {
 		t.Errorf("sockets by file:\n%+v\nby diagnosis:\n%+v", got.Listeners, want.Listeners)
@@ -166,7 +166,7 @@ func TestDumpLoadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.NFT, snapshot.IPSets, snapshot.Bridge} {
-		if got := capture.NewLoader("node/a").Load(raw).Missing[part]; !strings.Contains(got, "is not known") {
+		if got := capture.NewLoader("node/a").Load(raw).Unread[part]; !strings.Contains(got, "is not known") {
 			t.Errorf("%s is missing for %q", part, got)
 		}
 	}
@@ -291,8 +291,8 @@ func TestBrokenPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := capture.NewLoader("node/a").Load(raw)
-	if len(h.Missing) > 0 || h.Rules.Table(netfilter.IPv4, "own") == nil || len(h.FIB.Links) == 0 {
-		t.Errorf("missing %v; %d links; rules %+v", h.Missing, len(h.FIB.Links), h.Rules)
+	if len(h.Unread) > 0 || h.Rules.Table(netfilter.IPv4, "own") == nil || len(h.FIB.Links) == 0 {
+		t.Errorf("missing %v; %d links; rules %+v", h.Unread, len(h.FIB.Links), h.Rules)
 	}
 	for name, want := range map[string]string{"ebtables-nft-save": "", "ip6tables-nft-save": "", "nft": "/usr/sbin/nft", "nowhere": ""} {
 		if got := find(root, name); got != want {

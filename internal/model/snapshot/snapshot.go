@@ -46,8 +46,10 @@ type Host struct {
 	Beyond []Beyond // only where no routes are known
 	// Forwarders are machines outside the snapshot that forward packets for others, by the links that lead to them.
 	Forwarders map[string]Forwarder
-	// Missing tells what is not known of the host, and why.
+	// Missing tells what the snapshot does not show of the host, and why: a text has a part of its state. A walk assumes something of it.
 	Missing map[Part]string
+	// Unread tells what the host has, or may have, that could not be read, and why. A walk that comes to need it ends there, undecided.
+	Unread map[Part]string
 	// Partial tells of which parts there may be more than what is known, and why.
 	Partial map[Part]string
 	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").

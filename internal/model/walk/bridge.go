@@ -196,5 +196,9 @@ func (m *machine) otherEnd(link string) (*machine, *fib.Link) {
 	if err != nil {
 		return nil, nil
 	}
-	return m.run.machine(h), h.FIB.Link(peer.PeerLink)
+	far := m.run.machine(h)
+	if far.whyUnread(always...) != "" || far.whyUnread(routing...) != "" || far.whyUnread(snapshot.Neighbours, snapshot.Wires) != "" {
+		return nil, nil
+	}
+	return far, h.FIB.Link(peer.PeerLink)
 }

@@ -15,10 +15,10 @@ import (
 	"packetwalk.dev/internal/testing/capturetest"
 )
 
-// TestWithout: from a capture in which a dump failed, or a host was not read, no walk concludes another thing than from the whole one
-// without saying that something is not known.
+// TestWithout: from a capture in which a dump failed in any way, or a host was not read, no walk concludes another thing than from the whole
+// one without saying that something is not known.
 func TestWithout(t *testing.T) {
-	whole := capturetest.Open(t, "../../capture/testdata/world-a.pwcap.tar.gz")
+	whole := capturetest.Open(t, "../../capture/testdata/world-a.pwcap.tar.gz").Complete()
 	source := capture.NewSource(whole.Origin())
 	packets := worldAPackets(t, source)
 	want := make([]outcomes, len(packets))
@@ -43,22 +43,32 @@ func TestWithout(t *testing.T) {
 			differ[without] = differ[without] || !same
 		}
 	}
-	for _, row := range capture.Dumps {
-		t.Run(row.File, func(t *testing.T) {
-			o := whole.Origin()
-			fetch := o.Fetch
-			o.Fetch = func(name string) (*capture.Raw, error) {
-				raw, err := fetch(name)
-				if err != nil {
-					return nil, err
+	for way, fail := range map[string]func(*capture.Output){
+		"error": func(o *capture.Output) { *o = capture.Output{Error: "nft was killed by SIGSEGV"} },
+		"half": func(o *capture.Output) {
+			o.Error, o.Data = "it did not end within 2m0s and was killed", o.Data[:len(o.Data)/2]
+		},
+		"unreadable": func(o *capture.Output) { o.Data = []byte("Segmentation fault\n") },
+	} {
+		for _, row := range capture.Dumps {
+			t.Run(row.File+" "+way, func(t *testing.T) {
+				o := whole.Origin()
+				fetch := o.Fetch
+				o.Fetch = func(name string) (*capture.Raw, error) {
+					raw, err := fetch(name)
+					if err != nil {
+						return nil, err
+					}
+					changed := *raw
+					changed.Outputs = maps.Clone(raw.Outputs)
+					out := raw.Outputs[row.File]
+					fail(&out)
+					changed.Outputs[row.File] = out
+					return &changed, nil
 				}
-				changed := *raw
-				changed.Outputs = maps.Clone(raw.Outputs)
-				changed.Outputs[row.File] = capture.Output{Error: "the program failed"}
-				return &changed, nil
-			}
-			check(t, row.File, o)
-		})
+				check(t, row.File, o)
+			})
+		}
 	}
 	for _, raw := range whole.Hosts {
 		t.Run(raw.Name, func(t *testing.T) {

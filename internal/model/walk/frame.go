@@ -41,6 +41,9 @@ func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 
 // bridgeOn decides which port a frame goes out of (br_handle_frame_finish).
 func (t transit) bridgeOn(b bridge) passage {
+	if end := t.needs(snapshot.FDB); end != nil {
+		return t.over(end)
+	}
 	port, entry := b.port(t.p.Frame.Destination)
 	step := BridgeStep{Bridge: b.Name, Entry: entry, Ports: []string{port}}
 	switch port {
@@ -63,6 +66,9 @@ func (t transit) bridgeOut(b bridge) passage {
 	t.m.sayMissingBridgeRules()
 	if b.filtersVLANs() {
 		return t.finish(Undecided, b.Name+" filters VLANs, which is not walked")
+	}
+	if end := t.needs(snapshot.FDB); end != nil {
+		return t.over(end)
 	}
 	port, entry := b.port(t.p.Frame.Destination)
 	switch port {
@@ -205,6 +211,9 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 	if !t.m.isKnown(snapshot.Routes) {
 		t.assumeRoute()
 		return nil
+	}
+	if end := t.needs(routing...); end != nil {
+		return end
 	}
 	if why := t.m.martian(&t.p); why != "" {
 		return t.end(Dropped, why)

@@ -13,6 +13,9 @@ import (
 // hook runs what the kernel calls at a hook: the chains in the order of their priorities, and between them conntrack, address translation
 // and br_netfilter at theirs. It returns how the packet's way ended; nil where it goes on.
 func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
+	if end := t.needs(rules(f)...); end != nil {
+		return end
+	}
 	builtins := builtinsAt(f, h)
 	for _, c := range t.chains(f, h) {
 		for len(builtins) > 0 && builtins[0].priority <= c.Base.Priority {
@@ -159,6 +162,9 @@ func (t *transit) endByVerdict(v netfilter.Verdict, visits []netfilter.Visit) *E
 
 // deviceHook runs the chains that hang at one interface, at hook Ingress or Egress.
 func (t *transit) deviceHook(link string, h netfilter.Hook) *End {
+	if end := t.needs(rules(netfilter.Netdev)...); end != nil {
+		return end
+	}
 	chains := slices.Concat(t.m.Rules.Hook(netfilter.Netdev, h), t.m.Rules.Hook(netfilter.Inet, h))
 	slices.SortStableFunc(chains, func(a, b *netfilter.Chain) int { return cmp.Compare(a.Base.Priority, b.Base.Priority) })
 	for _, c := range chains {

@@ -14,6 +14,9 @@ func (t *transit) ipsec(direction string) *End {
 	if p.In == "lo" || p.Out == "lo" {
 		return nil
 	}
+	if end := t.needs(snapshot.IPsec); end != nil {
+		return end
+	}
 	if why := t.m.Missing[snapshot.IPsec]; why != "" {
 		t.m.assumeMissing(snapshot.IPsec, fmt.Sprintf("%s unknown (%s); assuming the packet is under none", snapshot.IPsec, why))
 	}

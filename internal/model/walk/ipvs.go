@@ -12,6 +12,9 @@ const ipvsLink = "kube-ipvs0"
 
 // virtualService ends the way of a packet that a service of IPVS may take: what that makes of it is not walked (ip_vs_in_hook).
 func (t *transit) virtualService(_ netfilter.Family, h netfilter.Hook) *End {
+	if end := t.needs(snapshot.IPVS); end != nil {
+		return end
+	}
 	if t.m.VirtualServices == nil {
 		if t.m.Missing[snapshot.IPVS] != "" {
 			t.m.assumeMissing(snapshot.IPVS, "IPVS services unknown; assuming the packet is for none")

@@ -25,7 +25,7 @@ func (t transit) arrive() passage {
 
 // linkToSender is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
 func (t *transit) linkToSender() string {
-	if !t.m.isKnown(snapshot.Routes) {
+	if !t.m.isKnown(snapshot.Routes) || t.m.whyUnread(routing...) != "" {
 		return ""
 	}
 	a := t.m.FIB.Lookup(fib.Query{Destination: t.p.Source, Protocol: t.p.Protocol})
@@ -112,6 +112,9 @@ func (t transit) resolve() passage {
 
 // address puts the next hop's link-layer address on the packet.
 func (t *transit) address(l *fib.Link, next netip.Addr) *End {
+	if end := t.needs(snapshot.Neighbours); end != nil {
+		return end
+	}
 	answer, ok := t.m.neighbour(l.Name, next)
 	if !ok && l.NoARP {
 		answer, ok = ResolveStep{Link: l.Name, Address: next.String(), MAC: l.MAC, By: "the link itself, without a query (NOARP)"}, true
@@ -169,6 +172,9 @@ func (t transit) transmit() passage {
 	}
 	if l.Kind != "" && l.Kind != "veth" {
 		return t.finish(Undecided, fmt.Sprintf("interface %s is of %s, which is not walked", l.Name, kindOf(l)))
+	}
+	if end := t.needs(snapshot.Wires); end != nil && l.Kind == "veth" {
+		return t.over(end)
 	}
 	if p, ok := t.onward(l); ok {
 		return p

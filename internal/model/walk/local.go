@@ -30,6 +30,9 @@ func (t transit) deliver() passage {
 		return t.over(end)
 	}
 	p := &t.p
+	if end := t.needs(snapshot.Listeners); end != nil && p.Protocol.HasPorts() && (t.inReplyTo == nil || t.inReplyTo.Host != t.m.Name) {
+		return t.over(end)
+	}
 	end := t.end(Delivered, "")
 	end.Link = p.In
 	switch asked := t.inReplyTo; {
@@ -165,6 +168,10 @@ func (t transit) send() passage {
 	}
 	if p.Destination.IsUnspecified() && t.inReplyTo == nil {
 		p.Destination = t.selfAddress()
+	}
+	if end := t.needs(routing...); end != nil {
+		t.note(Step{Stage: Sent})
+		return t.over(end)
 	}
 	if !m.isKnown(snapshot.Routes) {
 		return t.sendUnrouted()

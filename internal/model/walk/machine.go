@@ -95,6 +95,48 @@ func (m *machine) sayMissingBridgeRules() {
 	}
 }
 
+// whyUnread returns why a part of the machine's state could not be read, "" where all of the parts were.
+func (m *machine) whyUnread(parts ...snapshot.Part) string {
+	if len(m.Unread) == 0 {
+		return ""
+	}
+	for _, part := range parts {
+		if why := m.Unread[part]; why != "" {
+			m.run.notShown(MissingState{Host: m.Name, Part: part})
+			return fmt.Sprintf("the %s could not be read: %s", part, why)
+		}
+	}
+	return ""
+}
+
+// needs ends the packet's way where it comes to need a part of the machine's state that could not be read: what is there may do anything
+// to the packet.
+func (t *transit) needs(parts ...snapshot.Part) *End {
+	if why := t.m.whyUnread(parts...); why != "" {
+		return t.end(Undecided, why)
+	}
+	return nil
+}
+
+// always are the parts that every packet needs, routing those that decide where an IP packet goes.
+var (
+	always  = []snapshot.Part{snapshot.Links, snapshot.Sysctls}
+	routing = []snapshot.Part{snapshot.Routes, snapshot.Policy, snapshot.Addresses}
+)
+
+// rules are the parts that have rules for packets of a family.
+func rules(f netfilter.Family) []snapshot.Part {
+	switch f {
+	case netfilter.IPv4:
+		return []snapshot.Part{snapshot.Rules, snapshot.NFT}
+	case netfilter.IPv6:
+		return []snapshot.Part{snapshot.RulesIPv6, snapshot.NFT}
+	case netfilter.Bridge:
+		return []snapshot.Part{snapshot.Bridge, snapshot.NFT}
+	}
+	return []snapshot.Part{snapshot.NFT}
+}
+
 // assume notes that something is not known of the machine and how the walk goes on.
 func (m *machine) assume(what string) { m.run.assume(m.Name, what) }
 
@@ -228,6 +270,9 @@ func (m *machine) IPSet(name string) (*netfilter.Set, bool) {
 
 // AddressType implements netfilter.Host.
 func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType, bool) {
+	if m.whyUnread(routing...) != "" {
+		return netfilter.Unspec, false
+	}
 	if !m.isKnown(snapshot.Addresses) && !m.isKnown(snapshot.Routes) {
 		switch {
 		case !a.IsValid():
@@ -257,7 +302,7 @@ func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
 			"routes unknown; assuming replies leave by the interface that the packet came in by (rpfilter)")
 		return netfilter.RouteAnswer{Type: netfilter.UnicastAddress, Back: true}, true
 	}
-	if !m.isKnown(snapshot.Routes) {
+	if !m.isKnown(snapshot.Routes) || m.whyUnread(routing...) != "" {
 		return netfilter.RouteAnswer{}, false
 	}
 	a := m.FIB.Lookup(fib.Query{Source: q.Source, Destination: q.Destination, In: q.In, Mark: q.Mark})

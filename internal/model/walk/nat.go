@@ -30,6 +30,9 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 	if s := t.p.Track.State; s != 0 && s != packet.Invalid && !t.p.Template || !t.m.Rules.Tracks(f) {
 		return nil
 	}
+	if end := t.needs(snapshot.Flows); end != nil {
+		return end
+	}
 	if !t.m.isKnown(snapshot.Flows) {
 		t.m.assumeMissing(snapshot.Flows, "connections unknown; assuming the packet starts a new one")
 	}
@@ -139,6 +142,9 @@ func (t *transit) bind(f netfilter.Family, h netfilter.Hook, source bool, done p
 func (t *transit) translation(h netfilter.Hook, wanted packet.Translation) netfilter.Verdict {
 	drop := func(why string) netfilter.Verdict {
 		return netfilter.Verdict{Kind: netfilter.Drop, Detail: why}
+	}
+	if why := t.m.whyUnread(snapshot.Addresses); wanted.Chosen != "" && why != "" {
+		return netfilter.Verdict{Kind: netfilter.Undecided, Detail: why}
 	}
 	switch wanted.Chosen {
 	case "masquerade":

@@ -154,6 +154,7 @@ func (q *query) hide(reasons ...string) { q.hidden = cmp.Or(append([]string{q.hi
 
 // ports sends the question out of the ports of a bridge, all of them: the first answer counts.
 func (q *query) ports(b bridge, except string, depth int) (first response, answered bool) {
+	q.hide(b.m.whyUnread(snapshot.FDB))
 	for _, p := range b.ports() {
 		if p.Port != nil && (p.Port.NeighbourSuppression || p.Port.ProxyARP) {
 			q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("port %s of %s answers for others, which is not walked", p.Name, b.Name)}
@@ -419,6 +420,9 @@ func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 // arpRules evaluates chains of one hook, without noting them: a question is not the packet that is walked. It gives the rule that decided,
 // if one did.
 func (t *transit) arpRules(f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) (netfilter.Verdict, *netfilter.Rule) {
+	if why := t.m.whyUnread(rules(f)...); why != "" {
+		return netfilter.Verdict{Kind: netfilter.Undecided, Detail: why}, nil
+	}
 	for _, c := range chains {
 		ctx := netfilter.Context{Packet: &t.p, Family: f, Hook: h, Host: t.m, Chooser: t}
 		v, err := c.Run(&ctx)

@@ -39,6 +39,9 @@ func (m *machine) enslaved(l *fib.Link) string {
 
 // programAt tells which program gets what passes a link of m in one direction; "" where none does, as far as that is known.
 func (m *machine) programAt(l *fib.Link, out bool) string {
+	if why := m.whyUnread(snapshot.Programs); why != "" {
+		return why
+	}
 	switch {
 	case l.Kind == "netkit": // whose programs are at no hook of tc's
 		return fmt.Sprintf("what passes %s gets the programs of netkit, which are not read", l.Name)

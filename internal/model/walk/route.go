@@ -63,6 +63,9 @@ func (t transit) routeIn() passage {
 		next := t.assumeRoute()
 		return t.to(next)
 	}
+	if end := t.needs(routing...); end != nil {
+		return t.over(end)
+	}
 	d := t.route
 	if d == nil {
 		if why := t.m.martian(&t.p); why != "" {
@@ -171,6 +174,9 @@ func (t *transit) reroute() *End {
 	if !t.m.isKnown(snapshot.Routes) {
 		t.routeOwn()
 		return nil
+	}
+	if end := t.needs(routing...); end != nil {
+		return end
 	}
 	source := t.p.Source
 	if t.m.FIB.HasAddress(source) == nil {

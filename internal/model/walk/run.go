@@ -112,6 +112,9 @@ func runStages(t transit, s stage) (route, error) {
 		if n == maxStages {
 			s = func(t transit) passage { return t.finish(Looped, fmt.Sprintf("still on its way after %d stages", n)) }
 		}
+		if end := t.needs(always...); end != nil {
+			s = func(t transit) passage { return t.over(end) }
+		}
 		p := s(t)
 		if p.err != nil {
 			return route{}, p.err

@@ -58,6 +58,9 @@ func (t transit) encapsulate(l *fib.Link) passage {
 
 // remote finds the machine to which a link of kind vxlan sends the packet's frame.
 func (t *transit) remote(l *fib.Link) (*fib.VXLAN, *fib.FDBEntry, *End) {
+	if end := t.needs(append(routing, snapshot.FDB)...); end != nil {
+		return nil, nil, end
+	}
 	v, station := l.VXLAN, t.p.Frame.Destination
 	switch {
 	case v == nil:
@@ -189,6 +192,9 @@ func (t transit) decapsulate(l *fib.Link) passage {
 	t.p.In, t.p.Mark = l.Name, outer.Mark
 	station := t.p.Frame.Source
 	t.note(Step{Stage: Decapsulated, Tunnel: &TunnelStep{Link: l.Name, VNI: outer.Tunnel.VNI}})
+	if end := t.needs(snapshot.FDB); end != nil {
+		return t.over(end)
+	}
 	if station == l.MAC {
 		return t.finish(Dropped, fmt.Sprintf("the frame comes from %s, which is the address of %s itself (vxlan_set_mac)", station, l.Name))
 	}

@@ -32,6 +32,18 @@ func Open(t testing.TB, path string) *Content {
 	return h
 }
 
+// Complete adds to an old capture's hosts the files that newer captures have, with nothing in them, and returns it.
+func (h *Content) Complete() *Content {
+	for _, raw := range h.Hosts {
+		for _, row := range capture.Dumps {
+			if _, there := raw.Outputs[row.File]; row.Later && !there {
+				raw.Outputs[row.File] = capture.Output{Data: []byte("[]")}
+			}
+		}
+	}
+	return h
+}
+
 // Of reads all of an open capture.
 func Of(f *capture.File) (*Content, error) {
 	h, o := &Content{Head: f.Head}, f.Origin()
