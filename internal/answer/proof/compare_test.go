@@ -117,6 +117,15 @@ func TestCompare(t *testing.T) {
 			repeatTrace(o)
 			o.Hosts["a"].Packets = append(o.Hosts["a"].Packets, o.Hosts["a"].Packets[0])
 		}, "not traced; not compared: 2 rules that the packet met when it was sent again"},
+		"repeat on lo": {func(r *walk.Result, o *proof.Observation) {
+			repeatTrace(o)
+			onLoopback(r, o)
+			o.Hosts["a"].Packets = append(o.Hosts["a"].Packets, o.Hosts["a"].Packets[0])
+		}, "not traced; not compared: 2 rules that the packet met when it was sent again"},
+		"no repeat on lo": {func(r *walk.Result, o *proof.Observation) {
+			repeatTrace(o)
+			onLoopback(r, o)
+		}, "predicted: no further rule\n  kernel:    ip nat POSTROUTING 2 (handle 12): jump MASQ"},
 		"repeat that was not sent": {func(_ *walk.Result, o *proof.Observation) { repeatTrace(o) },
 			"predicted: no further rule\n  kernel:    ip nat POSTROUTING 2 (handle 12): jump MASQ"},
 		"sent again and more rules": {func(r *walk.Result, o *proof.Observation) {
@@ -162,6 +171,17 @@ func TestCompare(t *testing.T) {
 func repeatTrace(o *proof.Observation) {
 	h := o.Hosts["a"]
 	h.Trace = append(h.Trace, h.Trace[0], h.Trace[3])
+}
+
+// onLoopback has the packet come back to its own host.
+func onLoopback(r *walk.Result, o *proof.Observation) {
+	for i := range r.Outcomes[0].There {
+		if s := &r.Outcomes[0].There[i]; s.Stage == walk.Transmit {
+			s.Stage, s.Packet.Local = walk.Received, packet.Local{In: "lo"}
+		}
+	}
+	p := &o.Hosts["a"].Packets[0]
+	p.Link, p.Out = "lo", false
 }
 
 // captured makes the packet one that comes in by eth1, where it is captured in this order.

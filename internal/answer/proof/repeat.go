@@ -6,7 +6,8 @@ import "packetwalk.dev/internal/model/walk"
 // both. Rules that count, limit or take turns treat the second one differently, so only the first is compared, and the report counts the
 // rules that others met ([Report.Repeated]).
 
-// sentAgain reports whether the host that sent the packet of one direction was seen to send it more than once.
+// sentAgain reports whether the host that sent the packet of one direction was seen to send it more than once: where it left, or came back to
+// the host itself by lo.
 func (c *comparison) sentAgain(steps []walk.Step, d direction) bool {
 	if len(steps) == 0 || steps[0].Stage != walk.Sent {
 		return false
@@ -14,8 +15,9 @@ func (c *comparison) sentAgain(steps []walk.Step, d direction) bool {
 	sender := steps[0].Host
 	h := c.observed.Hosts[sender]
 	for i := 0; h != nil && i < len(steps) && steps[i].Host == sender; i++ {
-		if steps[i].Stage == walk.Transmit {
-			return c.captures(h, indexedStep{Step: &steps[i]}, d) > 1
+		s := indexedStep{Step: &steps[i]}
+		if link, _ := place(s); link != "" {
+			return c.captures(h, s, d) > 1
 		}
 	}
 	return false
