@@ -71,7 +71,8 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	last := map[place]keptFlow{}
 	var order []place
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
-		if s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
+		unsure := s.Packet.Track.Assumed || s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0
+		if unsure || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
 			continue
 		}
 		if c.Unanswered && i >= len(outcome.There) {

@@ -142,8 +142,8 @@ func (s *Assign) Effect() EffectKind { return Modifies }
 
 func (s *Assign) String() string { return "set the " + s.Target.String() + " to " + s.Value.String() }
 
-func (s *Assign) needsTracking() bool {
-	return s.Target == TargetConnmark || s.Target >= TargetZone && s.Target <= TargetZoneReply || tracks(s.Value)
+func (s *Assign) tracking() truth {
+	return eitherTracks(truthOf(s.Target == TargetConnmark || s.Target >= TargetZone && s.Target <= TargetZoneReply), tracking(s.Value))
 }
 
 // Untrack asks conntrack not to look at the packet (nft's notrack). Unlike iptables' target it does not make the kernel track others.

@@ -165,27 +165,29 @@ func (m *Compare) Key() (Key, []Value, bool) {
 
 func (m *Compare) String() string { return m.Left.String() + " " + relationWords[m.Op] + " " + m.Words }
 
-func (m *Compare) needsTracking() bool { return tracks(m.Left) }
+func (m *Compare) tracking() truth { return tracking(m.Left) }
 
-// tracks reports whether an expression asks for something of conntrack.
-func tracks(e Expr) bool {
+// tracking returns whether an expression asks for something of conntrack.
+func tracking(e Expr) truth {
 	switch e := e.(type) {
 	case *Field:
-		return e.tracks
+		return e.tracking()
 	case Concat:
+		tracked := no
 		for _, part := range e {
-			if tracks(part) {
-				return true
-			}
+			tracked = eitherTracks(tracked, tracking(part))
 		}
+		return tracked
 	case *Bitwise:
-		return tracks(e.Left) || tracks(e.Right)
+		return eitherTracks(tracking(e.Left), tracking(e.Right))
 	case *GeneratedNumber:
-		return e.Over != nil && tracks(e.Over)
+		if e.Over != nil {
+			return tracking(e.Over)
+		}
 	case *MapLookup:
-		return tracks(e.Key)
+		return tracking(e.Key)
 	}
-	return false
+	return no
 }
 
 // valueQuestion is a test with the values that it is asked about.

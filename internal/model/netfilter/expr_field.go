@@ -25,7 +25,7 @@ type Field struct {
 	key    KeyField
 	keyed  bool
 	open   Value // bits that are never known; the others of a span's lower end are
-	tracks bool  // asking for it makes the kernel track connections
+	tracks truth // asking for it makes the kernel track connections
 }
 
 func (f *Field) value(c *Context, dst []Span) ([]Span, truth) {
@@ -35,11 +35,11 @@ func (f *Field) value(c *Context, dst []Span) ([]Span, truth) {
 
 func (f *Field) String() string { return f.Words }
 
-func (f *Field) needsTracking() bool { return f.tracks }
+func (f *Field) tracking() truth { return f.tracks }
 
-// UnknownField is a field that nothing here knows: it can have any value, or be absent.
-func UnknownField(text, datatype string) *Field {
-	return &Field{Words: text, Type: datatype, get: func(*Context) (Span, truth) { return Span{High: AllOnes}, maybe }}
+// UnknownField returns a field that nothing here knows: it can have any value, or be absent.
+func UnknownField(text, datatype string, tracking Tracking) *Field {
+	return &Field{Words: text, Type: datatype, tracks: tracking.truth(), get: func(*Context) (Span, truth) { return Span{High: AllOnes}, maybe }}
 }
 
 // anything is a field of so many bits that the packet has, but whose value is not known.

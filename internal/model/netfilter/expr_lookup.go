@@ -75,7 +75,7 @@ func (m *InSet) String() string {
 	return m.Value.String() + negated(m.Not, " in ", " not in ") + m.Words
 }
 
-func (m *InSet) needsTracking() bool { return tracks(m.Value) }
+func (m *InSet) tracking() truth { return tracking(m.Value) }
 
 // outcome is what a look-up of a number out of a span can give: an element, nil for none, in weight cases.
 type outcome struct {
@@ -208,7 +208,7 @@ func (m *VerdictMap) Effect() EffectKind { return Decides }
 
 func (m *VerdictMap) String() string { return "verdict for " + m.Key.String() + " in " + m.Words }
 
-func (m *VerdictMap) needsTracking() bool { return tracks(m.Key) }
+func (m *VerdictMap) tracking() truth { return tracking(m.Key) }
 
 // MapLookup is what a map gives for a key.
 type MapLookup struct {

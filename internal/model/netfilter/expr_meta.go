@@ -156,7 +156,7 @@ func Conntrack(key, direction string) (*Field, bool) {
 	if f == nil {
 		return nil, false
 	}
-	f.tracks = true
+	f.tracks = yes
 	return f, true
 }
 

@@ -76,7 +76,7 @@ func (t *TranslateTo) String() string {
 	return text
 }
 
-func (t *TranslateTo) needsTracking() bool { return true }
+func (t *TranslateTo) tracking() truth { return yes }
 
 // RejectWith refuses the packet with an answer that depends on its family (nft's icmpx).
 type RejectWith struct {

@@ -104,13 +104,13 @@ func (f KeyField) value(c *Context) (Value, bool) {
 func (rs *Ruleset) Index() {
 	rs.hooks = map[hookKey][]*Chain{}
 	for _, t := range slices.Backward(rs.Tables) {
+		rs.noteTracking(t)
 		for _, c := range slices.Backward(t.Chains) {
 			c.index = makeIndex(c)
 			families := []Family{t.Family}
 			if t.Family == Inet {
 				families = []Family{IPv4, IPv6, Inet}
 			}
-			rs.noteTracking(t, c, families)
 			if c.Base == nil {
 				continue
 			}

@@ -418,8 +418,10 @@ func TestTranslationTracksItsFamily(t *testing.T) {
 			Rules: []Rule{{Statements: []Statement{test.s}}}}}
 		rs := &Ruleset{Tables: []*Table{table}}
 		rs.Index()
-		if rs.Tracks(IPv4) != test.ip4 || rs.Tracks(IPv6) != test.ip6 {
-			t.Errorf("%s: IPv4 %v, IPv6 %v", test.s, rs.Tracks(IPv4), rs.Tracks(IPv6))
+		ip4, known4 := rs.Tracks(IPv4)
+		ip6, known6 := rs.Tracks(IPv6)
+		if ip4 != test.ip4 || ip6 != test.ip6 || !known4 || !known6 {
+			t.Errorf("%s: IPv4 %v, IPv6 %v, known %v and %v", test.s, ip4, ip6, known4, known6)
 		}
 	}
 }

@@ -12,6 +12,7 @@ type UnknownTest struct {
 	Unshown bool
 	// Existence says that the rule itself may not exist: the answer holds for every packet.
 	Existence bool
+	Tracking  Tracking
 }
 
 // Eval asks, anew for a packet that is another one to conntrack, has other addresses, or comes or goes another way: what the test looks at
@@ -47,7 +48,8 @@ func (u *UnknownTest) String() string {
 
 // UnknownEffect is an effect that the model does not understand, a target for example. What becomes of the packet is unknown.
 type UnknownEffect struct {
-	Text string // in its own syntax: "-j FOO --bar 1"
+	Text     string // in its own syntax: "-j FOO --bar 1"
+	Tracking Tracking
 }
 
 // Eval cannot tell.

@@ -67,9 +67,10 @@ const (
 // one hook run in the order of their priorities; of equal ones the kernel puts each new one in front (net/netfilter/core.c,
 // nf_hook_entries_grow), so that the last table's runs first.
 type Ruleset struct {
-	Tables             []*Table
-	hooks              map[hookKey][]*Chain // made by Index, as the next two
-	tracks, translates [Netdev + 1]bool     // by family
+	Tables     []*Table
+	hooks      map[hookKey][]*Chain // made by Index, as the next two
+	tracks     [Netdev + 1]truth    // by family, as the next one
+	translates [Netdev + 1]bool
 }
 
 type hookKey struct {
@@ -84,6 +85,7 @@ type Table struct {
 	Dialect Dialect
 	Chains  []*Chain
 	Sets    map[string]*Set // nft sets and maps; nil in the other dialects
+	Tracks  bool            // one of its objects, such as a ct helper, makes the kernel track connections without any rule
 }
 
 // Chain is a list of rules.

@@ -2,9 +2,21 @@ package netfilter
 
 import "packetwalk.dev/internal/model/packet"
 
-// tracker is implemented by statements that make the kernel track connections in their family. The kernel does so only on request
+// Tracking says whether a statement that the model does not understand makes the kernel track connections.
+type Tracking uint8
+
+// The answers. The zero value is for what may be anything.
+const (
+	MayTrack Tracking = iota
+	NeverTracks
+	Tracks
+)
+
+func (t Tracking) truth() truth { return [...]truth{MayTrack: maybe, NeverTracks: no, Tracks: yes}[t] }
+
+// tracker is implemented by statements that make the kernel track connections in their family, or may. The kernel does so only on request
 // (nf_ct_netns_get). A chain of type nat alone requests nothing: without a rule that does, it is never called (nf_nat_inet_fn).
-type tracker interface{ needsTracking() bool }
+type tracker interface{ tracking() truth }
 
 // familyMember is implemented by statements that may be for IPv4 or IPv6 only, also in tables of family inet, and then have only that one's
 // connections tracked (nft_nat_init). Inet stands for both.
@@ -30,56 +42,84 @@ func (t *TranslateTo) family() Family {
 	return Inet
 }
 
-func (*MatchConntrack) needsTracking() bool   { return true }
-func (*MatchStates) needsTracking() bool      { return true }
-func (*MatchDirection) needsTracking() bool   { return true }
-func (*MatchFlowAddress) needsTracking() bool { return true }
-func (*MatchFlowPort) needsTracking() bool    { return true }
-func (*MatchStatus) needsTracking() bool      { return true }
-func (*MatchHelper) needsTracking() bool      { return true }
-func (*Translate) needsTracking() bool        { return true }
-func (*CopyMark) needsTracking() bool         { return true }
-func (m *MatchHistory) needsTracking() bool   { return m.Connections }
+func (*MatchConntrack) tracking() truth   { return yes }
+func (*MatchStates) tracking() truth      { return yes }
+func (*MatchDirection) tracking() truth   { return yes }
+func (*MatchFlowAddress) tracking() truth { return yes }
+func (*MatchFlowPort) tracking() truth    { return yes }
+func (*MatchStatus) tracking() truth      { return yes }
+func (*MatchHelper) tracking() truth      { return yes }
+func (*Translate) tracking() truth        { return yes }
+func (*CopyMark) tracking() truth         { return yes }
+func (m *MatchHistory) tracking() truth   { return truthOf(m.Connections) }
 
-func (m *MatchMark) needsTracking() bool { return m.Connection }
-func (s *SetMark) needsTracking() bool   { return s.Connection }
+func (m *MatchMark) tracking() truth { return truthOf(m.Connection) }
+func (s *SetMark) tracking() truth   { return truthOf(s.Connection) }
+func (n *Note) tracking() truth      { return truthOf(n.Tracks) }
 
-// What is not shown or not understood may need it: a walk must not conclude from its absence that nothing is translated.
-func (j *JumpTo) needsTracking() bool        { return j.Chain == nil }
-func (u *UnknownTest) needsTracking() bool   { return true }
-func (u *UnknownEffect) needsTracking() bool { return true }
+func (u *UnknownTest) tracking() truth   { return u.Tracking.truth() }
+func (u *UnknownEffect) tracking() truth { return u.Tracking.truth() }
+
+// A chain that is not shown may have any rule.
+func (j *JumpTo) tracking() truth {
+	if j.Chain == nil {
+		return maybe
+	}
+	return no
+}
 
 // Zones need it; not to track needs nothing (net/netfilter/xt_CT.c: xt_ct_tg_check).
-func (s *SetTracking) needsTracking() bool { return !s.NoTrack }
+func (s *SetTracking) tracking() truth { return truthOf(!s.NoTrack) }
 
-// Tracks reports whether packets of a family (IPv4 or IPv6) are tracked. Index must have been called.
-func (rs *Ruleset) Tracks(f Family) bool { return rs.tracks[f] }
+// Tracks reports whether packets of a family (IPv4 or IPv6) are tracked; known is false where that depends on rules that are not shown or
+// not understood. Index must have been called.
+func (rs *Ruleset) Tracks(f Family) (tracked, known bool) {
+	return rs.tracks[f] == yes, rs.tracks[f] != maybe
+}
 
 // Translates reports whether address translation is switched on for a family: whether there is a nat chain. Index must have been called.
 func (rs *Ruleset) Translates(f Family) bool { return rs.translates[f] }
 
-func (rs *Ruleset) noteTracking(t *Table, c *Chain, families []Family) {
-	translates := c.Base != nil && c.Base.Type == "nat" && t.Family != Bridge
+// noteTracking notes what a table makes the kernel do. Tracking in a bridge's family includes that of IP (nf_ct_netns_get).
+func (rs *Ruleset) noteTracking(t *Table) {
+	families := []Family{t.Family}
+	if t.Family == Inet || t.Family == Bridge {
+		families = []Family{IPv4, IPv6, t.Family}
+	}
 	for _, f := range families {
-		rs.tracks[f] = rs.tracks[f] || c.tracks(f)
-		rs.translates[f] = rs.translates[f] || translates
+		tracked := truthOf(t.Tracks)
+		for _, c := range t.Chains {
+			tracked = eitherTracks(tracked, c.tracks(f))
+			rs.translates[f] = rs.translates[f] || c.Base != nil && c.Base.Type == "nat" && t.Family != Bridge
+		}
+		rs.tracks[f] = eitherTracks(rs.tracks[f], tracked)
 	}
 }
 
-// tracks reports whether a statement of the chain makes the kernel track a family's connections, or may.
-func (c *Chain) tracks(f Family) bool {
+// tracks reports whether a statement of the chain makes the kernel track a family's connections.
+func (c *Chain) tracks(f Family) truth {
+	tracked := no
 	if c.Partial {
-		return true
+		tracked = maybe
 	}
 	for i := range c.Rules {
 		for _, s := range c.Rules[i].Statements {
-			if n, ok := s.(tracker); !ok || !n.needsTracking() {
+			n, ok := s.(tracker)
+			if !ok {
 				continue
 			}
 			if one, ok := s.(familyMember); !ok || one.family() == Inet || one.family() == f {
-				return true
+				tracked = eitherTracks(tracked, n.tracking())
 			}
 		}
 	}
-	return false
+	return tracked
+}
+
+// eitherTracks returns whether one of two things makes the kernel track connections.
+func eitherTracks(a, b truth) truth {
+	if a == yes || b == no {
+		return a
+	}
+	return b
 }

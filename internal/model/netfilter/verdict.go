@@ -65,6 +65,7 @@ type Note struct {
 	Words string
 	// Remembers tells that it changes a set or a map, in which rules may find later packets.
 	Remembers bool
+	Tracks    bool // makes the kernel track connections
 }
 
 // Eval goes on.

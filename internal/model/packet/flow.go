@@ -93,6 +93,8 @@ type Track struct {
 	Flow  *Flow // nil where it is not tracked; owned by the walk, not by the snapshot
 	State TrackState
 	Reply bool // it goes against the direction of the flow's first packet
+	// Assumed says that it is unknown whether the kernel tracks connections at all.
+	Assumed bool
 }
 
 // Translation is a source or destination translation that a rule asks for (kernel: struct nf_nat_range2).

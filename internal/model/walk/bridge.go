@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -26,7 +27,16 @@ func (m *machine) bridge(name string) (bridge, bool) {
 	return bridge{m, l}, l != nil && l.Kind == "bridge"
 }
 
-func (b bridge) filtersVLANs() bool { return b.Bridge != nil && b.Bridge.VLANFiltering }
+// notWalked returns what the bridge does that no walk follows; "" where there is nothing.
+func (b bridge) notWalked() string {
+	if b.Bridge != nil && b.Bridge.VLANFiltering {
+		return b.Name + " filters VLANs, which is not walked"
+	}
+	if tracked, _ := b.m.Rules.Tracks(netfilter.Bridge); tracked { // nf_conntrack_bridge
+		return b.Name + " tracks connections, which is not walked"
+	}
+	return ""
+}
 
 func forwarding(port *fib.Link) bool {
 	return port.Port == nil || port.Port.State == "" || port.Port.State == "forwarding"

@@ -55,3 +55,19 @@ func TestNoRouteOnHost(t *testing.T) {
 		}
 	}
 }
+
+// TestBridgeTracksConnections: a bridge whose rules ask for connections tracks them itself, which no walk follows.
+func TestBridgeTracksConnections(t *testing.T) {
+	n := newNetwork(t)
+	client, node := n.host("client"), n.host("node")
+	n.wire(client, "eth0", node, "eth0")
+	node.bridge("br0", "eth0")
+	client.address("eth0", "10.1.0.1/24")
+	node.address("br0", "10.1.0.2/24")
+	table := &netfilter.Table{Family: netfilter.Bridge, Name: "t"}
+	table.Chains = []*netfilter.Chain{{Table: table, Name: "c", Policy: netfilter.Return, Rules: []netfilter.Rule{{Number: 1,
+		Statements: []netfilter.Statement{&netfilter.MatchConntrack{}}}}}}
+	node.Rules.Tables = append(node.Rules.Tables, table)
+	node.Rules.Index()
+	undecided(t, "ct", n.tcp("client", "10.1.0.2:80"), "br0 tracks connections")
+}

@@ -24,8 +24,8 @@ func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 	if !forwarding(port) {
 		return t.finish(Dropped, b.notForwarding(port))
 	}
-	if b.filtersVLANs() {
-		return t.finish(Undecided, b.Name+" filters VLANs, which is not walked")
+	if why := b.notWalked(); why != "" {
+		return t.finish(Undecided, why)
 	}
 	b.learn(t.p.Frame.Source, port)
 	t.p.In, t.p.BridgeIn = port.Name, port.Name
@@ -64,8 +64,8 @@ func (t transit) bridgeOn(b bridge) passage {
 // bridgeOut sends the host's own packet, or one that it routed, out of a bridge (br_dev_xmit).
 func (t transit) bridgeOut(b bridge) passage {
 	t.m.sayMissingBridgeRules()
-	if b.filtersVLANs() {
-		return t.finish(Undecided, b.Name+" filters VLANs, which is not walked")
+	if why := b.notWalked(); why != "" {
+		return t.finish(Undecided, why)
 	}
 	if end := t.needs(snapshot.FDB); end != nil {
 		return t.over(end)

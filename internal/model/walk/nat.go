@@ -3,23 +3,53 @@ package walk
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
+// isFragment reports whether the packet is a part of one.
+func (t *transit) isFragment() bool { return t.p.More || t.p.Offset != 0 }
+
 // waits ends the way of a fragment where the kernel keeps it until the others are there: a walk has one fragment only.
 func (t *transit) waits(why string) *End {
-	if !t.p.More && t.p.Offset == 0 {
+	if !t.isFragment() {
 		return nil
 	}
 	return t.end(Dropped, "the other fragments do not come: "+why)
 }
 
+// trackingIn asks whether the kernel tracks connections, which it does if one of the rules needs it.
+type trackingIn struct{ family netfilter.Family }
+
+func (q trackingIn) String() string {
+	return "whether the kernel tracks connections of family " + q.family.String() + ", which rules that are not understood may make it do"
+}
+
+// tracks reports whether the kernel tracks a family's connections, or may. Connections of that family show that it does.
+func (t *transit) tracks(f netfilter.Family) (tracked, known bool) {
+	tracked, known = t.m.Rules.Tracks(f)
+	ofFamily := func(c packet.Flow) bool { return c.Original.Source.Is6() == (f == netfilter.IPv6) }
+	if !known && t.m.Flows != nil && slices.ContainsFunc(t.m.Flows.Flows, ofFamily) {
+		return true, true
+	}
+	return tracked || !known, known
+}
+
+// decideTracking is tracks where the answer matters for what becomes of the packet.
+func (t *transit) decideTracking(f netfilter.Family) bool {
+	tracked, known := t.tracks(f)
+	if known {
+		return tracked
+	}
+	return t.decide(trackingIn{f}, "it does", "it does not")
+}
+
 // defragment is what conntrack needs before it looks at a packet.
 func (t *transit) defragment(f netfilter.Family, _ netfilter.Hook) *End {
-	if !t.m.Rules.Tracks(f) {
+	if !t.isFragment() || !t.decideTracking(f) {
 		return nil
 	}
 	return t.waits("conntrack waits for all of a packet (nf_defrag_ipv4)")
@@ -27,7 +57,8 @@ func (t *transit) defragment(f netfilter.Family, _ netfilter.Hook) *End {
 
 // track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
 func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
-	if s := t.p.Track.State; s != 0 && s != packet.Invalid && !t.p.Template || !t.m.Rules.Tracks(f) {
+	tracked, known := t.tracks(f)
+	if s := t.p.Track.State; s != 0 && s != packet.Invalid && !t.p.Template || !tracked {
 		return nil
 	}
 	if end := t.needs(snapshot.Flows); end != nil {
@@ -37,7 +68,11 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 		t.m.assumeMissing(snapshot.Flows, "connections unknown; assuming the packet starts a new one")
 	}
 	t.m.view.Track(&t.p)
-	t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: t.p.Track.State.String()})
+	why := t.p.Track.State.String()
+	if t.p.Track.Assumed = !known; !known {
+		why += ", if the kernel tracks connections"
+	}
+	t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: why})
 	return nil
 }
 
@@ -122,7 +157,7 @@ func (t *transit) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, d
 func (t *transit) bind(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) *End {
 	ask := func(wanted packet.Translation) netfilter.Verdict { return t.translation(h, wanted) }
 	for _, c := range t.chains(f, h) {
-		if c.Base.Type != "nat" {
+		if c.Base.Type != "nat" || t.p.Track.Assumed && len(c.Rules) > 0 && !t.decideTracking(f) {
 			continue
 		}
 		if end := t.evaluate(c, f, h, ask); end != nil || t.p.Track.Flow.Status&done != 0 {

@@ -180,7 +180,7 @@ func (l *lowerer) rule(text string) []netfilter.Statement {
 		default:
 			s := test(o, protocol)
 			if s == nil {
-				s = &netfilter.UnknownTest{Text: o.text()}
+				s = &netfilter.UnknownTest{Text: o.text(), Tracking: netfilter.NeverTracks}
 			}
 			tests = append(tests, s)
 		}

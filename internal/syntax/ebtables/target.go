@@ -28,7 +28,7 @@ func (l *lowerer) target(name string, options []option) []netfilter.Statement {
 	if s := l.extension(name, option); s != nil {
 		return s
 	}
-	return []netfilter.Statement{&netfilter.UnknownEffect{Text: strings.Join(unknown, " ")}}
+	return []netfilter.Statement{&netfilter.UnknownEffect{Text: strings.Join(unknown, " "), Tracking: netfilter.NeverTracks}}
 }
 
 // verdict is what a verdict's name does; nil for other names. In table broute DROP means that the frame is routed, not bridged, which a
@@ -41,7 +41,7 @@ func (l *lowerer) verdict(name string) []netfilter.Statement {
 	case kind == netfilter.Continue:
 		return []netfilter.Statement{&netfilter.Note{Words: "go on"}}
 	case l.broute && kind == netfilter.Drop:
-		return []netfilter.Statement{&netfilter.UnknownEffect{Text: "route the frame instead of bridging it"}}
+		return []netfilter.Statement{&netfilter.UnknownEffect{Text: "route the frame instead of bridging it", Tracking: netfilter.NeverTracks}}
 	}
 	return []netfilter.Statement{&netfilter.Decision{Verdict: netfilter.Verdict{Kind: kind}}}
 }

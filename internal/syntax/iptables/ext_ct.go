@@ -42,7 +42,7 @@ func lowerCT(_ *lowerer, t *Target) netfilter.Statement {
 		}
 	}
 	if note {
-		return &netfilter.Note{Words: "set how the connection is tracked"}
+		return &netfilter.Note{Words: "set how the connection is tracked", Tracks: true}
 	}
 	return s
 }

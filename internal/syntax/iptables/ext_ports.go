@@ -64,7 +64,9 @@ func (l *lowerer) portOption(protocol packet.Protocol, m *Match, o *Option) bool
 	case "tcp-flags":
 		return l.tcpFlags(o)
 	default: // tcp-option, dccp-types, …: they say more than what is known of the packet
-		l.test(&netfilter.UnknownTest{Text: string(appendOptions([]byte("-m "+m.Module), []Option{*o}))})
+		l.test(&netfilter.UnknownTest{
+			Text: string(appendOptions([]byte("-m "+m.Module), []Option{*o})), Tracking: netfilter.NeverTracks,
+		})
 		return true
 	}
 	r, ok := parsePorts(o.arg(), ":")

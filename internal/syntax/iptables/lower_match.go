@@ -25,7 +25,7 @@ func (l *lowerer) protocol(m NameMatch) {
 	}
 	p, err := packet.ParseProtocol(m.Name)
 	if err != nil {
-		l.test(&netfilter.UnknownTest{Text: strings.TrimPrefix(string(appendName(nil, "-p", m)), " ")})
+		l.test(&netfilter.UnknownTest{Text: strings.TrimPrefix(string(appendName(nil, "-p", m)), " "), Tracking: netfilter.NeverTracks})
 		return
 	}
 	l.test(&netfilter.MatchProtocol{Not: m.Not, Protocol: p})
@@ -39,7 +39,7 @@ func (l *lowerer) match(m *Match) {
 		return
 	}
 	l.tests, l.notes = l.tests[:tests], l.notes[:notes]
-	l.test(&netfilter.UnknownTest{Text: m.text()})
+	l.test(&netfilter.UnknownTest{Text: m.text(), Tracking: matchTracking(m.Module)})
 }
 
 // text is the match as iptables prints it.

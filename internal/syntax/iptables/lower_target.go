@@ -27,13 +27,13 @@ func (l *lowerer) target(r *Rule) netfilter.Statement {
 	case !ok && len(t.Options) == 0:
 		return l.jump(t) // to a chain that is not there
 	case e.note != "":
-		return &netfilter.Note{Words: e.note}
+		return &netfilter.Note{Words: e.note, Tracks: targetTracking(t.Name) == netfilter.Tracks}
 	case e.lower != nil:
 		if s := e.lower(l, t); s != nil {
 			return s
 		}
 	}
-	return &netfilter.UnknownEffect{Text: string(appendOptions([]byte("-j "+t.Name), t.Options))}
+	return &netfilter.UnknownEffect{Text: string(appendOptions([]byte("-j "+t.Name), t.Options)), Tracking: targetTracking(t.Name)}
 }
 
 func (l *lowerer) jump(t *Target) *netfilter.JumpTo {

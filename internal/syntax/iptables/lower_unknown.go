@@ -31,12 +31,16 @@ func splitUnknown(text string) (known Rule, tests []netfilter.Statement, effect 
 		switch {
 		case isComment(part): // without its quotes: it tests nothing
 		case isFlag(part, "-j") || isFlag(part, "-g"):
-			effect = &netfilter.UnknownEffect{Text: joinWords(part)}
+			e := &netfilter.UnknownEffect{Text: joinWords(part)}
+			if len(part) > 1 {
+				e.Tracking = targetTracking(part[1].text)
+			}
+			effect = e
 		case isFlag(part, "-p") && len(part) > 2: // the protocol's own options are what is not understood
 			if r, ok := s.parseWords(known, part[:2]); ok {
 				known, part = r, part[2:]
 			}
-			tests = append(tests, &netfilter.UnknownTest{Text: joinWords(part)})
+			tests = append(tests, &netfilter.UnknownTest{Text: joinWords(part), Tracking: netfilter.NeverTracks})
 		default:
 			tests = append(tests, unknownPart(part))
 		}
@@ -107,7 +111,11 @@ func unknownPart(part []word) netfilter.Statement {
 			return m
 		}
 	}
-	return &netfilter.UnknownTest{Text: joinWords(part)}
+	test := &netfilter.UnknownTest{Text: joinWords(part)}
+	if len(rest) > 1 && isFlag(rest, "-m") {
+		test.Tracking = matchTracking(rest[1].text)
+	}
+	return test
 }
 
 func maskedAddress(text string) (*netfilter.MatchAddress, bool) {

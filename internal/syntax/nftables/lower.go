@@ -59,6 +59,14 @@ func (l *lowerer) frame(e Entry) error {
 		s := &netfilter.Set{Name: e.Body.text("name"), Fields: typeNames(e.Body.Get("type"))}
 		t.Sets[s.Name] = s
 		l.dataTypes[s] = typeNames(e.Body.Get("map"))
+		statements := e.Body.Get("stmt")
+		t.Tracks = t.Tracks || statements != nil && tracking(statements) == netfilter.Tracks
+	case "ct helper", "ct timeout", "ct expectation", "synproxy":
+		t := l.tables[e.table()]
+		if t == nil {
+			return noTable(e)
+		}
+		t.Tracks = true
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (l *lowerer) expr(n *Node) netfilter.Expr {
 	if e := l.known(n); e != nil {
 		return e
 	}
-	return netfilter.UnknownField("not understood: "+exprText(n, ""), "")
+	return netfilter.UnknownField("not understood: "+exprText(n, ""), "", tracking(n))
 }
 
 // known lowers an expression; nil where it is not understood.

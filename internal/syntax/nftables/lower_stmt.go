@@ -14,14 +14,14 @@ func (l *lowerer) statement(n *Node) netfilter.Statement {
 	switch {
 	case ok:
 	case n.Kind == String && strings.HasPrefix(n.Text, "update @"):
-		return &netfilter.Note{Words: n.Text, Remembers: true} // of a map: nft 1.0.6 has no JSON for it
+		return &netfilter.Note{Words: n.Text, Remembers: true, Tracks: strings.Contains(n.Text, " ct ")} // of a map: nft 1.0.6 has no JSON for it
 	default:
 		return &netfilter.UnknownEffect{Text: n.String()}
 	}
 	if s := l.single(name, inner, n); s != nil {
 		return s
 	}
-	return &netfilter.UnknownEffect{Text: statementText(n)}
+	return &netfilter.UnknownEffect{Text: statementText(n), Tracking: tracking(n)}
 }
 
 // implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error
@@ -67,14 +67,14 @@ func (l *lowerer) single(name string, n, whole *Node) netfilter.Statement {
 		if s := l.match(n); s != nil {
 			return s
 		}
-		return &netfilter.UnknownTest{Text: statementText(whole)}
+		return &netfilter.UnknownTest{Text: statementText(whole), Tracking: tracking(whole)}
 	case "counter", "last":
 		return counter
 	case "limit", "quota", "ct count":
 		text := statementText(whole)
 		return &netfilter.MatchHistory{Text: text, Words: text, Connections: name == "ct count"}
 	case "log", "ct helper", "ct timeout", "ct expectation", "dup", "secmark":
-		return &netfilter.Note{Words: statementText(whole)}
+		return &netfilter.Note{Words: statementText(whole), Tracks: tracking(whole) == netfilter.Tracks}
 	case "set", "map":
 		return updates(n, whole)
 	case "vmap":
@@ -93,10 +93,10 @@ func (l *lowerer) single(name string, n, whole *Node) netfilter.Statement {
 		return netfilter.HandTo("the receiver of " + statementText(whole))
 	case "flow", "tproxy":
 		// Whether there is a flow to offload, or a socket, is not known; the rule does not apply where there is none.
-		return &netfilter.UnknownTest{Text: statementText(whole)}
+		return &netfilter.UnknownTest{Text: statementText(whole), Tracking: tracking(whole)}
 	case "xt":
 		if n.text("type") == "match" {
-			return &netfilter.UnknownTest{Text: statementText(whole)}
+			return &netfilter.UnknownTest{Text: statementText(whole), Tracking: tracking(whole)}
 		}
 	}
 	return nil
@@ -112,7 +112,7 @@ func updates(n, whole *Node) netfilter.Statement {
 			return &netfilter.MatchHistory{Text: text, Words: text, Connections: name == "ct count"}
 		}
 	}
-	return &netfilter.Note{Words: text, Remembers: true}
+	return &netfilter.Note{Words: text, Remembers: true, Tracks: tracking(whole) == netfilter.Tracks}
 }
 
 func (l *lowerer) vmap(n *Node) netfilter.Statement {
@@ -158,7 +158,7 @@ func (l *lowerer) mangle(n, whole *Node) netfilter.Statement {
 	target, ok := targets[what]
 	switch {
 	case slices.Contains(unseen, what):
-		return &netfilter.Note{Words: statementText(whole)}
+		return &netfilter.Note{Words: statementText(whole), Tracks: tracking(whole) == netfilter.Tracks}
 	case !ok:
 		return nil
 	}

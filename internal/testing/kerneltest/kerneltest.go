@@ -2,7 +2,9 @@
 package kerneltest
 
 import (
+	"net"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -25,4 +27,23 @@ func Missing(t testing.TB, format string, a ...any) {
 		t.Fatalf("this machine lacks "+format, a...)
 	}
 	t.Skipf("this machine lacks "+format, a...)
+}
+
+// TracksConnections sends a datagram over the loopback interface of the thread's network namespace, and reports whether the kernel tracked
+// it.
+func TracksConnections(t testing.TB) bool {
+	t.Helper()
+	c, err := net.Dial("udp4", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Write([]byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(count)) != "0"
 }
