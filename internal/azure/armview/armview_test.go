@@ -136,6 +136,36 @@ func TestWalks(t *testing.T) {
 	})
 }
 
+// TestNoHop: a packet comes to a machine with the TTL with which it left another one, as in a lab and in Azure. That of a TTL that has run
+// out is no less.
+func TestNoHop(t *testing.T) {
+	r := armview.NewResources()
+	archive, err := txtar.ParseFile("testdata/kubenet.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Read("resources.json", archive.Files[0].Data); err != nil {
+		t.Fatal(err)
+	}
+	for ttl, want := range map[uint8]uint8{64: 63, 2: 1} { // the sending node forwards for its pod
+		q := request(t, "node/n1 10.244.1.7 > 10.244.2.8:443")
+		q.Packet.TTL = ttl
+		result, err := walk.Walk(extend(t, source(), r), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got uint8
+		for _, s := range result.Outcomes[0].There {
+			if s.Host == "node/n2" && s.Stage == walk.Received && got == 0 {
+				got = s.Packet.TTL
+			}
+		}
+		if got != want {
+			t.Errorf("TTL %d at the sending pod, %d at the other node, want %d", ttl, got, want)
+		}
+	}
+}
+
 func extend(t *testing.T, src snapshot.Source, r *armview.Resources) *armview.AzureSource {
 	t.Helper()
 	e, err := armview.Extend(src, r)
@@ -225,7 +255,7 @@ func TestForwarderKeepsSource(t *testing.T) {
 func outcome(o *walk.Outcome) string {
 	var why []string
 	for _, s := range o.There {
-		if s.Host == armview.Host && s.Visit != nil && s.Visit.Rule != nil && s.Visit.Rule.Comment != "" {
+		if s.Host == armview.Host && s.Visit != nil && s.Visit.Rule != nil && s.Visit.Rule.Comment != "" && s.Visit.Rule.Comment != vnet.NoHop {
 			why = append(why, s.Visit.Rule.Comment)
 		}
 	}

@@ -103,7 +103,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 	f.findObjects()
 	f.place()
 	f.rules()
-	f.host.Rules.Tables = []*netfilter.Table{f.Table, ipv6Table()}
+	f.host.Rules.Tables = []*netfilter.Table{f.Table, hopTable(), ipv6Table()}
 	f.host.FIB.Index()
 	f.host.Rules.Index()
 	return f

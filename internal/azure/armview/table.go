@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 )
@@ -59,6 +60,15 @@ func in(link string) netfilter.Statement  { return netfilter.NewMatchInterface(f
 func out(link string) netfilter.Statement { return netfilter.NewMatchInterface(true, false, link) }
 func notOut(link string) netfilter.Statement {
 	return netfilter.NewMatchInterface(true, true, link)
+}
+
+// hopTable has the rule of a lab's fabric that gives back the hop that forwarding takes off the TTL: Azure's network takes none.
+func hopTable() *netfilter.Table {
+	t := newTable()
+	t.Name = "mangle"
+	add(t.base("PREROUTING", "filter", netfilter.Prerouting, netfilter.PriorityMangle-1, netfilter.Accept), vnet.NoHop,
+		&netfilter.SetTTL{Delta: 1})
+	return t.Table
 }
 
 // decide is a verdict.

@@ -71,7 +71,7 @@ func NewPlan(n Network, h Health) Plan {
 
 // ttlRules give back the one that forwarding takes off the TTL: machines of a virtual network see no hop between them. A TTL of
 // 255 is as high as it gets, and arrives as 254. nft has no arithmetic, xt_HL has.
-const ttlRules = "*mangle\n:PREROUTING ACCEPT\n-A PREROUTING -m comment --comment \"" + noHop + "\" -j TTL --ttl-inc 1\nCOMMIT\n"
+const ttlRules = "*mangle\n:PREROUTING ACCEPT\n-A PREROUTING -m comment --comment \"" + NoHop + "\" -j TTL --ttl-inc 1\nCOMMIT\n"
 
 func uplink() Wire {
 	return Wire{

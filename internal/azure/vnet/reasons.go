@@ -2,9 +2,9 @@ package vnet
 
 import "packetwalk.dev/internal/model/attribution"
 
-// Comments of the iptables rules that are not the fabric's table's.
+// Comments of the rules that are not the fabric's table's. NoHop's gives back the hop that forwarding takes off the TTL.
 const (
-	noHop     = "forwarding here is no hop"
+	NoHop     = "forwarding here is no hop"
 	groupsWay = "container host: the group's way to the internet"
 )
 
@@ -72,8 +72,8 @@ func Signed() attribution.Writer {
 			table("nsg-{direction}/{n}", "two network security groups, the subnet's and the NIC's", attribution.NoRole,
 				attribution.Line{To: "nsg/{group}/*", Comment: "{why}", For: "Azure: network security group {group}, {why}"}),
 			table("nsg/{group}/{direction}/{scope}", "a network security group's rules, by what its tags hold", attribution.Policy, group...),
-			{Table: "mangle", Name: "PREROUTING", For: "gives back the hop that forwarding takes", Rules: []attribution.Line{{Comment: noHop,
-				For: "Azure: " + noHop}}},
+			{Table: "mangle", Name: "PREROUTING", For: "gives back the hop that forwarding takes", Rules: []attribution.Line{{Comment: NoHop,
+				For: "Azure: " + NoHop}}},
 			{Table: "nat", Name: "POSTROUTING", For: "a container group's way to the internet", Rules: []attribution.Line{{Comment: groupsWay,
 				For: groupsWay}}},
 		},
