@@ -202,6 +202,74 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// TestWalkWithMap shows that a walk through a redacted capture with its map is the walk through the capture itself, in every format, also
+// to an address that the capture does not have. The map stays as it is, and no file comes into being.
+func TestWalkWithMap(t *testing.T) {
+	held := capturetest.Open(t, worldA)
+	dir := t.TempDir()
+	plain, path, names := filepath.Join(dir, "plain"), filepath.Join(dir, "redacted"), filepath.Join(dir, "names.json")
+	for file, r := range map[string]redaction{plain: {}, path: {on: true, file: names}} {
+		if err := writeCapture(t.Context(), Streams{Out: io.Discard}, held.Origin(), file, r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.ReadFile(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (int, string, string) {
+		var o, e bytes.Buffer
+		code := Main(append([]string{"walk"}, args...), Streams{Out: &o, Err: &e})
+		out := regexp.MustCompile(`taken \S+ \S+`).ReplaceAllString(o.String(), "")
+		if slices.Contains(args, "pcapng") { // frames have the time of the capture
+			out = strings.Join(regexp.MustCompile(`[ -~]{12,}`).FindAllString(out, -1), "\n")
+		}
+		return code, out, e.String()
+	}
+	objects, err := capture.ReadObjects(held.Lists)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := "pod/" + objects.Pods[0].Namespace + "/" + objects.Pods[0].Name
+	for _, ends := range [][]string{
+		{"--from", "internet", "--to", "svc/nginx"}, {"--from", "vm/testvm", "--to", "svc/whereami"},
+		{"--from", pod, "--to", "svc/kube-system/kube-dns:53", "--proto", "udp"}, {"--from", pod, "--to", "203.0.113.200:443"},
+		{"--from", "10.13.76.200", "--to", pod, "--at", "fabric"}, {"--from", "whereami.default.svc", "--to", "vm/testvm:22"},
+		{"--from", "pod/none", "--to", "svc/nginx"},
+	} {
+		for _, format := range []string{"text", "wide", "json", "pcapng"} {
+			args := append(slices.Clone(ends), "-o", format)
+			code, want, wantErr := run(append(args, "--snapshot", plain)...)
+			gotCode, got, gotErr := run(append(args, "--snapshot", path, "--map", names)...)
+			if gotCode != code || got != want || gotErr != wantErr {
+				t.Errorf("%v: status %d, want %d\n%s%s\nwant\n%s%s", args, gotCode, code, got, gotErr, want, wantErr)
+			}
+		}
+	}
+	if after, err := os.ReadFile(names); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the map has changed: %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
+		t.Errorf("files %v, %v", entries, err)
+	}
+	text := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(text, []byte("*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"--map goes with --snapshot":           {"--map", names},
+		"the capture is not redacted":          {"--snapshot", plain, "--map", names},
+		"is a text, and --map is for a redact": {"--snapshot", text, "--map", names},
+		"no such file":                         {"--snapshot", path, "--map", names + "2"},
+		"it is not what 'capture --redact":     {"--snapshot", path, "--map", path},
+	} {
+		code, _, errs := run(append([]string{"--from", "internet", "--to", "svc/nginx"}, args...)...)
+		if code != 2 || !strings.Contains(errs, want) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: status %d, %q", args, code, errs)
+		}
+	}
+}
+
 // TestPoliciesOfACapture: a walk through a capture, redacted or not, says which NetworkPolicies select the pods that the packet comes to
 // and are not enforced. With --choose it names only those of the pods that are left. A capture without the list says so.
 func TestPoliciesOfACapture(t *testing.T) {

@@ -32,6 +32,7 @@ type walkOptions struct {
 	from, to, proto string
 	at, choose      string
 	snapshot, name  string
+	names           string // of a redacted snapshot: the file with its originals
 	output          string
 	live            bool
 	most            int            // nodes that are read, of a cluster
@@ -62,6 +63,7 @@ vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], a DNS 
 	o.flags(c)
 	f := c.Flags()
 	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture, or a text with rules, in place of the lab; \"-\" is standard input")
+	f.StringVar(&o.names, "map", "", "with --snapshot: a file by 'capture --redact --map', whose names and addresses the capture gets back")
 	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
 	nameFlag(c, &o.name)
 	return c
@@ -99,6 +101,8 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 		err = fmt.Errorf("unknown output format %q; use text, wide, json or pcapng", o.output)
 	case o.live && o.snapshot != "":
 		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
+	case o.names != "" && o.snapshot == "":
+		err = errors.New("--map goes with --snapshot and a redacted capture")
 	case o.live && o.choose != "":
 		err = errors.New("with --live the kernel chooses: leave out --choose")
 	case notPositive(o.choose):
@@ -228,7 +232,7 @@ func (o *walkOptions) open(ctx context.Context, s Streams, from, to *endpoint.En
 	case o.plugin != nil:
 		return o.openCluster(ctx, s, from, to)
 	case o.snapshot != "":
-		f := session.File{Path: o.snapshot, Stdin: s.In, Host: o.at, To: netip.AddrPortFrom(to.Address, to.Port)}
+		f := session.File{Path: o.snapshot, Map: o.names, Stdin: s.In, Host: o.at, To: netip.AddrPortFrom(to.Address, to.Port)}
 		if o.at == armview.Host && len(o.azure) > 0 { // the host is Azure's, not the node that a text shows
 			f.Host = ""
 		}

@@ -50,9 +50,8 @@ func (a azureOptions) extend(ctx context.Context, s Streams, opened *session.Ses
 	return nil
 }
 
-// redactedRemedy is how a walk goes from a redacted capture through Azure: both have to have the same names.
-const redactedRemedy = "walk through the capture without --redact, or replace in the files all addresses, MAC addresses and names " +
-	"as the redaction's --map file has them"
+// redactedRemedy says how a walk goes from a redacted capture through Azure: both have to have the same names.
+const redactedRemedy = "name the map of the redaction with --map, or walk through the capture without --redact"
 
 // azureError is the error for resources that are not those of the session's cluster. Those of a redacted capture's own cluster are not,
 // either, and the reason then misleads.

@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/base/tempfile"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
+	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/writers"
@@ -29,6 +30,8 @@ type File struct {
 	Stdin *os.File // which Path "-" is
 	// Host is the host that a text is of; "" is "node".
 	Host string
+	// Map is a file with the originals of a redacted capture, which are put back; "" for none.
+	Map string
 	// To is where the packet goes: of a text, it says which address a partial service has.
 	To netip.AddrPort
 }
@@ -81,6 +84,8 @@ func (f *File) open() (*Session, error) {
 		defer in.Close()
 	}
 	switch {
+	case errors.Is(err, capture.ErrNotCapture) && f.Map != "":
+		return nil, &InputError{fmt.Errorf("%s is a text, and --map is for a redacted capture; leave it out", f.Path)}
 	case errors.Is(err, capture.ErrNotCapture):
 		text, err := limitio.Read(io.NewSectionReader(in, 0, size), maxText)
 		if err != nil {
@@ -90,19 +95,36 @@ func (f *File) open() (*Session, error) {
 	case err != nil:
 		return nil, &InputError{fmt.Errorf("%s: %w", f.Path, err)}
 	}
-	hosts := capture.NewSource(c.Origin())
+	head, origin := c.Head, c.Origin()
+	if f.Map != "" {
+		if head, origin, err = f.restore(head, origin); err != nil {
+			return nil, &InputError{errors.Join(fmt.Errorf("--map %s: %w", f.Map, err), in.Close())}
+		}
+	}
+	hosts := capture.NewSource(origin)
 	names := hosts.Names()
 	of := fmt.Sprintf("%d hosts", len(names))
 	if len(names) <= 3 {
 		of = snapshot.List(names)
 	}
 	source := armview.WithDoubts(hosts)
-	s := &Session{Taken: c.Taken, Redacted: c.Redacted, backend: &fileBackend{in, source}, source: source}
+	s := &Session{Taken: c.Taken, Redacted: head.Redacted, backend: &fileBackend{in, source}, source: source}
 	s.Notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return s, nil
 }
 
+// restore puts the originals back into a redacted capture.
+func (f *File) restore(h capture.Head, o capture.Origin) (capture.Head, capture.Origin, error) {
+	originals, err := limitio.ReadFile(f.Map, maxMap)
+	if err != nil {
+		return h, o, err
+	}
+	return redact.Restore(h, o, writers.Book(&snapshot.Objects{}), originals)
+}
+
 const (
+	// maxMap is the most bytes of a map: that of a cluster of 5,000 nodes has 60 MB.
+	maxMap = 512 << 20
 	// maxText is the most bytes of a text that shows rules.
 	maxText = 64 << 20
 	// maxSpool is the most that is read of a pipe: four times what a capture of 5,000 nodes has.

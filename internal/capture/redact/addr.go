@@ -41,7 +41,8 @@ var kept = []struct {
 
 // addressMap replaces addresses. It is a bijection.
 type addressMap struct {
-	key []byte
+	key  []byte
+	back *restorer // set where replacements become originals again
 	// solid are prefixes whose inside is not scrambled, because a rule maps one onto another.
 	solid []netip.Prefix
 	// spans are ranges that are no prefixes. An address is in one or not by the bit at which it parts from the range's ends, so the bits on
@@ -98,18 +99,24 @@ func (m *addressMap) addr(a netip.Addr) netip.Addr {
 	return b.WithZone(zone)
 }
 
-func (m *addressMap) compute(a netip.Addr) netip.Addr {
-	bits := a.BitLen()
+// isFixed reports whether an address stands for itself: the longest kept prefix that holds it keeps its inside, too.
+func isFixed(a netip.Addr) bool {
+	longest, fixed := -1, false
 	for _, k := range kept {
-		// The longest of them that holds it decides: of nested ones the inner is not fixed.
-		if k.fixed && k.prefix.Contains(a) && !slices.ContainsFunc(kept, func(in struct {
-			prefix netip.Prefix
-			fixed  bool
-		}) bool {
-			return in.prefix.Bits() > k.prefix.Bits() && in.prefix.Contains(a)
-		}) {
-			return a
+		if k.prefix.Contains(a) && k.prefix.Bits() > longest {
+			longest, fixed = k.prefix.Bits(), k.fixed
 		}
+	}
+	return fixed
+}
+
+func (m *addressMap) compute(a netip.Addr) netip.Addr {
+	if m.back != nil {
+		return m.back.address(a, a.BitLen())
+	}
+	bits := a.BitLen()
+	if isFixed(a) {
+		return a
 	}
 	for _, s := range m.solid {
 		if s.Contains(a) {
@@ -164,8 +171,12 @@ func (m *addressMap) flip(before netip.Prefix) bool {
 
 // prefix gives the prefix that stands for p. The address of an interface, which is not masked, stays an address.
 func (m *addressMap) prefix(p netip.Prefix) netip.Prefix {
+	masked := p == p.Masked() && p.Bits() < p.Addr().BitLen()
+	if masked && m.back != nil {
+		return netip.PrefixFrom(m.back.address(p.Addr(), p.Bits()), p.Bits()).Masked()
+	}
 	q := netip.PrefixFrom(m.addr(p.Addr()), p.Bits())
-	if p == p.Masked() && p.Bits() < p.Addr().BitLen() {
+	if masked {
 		return q.Masked()
 	}
 	return q
@@ -225,6 +236,9 @@ func last(p netip.Prefix) netip.Addr {
 // mac gives the link-layer address that stands for another. Group addresses of well-known protocols, Azure's and the bridges' own, and
 // masks stay; so do the bits that tell groups and locally administered addresses.
 func (m *addressMap) mac(a packet.MAC) packet.MAC {
+	if m.back != nil {
+		return m.back.mac(a)
+	}
 	if isMask(a) || a == (packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}) || a == (packet.MAC{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff}) ||
 		a == (packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}) || a == (packet.MAC{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}) {
 		return a

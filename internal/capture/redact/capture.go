@@ -33,30 +33,38 @@ func Capture(h capture.Head, o capture.Origin, book *attribution.Book, key []byt
 	if err != nil {
 		return h, o, nil, err
 	}
-	h.Redacted, h.Notes = true, slices.Clone(h.Notes)
+	h.Redacted = true
+	h, redacted, err := r.capture(h, o)
+	return h, redacted, r.names.originals, err
+}
+
+// capture replaces what tells names in the head of a capture and its hosts' names. The hosts themselves are replaced as they are fetched.
+func (r *redactor) capture(h capture.Head, o capture.Origin) (capture.Head, capture.Origin, error) {
+	h.Notes = slices.Clone(h.Notes)
 	for i, note := range h.Notes {
 		h.Notes[i] = r.problem(note)
 	}
 	before := map[string]string{}
-	redacted := capture.Origin{Hosts: map[string]capture.NetNS{}, Tools: o.Tools}
+	changed := capture.Origin{Hosts: map[string]capture.NetNS{}, Tools: o.Tools}
 	if o.Lists != nil {
-		redacted.Lists = func() (map[string][]byte, error) { return r.lists(o.Lists()) }
+		changed.Lists = func() (map[string][]byte, error) { return r.lists(o.Lists()) }
 	}
 	for name, ns := range o.Hosts {
-		changed := r.names.host(name)
-		if before[changed] != "" {
-			return h, o, nil, errors.New("two hosts would have the same name; run it again")
+		host := r.names.host(name)
+		if before[host] != "" {
+			return h, o, errors.New("two hosts would have the same name; run it again")
 		}
-		before[changed], redacted.Hosts[changed] = name, capture.NetNS{Machine: r.names.of("node", ns.Machine), Inode: ns.Inode}
+		before[host], changed.Hosts[host] = name, capture.NetNS{Machine: r.names.of("node", ns.Machine), Inode: ns.Inode}
 	}
-	redacted.Fetch = func(name string) (*capture.Raw, error) {
+	changed.Fetch = func(name string) (*capture.Raw, error) {
 		raw, err := o.Fetch(before[name])
 		if err != nil {
 			return nil, fmt.Errorf("host %q: %s", name, r.problem(err.Error()))
 		}
-		return r.host(raw), nil
+		host := r.host(raw)
+		return host, r.names.back.problem()
 	}
-	return h, redacted, r.names.originals, nil
+	return h, changed, nil
 }
 
 // learn finds out what must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules
@@ -110,6 +118,9 @@ func (r *redactor) lists(lists map[string][]byte, problem error) (map[string][]b
 			continue
 		}
 		out[l.File] = capture.List(objects)
+	}
+	if lost := r.names.back.problem(); lost != nil {
+		return nil, lost
 	}
 	return out, problem
 }

@@ -366,7 +366,7 @@ func (r *redactor) nftText(kind, key, s string, ofLinks bool) string {
 		return r.names.set(s)
 	case kind == "log" && key == "prefix", key == "name":
 		return r.names.free(s)
-	case r.names.links[s]:
+	case r.names.isLink(s):
 		return r.names.link(s)
 	}
 	return r.line(s)

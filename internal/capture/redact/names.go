@@ -21,6 +21,7 @@ type nameMap struct {
 	prefixes   map[string]bool // beginnings of links' names that rules speak of: "azv", "eth0."
 	beginnings []string        // those and publicPrefixes, longest first
 	originals  *Originals
+	back       *restorer // set where replacements become originals again
 }
 
 func newNameMap(book *attribution.Book, key []byte) *nameMap {
@@ -57,6 +58,9 @@ var publicNames = map[string]map[string]bool{
 
 // of gives the name that stands for a name of some kind: "ns", "svc", "pod", "node", …
 func (m *nameMap) of(kind, name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	if name == "" || publicNames[kind][name] {
 		return name
 	}
@@ -109,6 +113,9 @@ const maxLinkName = 15
 
 // link replaces the name of a link. It begins as the rules' wildcards want it.
 func (m *nameMap) link(name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	if name == "" || publicLinks.MatchString(name) {
 		return name
 	}
@@ -126,18 +133,32 @@ func (m *nameMap) linkPrefix(p string) string {
 	if slices.Contains(publicPrefixes, p) || publicLinks.MatchString(p) || publicLinks.MatchString(p+"0") {
 		return p
 	}
+	if m.back != nil {
+		return m.back.linkPrefix(p)
+	}
 	for _, q := range m.beginnings {
 		if strings.HasPrefix(p, q) && p != q {
-			return m.linkPrefix(q) + m.hash("prefix", p, 2)
+			return m.originals.note(p, m.linkPrefix(q)+m.hash("prefix", p, 2))
 		}
 	}
-	return "x" + m.hash("prefix", p, 2)
+	return m.originals.note(p, "x"+m.hash("prefix", p, 2))
+}
+
+// isLink reports whether a word is the name of a link that there is. Of a redacted capture it is one that a redaction has replaced.
+func (m *nameMap) isLink(s string) bool {
+	if m.back != nil {
+		return m.back.names[s] != ""
+	}
+	return m.links[s]
 }
 
 // publicTables are the tables of iptables and those that components make.
 var publicTables = wordSet("filter nat mangle raw security broute kube-proxy kube-proxy-canary calico azure firewalld docker ip-masq-agent packetwalk")
 
 func (m *nameMap) table(name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	if publicTables[name] {
 		return name
 	}
@@ -146,6 +167,9 @@ func (m *nameMap) table(name string) string {
 
 // routingTable replaces the name that the machine gives to a routing table.
 func (m *nameMap) routingTable(name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	switch {
 	case isNumber(name), name == "main", name == "local", name == "default", name == "all":
 		return name
@@ -158,6 +182,9 @@ var hookNames = wordSet("prerouting input forward output postrouting ingress egr
 
 // chain replaces the name of a chain: what its writer always calls it so stays, and tells the kind.
 func (m *nameMap) chain(name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	if hookNames[name] || iptables.IsBuiltIn(name) || name == "BROUTING" { // which ebtables has, too
 		return name
 	}
@@ -194,6 +221,9 @@ var publicSet = regexp.MustCompile(`^(cali[46]0(all-ipam-pools|network-ip-pools|
 
 // set replaces the name of a set, of ipset or of nft.
 func (m *nameMap) set(name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	if publicSet.MatchString(name) {
 		return name
 	}
@@ -209,6 +239,9 @@ var publicProcesses = wordSet(`kubelet kube-proxy containerd containerd-shim doc
 	coredns calico-node packetwalk packetwalk-node packetwalk-app packetwalk-cont`)
 
 func (m *nameMap) process(name string) string {
+	if m.back != nil {
+		return m.back.name(name)
+	}
 	if name == "" || publicProcesses[name] {
 		return name
 	}
@@ -217,6 +250,9 @@ func (m *nameMap) process(name string) string {
 
 // free replaces a text of a person's own.
 func (m *nameMap) free(s string) string {
+	if m.back != nil {
+		return m.back.name(s)
+	}
 	if s == "" || strings.Trim(s, "0123456789") == "" {
 		return s
 	}

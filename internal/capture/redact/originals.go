@@ -30,7 +30,8 @@ func (o *Originals) forget() {
 	o.names = map[string]string{}
 }
 
-// MarshalJSON writes {"addresses": {…}, "macs": {…}, "names": {…}}, each by what stands in the redacted capture.
+// MarshalJSON writes {"addresses": {…}, "macs": {…}, "names": {…}}, each by what stands in the redacted capture. An
+// address that stands for itself is in it, too: without that, it could be one of another capture.
 func (o *Originals) MarshalJSON() ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -38,9 +39,7 @@ func (o *Originals) MarshalJSON() ([]byte, error) {
 	defer o.of.mu.Unlock()
 	addresses, macs := map[string]string{}, map[string]string{}
 	for real, replaced := range o.of.done {
-		if real != replaced {
-			addresses[replaced.String()] = real.String()
-		}
+		addresses[replaced.String()] = real.String()
 	}
 	for real, replaced := range o.of.macs {
 		if real != replaced {

@@ -117,7 +117,7 @@ func (r *redactor) words(s string) string {
 		name := strings.Trim(f, quotes)
 		if changed, ok := hosts[name]; ok {
 			fields[i] = strings.Replace(f, name, changed, 1)
-		} else if r.names.links[name] {
+		} else if r.names.isLink(name) {
 			fields[i] = strings.Replace(f, name, r.names.link(name), 1)
 		}
 	}
@@ -131,8 +131,8 @@ var theirs = regexp.MustCompile(`(?i)(user |namespaces? )"[^"]*"|()"[^"]*[@:./][
 
 // problem is words of what could not be had from the cluster, without the names in it.
 func (r *redactor) problem(s string) string {
-	if r.learning {
-		return s
+	if r.learning || r.names.back != nil {
+		return r.words(s)
 	}
 	return theirs.ReplaceAllString(r.words(s), "$1$4…")
 }
@@ -387,7 +387,7 @@ func (r *redactor) element(s string) string {
 		switch {
 		case physical:
 			parts[i] = "physdev:" + r.names.link(name)
-		case r.names.links[p]:
+		case r.names.isLink(p):
 			parts[i] = r.names.link(p)
 		default:
 			parts[i] = r.line(p)
@@ -404,7 +404,7 @@ func (r *redactor) comment(s string) string {
 	}
 	words := strings.Split(s, " ")
 	first := 0
-	if hash, ok := strings.CutPrefix(words[0], "cali:"); ok { // Calico's own of the rule; in nftables mode a semicolon and words follow
+	if hash, ok := strings.CutPrefix(words[0], "cali:"); ok && r.names.back == nil { // Calico's own of the rule; in nftables mode a semicolon and words follow
 		bare := strings.TrimSuffix(hash, ";")
 		words[0], first = "cali:"+r.names.hash("rule", bare, 16)+hash[len(bare):], 1
 	}
