@@ -162,6 +162,7 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 		return err
 	}
 	a.api.url = config.Host
+	config.Wrap(a.api.transport)
 	if o.ServiceProxy && o.recognisesNoPods() {
 		a.warn("clusterCIDR is empty: traffic from outside the cluster to cluster IPs keeps its source address; write the range of the pods")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"sync"
 	"time"
@@ -11,7 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// apiServer follows whether the API server answers: however many watches fail, that is one line of the log. It is safe for concurrent use.
+// apiServer follows whether the API server answers: however many watches fail, that is one line of the log. It hears of each request from
+// the transport, because a watch of client-go hides requests that time out, and retries them for minutes. It is safe for concurrent use.
 type apiServer struct {
 	url       string
 	faults    *faults
@@ -22,22 +24,49 @@ type apiServer struct {
 	since time.Time // of the first request without an answer; zero: it answers
 }
 
+// answerTime is how long the API server may take for the header of an answer. Watches have theirs at once, too.
+const answerTime = 10 * time.Second
+
+// transport returns a transport that notes whether requests are answered.
+func (s *apiServer) transport(next http.RoundTripper) http.RoundTripper { return noting{s, next} }
+
+type noting struct {
+	api  *apiServer
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
+	late := time.AfterFunc(answerTime, func() { n.api.noteSilence(fmt.Errorf("no answer within %v", answerTime)) })
+	answer, err := n.next.RoundTrip(r)
+	late.Stop()
+	switch {
+	case err == nil:
+		n.api.noteAnswer()
+	case r.Context().Err() == nil:
+		n.api.noteSilence(err)
+	}
+	return answer, err
+}
+
 // apiServerFault is the fault of an API server that does not answer.
 const apiServerFault = "API server"
 
 // note takes the outcome of a request, such as "watch services".
 func (s *apiServer) note(what string, err error) {
-	if errors.Is(err, context.Canceled) {
-		return
-	}
-	if !isUnanswered(err) {
-		s.noteAnswer()
+	switch {
+	case errors.Is(err, context.Canceled):
+	case isUnanswered(err):
+		s.faults.note(what, nil) // the one fault of all requests says so
+		s.noteSilence(err)
+	default:
 		s.faults.note(what, err)
-		return
 	}
+}
+
+func (s *apiServer) noteSilence(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults.note(what, nil) // the one fault of all requests says so
 	if !s.since.IsZero() {
 		return
 	}

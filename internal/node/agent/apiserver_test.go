@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,8 +21,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/node/conflict"
+	"packetwalk.dev/internal/node/kube"
 )
 
 // TestAPIServerUnreachable: however many watches fail and however often, the log has one line with the server and the time, and /readyz,
@@ -72,7 +76,14 @@ func TestAPIServerUnreachable(t *testing.T) {
 			t.Errorf("metrics:\n%s", text)
 		}
 		log.Reset()
-		a.api.note("watch services", forbidden) // an answer, and a fault by itself
+		a.api.note("watch services", nil) // client-go's watch has no error for a request that timed out
+		if r := get(conflict.ReadyPath); !strings.Contains(r, "unreachable") {
+			t.Errorf("readyz: %s", r)
+		}
+		answer := httptest.NewRecorder().Result()
+		_, _ = a.api.transport(roundTrip(func(*http.Request) (*http.Response, error) { return answer, nil })).
+			RoundTrip(httptest.NewRequest(http.MethodGet, server, nil))
+		a.api.note("watch services", forbidden) // a fault by itself
 		if text := log.String(); !strings.Contains(text, "API server "+server+" reachable again after 13s") ||
 			!strings.Contains(text, "watch services: services is forbidden") {
 			t.Errorf("log is\n%s", text)
@@ -84,6 +95,69 @@ func TestAPIServerUnreachable(t *testing.T) {
 			t.Errorf("readyz: %s", r)
 		}
 	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestAPIServerSilent has an API server that swallows what is sent to it: as a server that accepts connections, and as an address that
+// does not answer. Real watches report it within 30 seconds, once, in the log and at /readyz.
+func TestAPIServerSilent(t *testing.T) {
+	for name, dial := range map[string]func(context.Context) (net.Conn, error){
+		"no connection": func(ctx context.Context) (net.Conn, error) {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(30 * time.Second): // client-go's
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+			}
+		},
+		"no answer": func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, far); _ = far.Close() }() // until the client closes
+			return near, nil
+		},
+	} {
+		for _, url := range []string{"http://203.0.113.9", "https://203.0.113.9"} {
+			t.Run(name+" "+url, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var log bytes.Buffer
+					o := Defaults()
+					o.ServiceProxy, o.NodeName = false, "node0"
+					a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(&log, nil)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					a.api.url = url
+					config := &rest.Config{Host: url, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+					config.Wrap(a.api.transport)
+					watcher, err := kube.NewWatcher(config, a.api.note)
+					if err == nil {
+						err = watcher.WatchServices(config, "node0", func(string) {})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					ended := make(chan struct{})
+					go func() { watcher.Run(ctx); close(ended) }()
+					time.Sleep(30 * time.Second)
+					synctest.Wait()
+					w := httptest.NewRecorder()
+					a.serveReady(w, httptest.NewRequest(http.MethodGet, conflict.ReadyPath, nil))
+					time.Sleep(5 * time.Minute)
+					cancel()
+					<-ended
+					time.Sleep(time.Minute) // the last dials end
+					said := "API server " + url + " unreachable since"
+					if !strings.Contains(w.Body.String(), said) || strings.Count(log.String(), said) != 1 || strings.Contains(log.String(), "reachable again") {
+						t.Errorf("readyz after 30s: %s\nlog: %s", w.Body, log.String())
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestMisconfigured: what is wrong with the ip-masq-agent's configuration does not make the service proxy unready; without it the pod has
