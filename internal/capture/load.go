@@ -188,6 +188,10 @@ func loadIPsec(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.IPsec)
 }
 
+func loadPrograms(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.Programs)
+}
+
 // loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attachment
@@ -195,6 +199,9 @@ func loadAttached(l *Loader, text []byte) error {
 		return err
 	}
 	for _, a := range all {
+		if a.Program != nil {
+			a.What = a.Program.String()
+		}
 		i := slices.IndexFunc(l.Host.FIB.Links, func(link fib.Link) bool { return link.Name == a.Link })
 		switch {
 		case i < 0:

@@ -48,6 +48,7 @@ const (
 	ListenersFile = "listeners.json" // []Listener
 	WiresFile     = "wires.json"     // []Wire
 	AttachedFile  = "attached.json"  // []Attached; captures of before have none
+	ProgramsFile  = "programs.json"  // []snapshot.Program; captures of before have none
 	IPVSFile      = "ipvs.json"      // []snapshot.VirtualService; captures of before have none
 	IPsecFile     = "ipsec.json"     // []snapshot.IPsecPolicy; captures of before have none
 )
@@ -103,6 +104,7 @@ var Dumps = []Dump{
 	{File: "conntrack-6.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv6", "-o", "extended"}},
 		load: loadFlows},
 	{File: ListenersFile, Part: snapshot.Listeners, load: loadListeners},
+	{File: ProgramsFile, Part: snapshot.SocketPrograms, Only: "/proc/self", Later: true, load: loadPrograms},
 	{File: IPVSFile, Part: snapshot.IPVS, Only: "/proc/self", Later: true, load: loadIPVS},
 	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", Later: true, load: loadIPsec},
 }
@@ -187,6 +189,8 @@ type Attachment struct {
 	Link string `json:"link"`
 	Out  bool   `json:"out,omitempty"` // that leave by it; else those that come in
 	What string `json:"what"`          // "a filter of tc (bpf)"
+	// Program is the program, if it is one whose name and ID were read.
+	Program *snapshot.Program `json:"program,omitempty"`
 }
 
 // Wire is a link whose other end is another link: one end of a veth pair. It is the content of wires.json.

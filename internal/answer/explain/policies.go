@@ -204,9 +204,14 @@ func (o *Owners) hasPolicyEngine(rules *netfilter.Ruleset) bool {
 // mayEnforce says what at a host may enforce policies in a way that is not known; "" for nothing.
 func (o *Owners) mayEnforce(h *snapshot.Host, r *walk.Result) string {
 	host := hostName(h.Name)
-	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.RulesIPv6, snapshot.NFT, snapshot.Programs} {
+	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.RulesIPv6, snapshot.NFT, snapshot.Programs, snapshot.SocketPrograms} {
 		if h.Missing[part]+h.Unread[part] != "" {
 			return fmt.Sprintf("the %s of %s are not known", part, host)
+		}
+	}
+	for i := range h.Programs {
+		if p := &h.Programs[i]; !p.Some {
+			return fmt.Sprintf("%s has %s", host, p)
 		}
 	}
 	for i := range h.FIB.Links {

@@ -21,7 +21,7 @@ func decodeNumbers(data []byte, into any) error {
 // here nor in jsonKeys are left out.
 var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen_mode info_kind info_slave_kind state family scope protocol
 	type table pref action nh_family dst_mode mode vlan_protocol group_fwd_mask group_fwd_mask_str fwmark fwmask ipproto tos dscp proto
-	stp_state what dir`)
+	stp_state what dir attach hook`)
 
 // jsonKeys say what the texts under a key name.
 var jsonKeys = map[string]func(*redactor, string) string{
@@ -29,7 +29,7 @@ var jsonKeys = map[string]func(*redactor, string) string{
 	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link,
 	"viaIf":   (*redactor).link,
 	"ifalias": (*redactor).alias,
-	"host":    (*redactor).hostName, "process": (*redactor).process,
+	"host":    (*redactor).hostName, "process": (*redactor).process, "name": (*redactor).process, "cgroup": (*redactor).alias,
 	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line,
 	"anycast": (*redactor).line,
 	"dst":     (*redactor).line,

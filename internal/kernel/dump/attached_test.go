@@ -3,6 +3,8 @@ package dump
 import (
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -18,7 +20,7 @@ func TestAttachedToNothing(t *testing.T) {
 	defer conn.Close()
 	err = ns.Do(func() error {
 		for _, out := range []bool{false, true} {
-			found, err := atSide(conn, wireLink{Wire: capture.Wire{Link: "gone", Index: 1 << 30}}, out, tcIngress, tcxIngress)
+			found, err := atSide(conn, wireLink{Wire: capture.Wire{Link: "gone", Index: 1 << 30}}, out, tcIngress, ebpf.AttachTCXIngress)
 			if len(found) > 0 || err != nil {
 				t.Errorf("%v, %v", found, err)
 			}

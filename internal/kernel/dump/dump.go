@@ -23,6 +23,7 @@ import (
 	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/kernel/bpf"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -44,6 +45,8 @@ type Dumper struct {
 	release string
 	sockets map[uint32]process
 	owners  sync.Once
+
+	programs bpf.Finder
 }
 
 func (d *Dumper) init() {
@@ -121,6 +124,8 @@ func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump,
 		out.Data, err = encode(d.listeners(ns, m))
 	case row.File == capture.AttachedFile:
 		out.Data, err = encode(attached(ns))
+	case row.File == capture.ProgramsFile:
+		out.Data, err = encode(d.programs.Programs(ns))
 	case row.File == capture.IPVSFile:
 		out.Data, err = encode(ipvs(ns))
 	case row.File == capture.IPsecFile:

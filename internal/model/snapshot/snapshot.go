@@ -41,9 +41,11 @@ type Host struct {
 	// VirtualServices are those of IPVS; nil where they were not read.
 	VirtualServices []VirtualService
 	// IPsec are the policies of IPsec (xfrm) that may keep packets from going on as they are.
-	IPsec  []IPsecPolicy
-	Peers  []Peer
-	Beyond []Beyond // only where no routes are known
+	IPsec []IPsecPolicy
+	// Programs are BPF programs that the kernel calls for the host's sockets and packets. Those at links are in FIB.
+	Programs []Program
+	Peers    []Peer
+	Beyond   []Beyond // only where no routes are known
 	// Forwarders are machines outside the snapshot that forward packets for others, by the links that lead to them.
 	Forwarders map[string]Forwarder
 	// Missing tells what the snapshot does not show of the host, and why: a text has a part of its state. A walk assumes something of it.
@@ -76,10 +78,11 @@ const (
 	Sysctls    Part = "sysctls"
 	Listeners  Part = "listening sockets"
 	Wires      Part = "other ends of wires"
-	// Programs, IPVS and IPsec are not among Parts: most sources of a state say nothing of them.
-	Programs Part = "programs at links"
-	IPVS     Part = "services of IPVS"
-	IPsec    Part = "policies of IPsec"
+	// Programs, SocketPrograms, IPVS and IPsec are not among Parts: most sources of a state say nothing of them.
+	Programs       Part = "programs at links"
+	SocketPrograms Part = "programs at sockets"
+	IPVS           Part = "services of IPVS"
+	IPsec          Part = "policies of IPsec"
 )
 
 // Parts are all of them.
@@ -129,6 +132,35 @@ type Listener struct {
 type Owner struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`
+}
+
+// Program is a BPF program that the kernel calls for sockets or packets, other than at a link.
+type Program struct {
+	// Attach says where the kernel calls it, as bpftool(8) does: "connect4", "egress", "sk_lookup", "netfilter", "sk_skb".
+	Attach string `json:"attach"`
+	ID     uint32 `json:"id"`
+	Name   string `json:"name,omitempty"`   // of at most 15 bytes; "" if it has none
+	Group  string `json:"cgroup,omitempty"` // the control group that it is attached to, or "" if unknown
+	// Some says that some of the host's processes are outside of Group, and that they are the machine's, not a pod's.
+	Some bool   `json:"some,omitempty"`
+	Hook string `json:"hook,omitempty"` // of netfilter: "prerouting"
+	IPv6 bool   `json:"ipv6,omitempty"` // with Hook: the program gets IPv6's packets, not IPv4's
+}
+
+// String is "BPF program sock4 (id 7, connect4, control group /)".
+func (p *Program) String() string {
+	text := "BPF program "
+	if p.Name != "" {
+		text += p.Name + " "
+	}
+	text += fmt.Sprintf("(id %d, %s", p.ID, p.Attach)
+	if p.Hook != "" {
+		text += " " + p.Hook
+	}
+	if p.Group != "" {
+		text += ", control group " + p.Group
+	}
+	return text + ")"
 }
 
 // VirtualService is a service of IPVS: what is for it the kernel takes to one of the service's endpoints.

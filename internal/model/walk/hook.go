@@ -16,6 +16,9 @@ func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
 	if end := t.needs(rules(f)...); end != nil {
 		return end
 	}
+	if end := t.programsAtHook(f, h); end != nil {
+		return end
+	}
 	builtins := builtinsAt(f, h)
 	for _, c := range t.chains(f, h) {
 		for len(builtins) > 0 && builtins[0].priority <= c.Base.Priority {

@@ -42,6 +42,9 @@ func (t transit) deliver() passage {
 		t.resets(end)
 		end.Why = "it does not start a connection, and belongs to none"
 	case asked == nil && p.Protocol.HasPorts():
+		if end := t.programsChoosing(); end != nil {
+			return t.over(end)
+		}
 		t.listener(end)
 	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
 	case asked.Host != t.m.Name:
@@ -49,6 +52,11 @@ func (t transit) deliver() passage {
 	default:
 		end.Why = t.notWaitedFor()
 		end.Refused = end.Why != ""
+	}
+	if !end.Refused && p.About == nil && (t.inReplyTo != nil || p.Protocol.HasPorts()) {
+		if end := t.programsReceiving(); end != nil {
+			return t.over(end)
+		}
 	}
 	return t.over(end)
 }
@@ -152,6 +160,7 @@ func sameEnd(a, b netip.Addr, p, q packet.Port) bool { return a == b && p == q }
 // send is a packet of a socket of the machine (ip_queue_xmit): a route, with it a source, and the packet.
 func (t transit) send() passage {
 	p, m := &t.p, t.m
+	bound := p.SourcePort != (packet.Port{})
 	if p.TTL == 0 {
 		p.TTL = m.ttl(p.IsIPv6())
 	}
@@ -174,7 +183,7 @@ func (t transit) send() passage {
 		return t.over(end)
 	}
 	if !m.isKnown(snapshot.Routes) {
-		return t.sendUnrouted()
+		return t.sendUnrouted(bound)
 	}
 	d := t.lookUp("")
 	if !p.Source.IsValid() {
@@ -188,6 +197,9 @@ func (t transit) send() passage {
 	}
 	t.route = d
 	t.note(Step{Stage: Sent})
+	if end := t.programsSending(bound); end != nil {
+		return t.over(end)
+	}
 	t.note(Step{Stage: Routed, Route: d})
 	switch {
 	case d.Unknown != "":
@@ -236,7 +248,7 @@ func outLink(a *fib.Answer) string {
 }
 
 // sendUnrouted sends without knowing the routes.
-func (t transit) sendUnrouted() passage {
+func (t transit) sendUnrouted(bound bool) passage {
 	p := &t.p
 	if t.routeOwn(); t.route.Type == "local" {
 		if p.Out = "lo"; !p.Source.IsValid() {
@@ -247,6 +259,9 @@ func (t transit) sendUnrouted() passage {
 		p.Source, _ = t.ownAddress("addresses unknown; it sends from one of them")
 	}
 	t.note(Step{Stage: Sent})
+	if end := t.programsSending(bound); end != nil {
+		return t.over(end)
+	}
 	return t.to(transit.output)
 }
 
@@ -272,6 +287,11 @@ func (t transit) postrouting() passage {
 	}
 	if end := t.ipsec("out"); end != nil { // as it is translated (nf_xfrm_me_harder)
 		return t.over(end)
+	}
+	if t.p.In == "" {
+		if end := t.programsLeaving(); end != nil {
+			return t.over(end)
+		}
 	}
 	switch t.p.Out {
 	case "lo":

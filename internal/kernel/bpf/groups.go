@@ -1,0 +1,244 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/limitio"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// attachTypes are the places in control groups where a program can change or drop a packet, or the socket that sends it. Programs at other
+// places see no packet (device, sysctl), come too late (sock_release), or change what the program of the socket is told (recvmsg,
+// getpeername, getsockname).
+var attachTypes = []struct {
+	kind ebpf.AttachType
+	name string // as bpftool(8) has it
+}{
+	{ebpf.AttachCGroupInetSockCreate, "sock_create"},
+	{ebpf.AttachCGroupInet4Bind, "bind4"}, {ebpf.AttachCGroupInet6Bind, "bind6"},
+	{ebpf.AttachCGroupInet4Connect, "connect4"}, {ebpf.AttachCGroupInet6Connect, "connect6"},
+	{ebpf.AttachCGroupUDP4Sendmsg, "sendmsg4"}, {ebpf.AttachCGroupUDP6Sendmsg, "sendmsg6"},
+	{ebpf.AttachCGroupSockOps, "sock_ops"},
+	{ebpf.AttachCGroupInetEgress, "egress"}, {ebpf.AttachCGroupInetIngress, "ingress"},
+}
+
+// inFirstCgroupNamespace calls do where paths of control groups begin at the machine's root: a container may have a root for itself.
+func inFirstCgroupNamespace(do func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocks it: the thread ends with the goroutine
+		err := enterFirstCgroupNamespace()
+		if err == nil {
+			err = do()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// enterFirstCgroupNamespace moves the calling thread. Without the right to do so it stays: groups outside of its own root cannot be opened
+// then, and programs there count as not read.
+func enterFirstCgroupNamespace() error {
+	const first = "/proc/1/ns/cgroup"
+	fd, err := unix.Open(first, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return &os.PathError{Op: "open", Path: first, Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, unix.CLONE_NEWCGROUP); err != nil && !errors.Is(err, unix.EPERM) {
+		return os.NewSyscallError("setns", err)
+	}
+	return nil
+}
+
+// maxCgroupFile is more than /proc/PID/cgroup has, in bytes: 16 hierarchies with paths of PATH_MAX.
+const maxCgroupFile = 1 << 17
+
+// processGroups finds the control groups of version 2 of all processes, by the inode numbers of their network namespaces. They are empty on
+// a machine where that version was never mounted: it has no programs in control groups.
+func processGroups() (map[uint64][]string, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	groups := map[uint64]map[string]bool{}
+	for _, dir := range dirs {
+		var st unix.Stat_t
+		text, err := limitio.ReadFile(dir+"/cgroup", maxCgroupFile)
+		if err != nil || unix.Stat(dir+"/ns/net", &st) != nil {
+			continue // ended
+		}
+		if group, ok := unified(string(text)); ok {
+			if groups[st.Ino] == nil {
+				groups[st.Ino] = map[string]bool{}
+			}
+			groups[st.Ino][group] = true
+		}
+	}
+	sorted := map[uint64][]string{}
+	for ns, all := range groups {
+		sorted[ns] = slices.Sorted(maps.Keys(all))
+	}
+	return sorted, nil
+}
+
+// unified finds the group of version 2 in /proc/PID/cgroup (cgroups(7)).
+func unified(text string) (group string, ok bool) {
+	for line := range strings.Lines(text) {
+		if group, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
+			return strings.TrimSuffix(group, " (deleted)"), true
+		}
+	}
+	return "", false
+}
+
+// groupPrograms lists the programs that apply to control groups. Without groups it lists those that apply to every process of the machine.
+// services says that the groups are those of a machine's services.
+func groupPrograms(groups []string, services bool) ([]snapshot.Program, error) {
+	visible, err := cgroupsMounted()
+	if err != nil || !visible {
+		return nil, err
+	}
+	root, err := mountGroups()
+	if err != nil {
+		return nil, fmt.Errorf("mount control groups: %w", err)
+	}
+	defer unix.Close(root)
+	if len(groups) == 0 {
+		groups = []string{"/"}
+	}
+	r := reader{root: root, direct: map[place][]ebpf.ProgramID{}}
+	count := map[snapshot.Program]int{}
+	var all []snapshot.Program
+	for _, group := range groups {
+		found, err := r.effective(group)
+		if err != nil {
+			return nil, fmt.Errorf("programs of control group %s: %w", group, err)
+		}
+		for _, p := range found {
+			if count[p]++; count[p] == 1 {
+				all = append(all, p)
+			}
+		}
+	}
+	for i := range all {
+		all[i].Some = services && count[all[i]] < len(groups)
+		all[i].Name = nameOf(ebpf.ProgramID(all[i].ID))
+	}
+	return all, nil
+}
+
+// cgroupsMounted reports whether version 2 was ever mounted. Before that it has no programs, and mounting it would show in every process's
+// /proc/PID/cgroup.
+func cgroupsMounted() (bool, error) {
+	text, err := limitio.ReadFile("/proc/thread-self/cgroup", maxCgroupFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // a kernel without control groups
+	}
+	_, ok := unified(string(text))
+	return ok, err
+}
+
+// mountGroups mounts control groups at no directory, for this process alone, so that no path of a container is followed.
+func mountGroups() (fd int, err error) {
+	context, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return 0, os.NewSyscallError("fsopen", err)
+	}
+	defer unix.Close(context)
+	if err := unix.FsconfigCreate(context); err != nil {
+		return 0, os.NewSyscallError("fsconfig", err)
+	}
+	fd, err = unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	return fd, os.NewSyscallError("fsmount", err)
+}
+
+// place is an attachment in a control group.
+type place struct {
+	group string
+	kind  ebpf.AttachType
+}
+
+// reader queries the groups of one mount. direct holds the programs that are attached to a group itself.
+type reader struct {
+	root   int
+	direct map[place][]ebpf.ProgramID
+}
+
+// effective lists the programs that apply to a group, each with the group that it is attached to: "" if that is above the root of the mount.
+// A group that is gone has none.
+func (r *reader) effective(group string) (all []snapshot.Program, err error) {
+	fd, err := r.open(group)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	for _, t := range attachTypes {
+		ids, err := query(fd, t.kind, queryEffective)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			at, err := r.attachedTo(group, t.kind, id)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, snapshot.Program{Attach: t.name, ID: uint32(id), Group: at})
+		}
+	}
+	return all, nil
+}
+
+// attachedTo finds the group to which a program is attached: one itself, or one above it.
+func (r *reader) attachedTo(group string, kind ebpf.AttachType, id ebpf.ProgramID) (string, error) {
+	for {
+		at := place{group, kind}
+		ids, ok := r.direct[at]
+		if !ok {
+			fd, err := r.open(group)
+			if err != nil {
+				return "", err
+			}
+			ids, err = query(fd, kind, 0)
+			unix.Close(fd)
+			if err != nil {
+				return "", err
+			}
+			r.direct[at] = ids
+		}
+		switch {
+		case slices.Contains(ids, id):
+			return group, nil
+		case group == "/":
+			return "", nil
+		}
+		group = path.Dir(group)
+	}
+}
+
+func (r *reader) open(group string) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(r.root, "."+group, &how)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: group, Err: err}
+	}
+	return fd, nil
+}

@@ -1,0 +1,165 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Finder finds the programs of namespaces. It looks at the machine's processes and links once. Its zero value is ready.
+type Finder struct {
+	once    sync.Once
+	groups  map[uint64][]string // control groups of the processes in a namespace, by its inode number
+	machine []snapshot.Program  // whose namespace the kernel does not tell
+	err     error
+}
+
+// Programs lists the programs that the kernel may call for a namespace's sockets and packets, other than at links.
+func (f *Finder) Programs(ns *netns.Namespace) ([]snapshot.Program, error) {
+	var all []snapshot.Program
+	err := inFirstCgroupNamespace(func() error {
+		f.once.Do(func() {
+			f.groups, f.err = processGroups()
+			if f.err == nil {
+				f.machine, f.err = machinePrograms()
+			}
+		})
+		if f.err != nil {
+			return f.err
+		}
+		own, err := netns.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		all, err = groupPrograms(f.groups[ns.Inode()], ns.Inode() == own.Inode())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ids, err := query(ns.FD(), ebpf.AttachSkLookup, 0)
+	if err != nil {
+		return nil, fmt.Errorf("query sk_lookup of %s: %w", ns.Path(), err)
+	}
+	for _, id := range ids {
+		all = append(all, snapshot.Program{Attach: "sk_lookup", ID: uint32(id), Name: nameOf(id)})
+	}
+	return slices.Concat(all, f.machine), nil
+}
+
+// AtLink lists the tcx programs at one side of a link of this thread's namespace; none if the link is gone.
+func AtLink(index int, attach ebpf.AttachType) (all []snapshot.Program, err error) {
+	ids, err := query(index, attach, 0)
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	for _, id := range ids {
+		all = append(all, snapshot.Program{Attach: "tcx", ID: uint32(id), Name: nameOf(id)})
+	}
+	return all, err
+}
+
+// queryEffective asks for the programs that apply to a control group, those of the groups above it included (BPF_F_QUERY_EFFECTIVE).
+const queryEffective = 1
+
+// query lists the programs at a target; none if the kernel does not know the kind of attachment, or has no BPF.
+func query(target int, attach ebpf.AttachType, flags uint32) ([]ebpf.ProgramID, error) {
+	for try := 0; ; try++ {
+		found, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: attach, QueryFlags: flags})
+		switch {
+		case err == nil:
+			ids := make([]ebpf.ProgramID, len(found.Programs))
+			for i, p := range found.Programs {
+				ids[i] = p.ID
+			}
+			return ids, nil
+		case errors.Is(err, unix.ENOSPC) && try < 3: // one was attached between the two calls of QueryPrograms
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, ebpf.ErrNotSupported):
+			return nil, nil
+		default:
+			return nil, err
+		}
+	}
+}
+
+// nameOf returns the name of a program, or "" if it has none or is gone.
+func nameOf(id ebpf.ProgramID) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return ""
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}
+
+// netfilterHooks are the names of enum nf_inet_hooks (include/uapi/linux/netfilter.h).
+var netfilterHooks = []string{"prerouting", "input", "forward", "output", "postrouting"}
+
+// machinePrograms lists programs of the whole machine of which the kernel does not tell the network namespace: those at netfilter's hooks,
+// and those of sockets in maps.
+func machinePrograms() (all []snapshot.Program, err error) {
+	links := link.Iterator{}
+	defer links.Close()
+	for links.Next() {
+		info, err := links.Link.Info()
+		if err != nil || info.Type != link.NetfilterType {
+			continue
+		}
+		p := snapshot.Program{Attach: "netfilter", ID: uint32(info.Program), Name: nameOf(info.Program)}
+		at := info.Netfilter()
+		if int(at.Hook) < len(netfilterHooks) {
+			p.Hook = netfilterHooks[at.Hook]
+		}
+		p.IPv6 = at.ProtocolFamily == link.NetfilterProtoIPv6
+		all = append(all, p)
+	}
+	if err := links.Err(); err != nil && !unsupported(err) {
+		return nil, fmt.Errorf("list BPF links: %w", err)
+	}
+	for id := ebpf.ProgramID(0); ; {
+		id, err = ebpf.ProgramGetNextID(id)
+		switch {
+		case errors.Is(err, os.ErrNotExist), err != nil && unsupported(err):
+			return all, nil
+		case err != nil:
+			return nil, fmt.Errorf("list BPF programs: %w", err)
+		}
+		if attach := socketMapProgram(id); attach != "" {
+			all = append(all, snapshot.Program{Attach: attach, ID: uint32(id), Name: nameOf(id)})
+		}
+	}
+}
+
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, ebpf.ErrNotSupported)
+}
+
+// socketMapProgram returns the kind of a program for sockets in maps, or "" for another one.
+func socketMapProgram(id ebpf.ProgramID) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return ""
+	}
+	defer p.Close()
+	switch p.Type() {
+	case ebpf.SkSKB:
+		return "sk_skb"
+	case ebpf.SkMsg:
+		return "sk_msg"
+	}
+	return ""
+}

@@ -1,0 +1,106 @@
+package bpf_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel/bpf"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/testing/bpftest"
+	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/netnstest"
+)
+
+// programs lists the programs of a namespace.
+func programs(t *testing.T, ns *netns.Namespace) []snapshot.Program {
+	t.Helper()
+	all, err := new(bpf.Finder).Programs(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestControlGroups: the programs of a namespace are those that apply to the control groups of its processes, with the groups that have them.
+func TestControlGroups(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns, other := netnstest.Create(t, t.TempDir()+"/a"), netnstest.Create(t, t.TempDir()+"/b")
+	outer, outerPath := bpftest.Group(t, "packetwalk-bpf")
+	inner := outer + "/pod"
+	if err := unix.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bpftest.Start(t, ns, inner, "sleep", "600")
+	bpftest.Start(t, other, outer, "sleep", "600")
+	before := programs(t, ns) // of the whole machine
+	want := []snapshot.Program{
+		{Attach: "connect4", Name: "above", Group: outerPath, ID: bpftest.AttachToGroup(t, outer, "above", ebpf.AttachCGroupInet4Connect, bpftest.Pass())},
+		{Attach: "sendmsg6", Name: "own", Group: outerPath + "/pod",
+			ID: bpftest.AttachToGroup(t, inner, "own", ebpf.AttachCGroupUDP6Sendmsg, bpftest.Pass())},
+		{Attach: "egress", Name: "skb", Group: outerPath + "/pod",
+			ID: bpftest.AttachToGroup(t, inner, "skb", ebpf.AttachCGroupInetEgress, bpftest.Pass())},
+	}
+	for name, attach := range map[string]ebpf.AttachType{
+		"device": ebpf.AttachCGroupDevice, "sysctl": ebpf.AttachCGroupSysctl, "peer": ebpf.AttachCgroupInet4GetPeername,
+	} {
+		bpftest.AttachToGroup(t, inner, name, attach, bpftest.Pass())
+	}
+	found := slices.DeleteFunc(programs(t, ns), func(p snapshot.Program) bool { return slices.Contains(before, p) })
+	if !slices.Equal(found, want) {
+		t.Errorf("found %+v\nwant  %+v", found, want)
+	}
+	found = slices.DeleteFunc(programs(t, other), func(p snapshot.Program) bool { return slices.Contains(before, p) })
+	if !slices.Equal(found, want[:1]) {
+		t.Errorf("in the group above: found %+v\nwant %+v", found, want[:1])
+	}
+}
+
+// TestServices: a program in the group of one of a machine's services applies to some of its processes. That of one of a pod's containers may
+// be the sender's.
+func TestServices(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	machine, err := netns.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer machine.Close()
+	for ns, some := range map[*netns.Namespace]bool{machine: true, netnstest.Create(t, t.TempDir()+"/pod"): false} {
+		group, _ := bpftest.Group(t, fmt.Sprint("packetwalk-service-", some))
+		other, _ := bpftest.Group(t, fmt.Sprint("packetwalk-other-", some))
+		bpftest.Start(t, ns, group, "sleep", "600")
+		bpftest.Start(t, ns, other, "sleep", "600")
+		id := bpftest.AttachToGroup(t, group, "sd_fw_egress", ebpf.AttachCGroupInetEgress, bpftest.Pass())
+		found := programs(t, ns)
+		i := slices.IndexFunc(found, func(p snapshot.Program) bool { return p.ID == id })
+		if i < 0 || found[i].Some != some {
+			t.Errorf("want some %v: found %+v", some, found)
+		}
+	}
+}
+
+// TestNamespace: programs of sk_lookup are the namespace's; those at netfilter's hooks may be any namespace's.
+func TestNamespace(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns, other := netnstest.Create(t, t.TempDir()+"/a"), netnstest.Create(t, t.TempDir()+"/b")
+	lookup := snapshot.Program{Attach: "sk_lookup", Name: "lookup", ID: bpftest.AttachToNamespace(t, ns, "lookup", bpftest.Pass())}
+	hook := snapshot.Program{Attach: "netfilter", Name: "filter", Hook: "input",
+		ID: bpftest.AttachToHook(t, ns, "filter", link.NetfilterInetLocalIn, bpftest.Pass())}
+	skb := snapshot.Program{Attach: "sk_skb", Name: "verdict"}
+	p := bpftest.Load(t, "verdict", ebpf.AttachSkSKBStreamVerdict, bpftest.Pass())
+	if info, err := p.Info(); err == nil {
+		id, _ := info.ID()
+		skb.ID = uint32(id)
+	}
+	for ns, want := range map[*netns.Namespace]bool{ns: true, other: false} {
+		found := programs(t, ns)
+		if slices.Contains(found, lookup) != want || !slices.Contains(found, hook) || !slices.Contains(found, skb) {
+			t.Errorf("found %+v", found)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package walk
+
+import (
+	"strings"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Programs of others at sockets may change a packet before it exists, or drop it. What they do is unknown: the walk goes on as if they did
+// nothing, and ends where they do something.
+
+// programsSending asks about a packet that a socket of the host is about to send. bound says that its port was asked for.
+func (t *transit) programsSending(bound bool) *End {
+	p := &t.p
+	if p.KernelMade {
+		return nil
+	}
+	reply := t.inReplyTo != nil
+	tcp, udp := p.Protocol == packet.TCP, p.Protocol == packet.UDP || p.Protocol == packet.UDPLite
+	return t.intervene(Undecided, "change the packet before it is sent, or refuse it", func(pr *snapshot.Program) bool {
+		switch pr.Attach {
+		case "sock_create": // may give the socket a mark or a link
+			return true
+		case "bind4", "bind6":
+			return !reply && bound && (pr.Attach == "bind6" || !p.IsIPv6())
+		case "connect4":
+			return !reply && (tcp || udp) && !p.IsIPv6()
+		case "connect6": // also of a socket that connects to an IPv4-mapped address
+			return !reply && (tcp || udp)
+		case "sendmsg4": // also of a socket of IPv6 that sends to an IPv4-mapped address (udpv6_sendmsg)
+			return udp && !p.IsIPv6()
+		case "sendmsg6":
+			return udp && p.IsIPv6()
+		case "sock_ops":
+			return tcp
+		}
+		return false
+	})
+}
+
+// programsLeaving asks about a packet of the host's own, behind all hooks (ip_finish_output).
+func (t *transit) programsLeaving() *End {
+	return t.intervene(Dropped, "drop the packet", attachedAt("egress"))
+}
+
+// programsChoosing asks who takes a packet that begins a connection (inet_lookup_run_sk_lookup), and about datagrams for sockets in maps.
+func (t *transit) programsChoosing() *End {
+	return t.intervene(Undecided, "choose another socket, or none", func(pr *snapshot.Program) bool {
+		switch pr.Attach {
+		case "sk_lookup":
+			return t.p.Protocol == packet.TCP || t.p.Protocol == packet.UDP
+		case "sk_skb": // of TCP it gets the data of connections only
+			return t.p.Protocol == packet.UDP
+		}
+		return false
+	})
+}
+
+// programsReceiving asks about a packet that a socket is about to take (sk_filter_trim_cap).
+func (t *transit) programsReceiving() *End {
+	return t.intervene(Dropped, "drop the packet", attachedAt("ingress"))
+}
+
+// programsAtHook asks about a packet at a hook of netfilter.
+func (t *transit) programsAtHook(f netfilter.Family, h netfilter.Hook) *End {
+	return t.intervene(Dropped, "drop the packet", func(pr *snapshot.Program) bool {
+		return pr.Attach == "netfilter" && f != netfilter.Bridge && (pr.Hook == "" || pr.Hook == h.String() && pr.IPv6 == (f == netfilter.IPv6))
+	})
+}
+
+func attachedAt(attach string) func(*snapshot.Program) bool {
+	return func(pr *snapshot.Program) bool { return pr.Attach == attach }
+}
+
+// intervention is what programs may do to a packet.
+type intervention struct{ who, what string }
+
+func (i intervention) String() string { return i.who + " may " + i.what }
+
+// intervene decides whether one of the programs that get the packet does something to it. It returns the packet's end then.
+func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Program) bool) *End {
+	if end := t.needs(snapshot.SocketPrograms); end != nil {
+		return end
+	}
+	if !t.m.isKnown(snapshot.SocketPrograms) {
+		t.m.assumeMissing(snapshot.SocketPrograms, "programs at sockets unknown; assuming there are none")
+	}
+	var who, elsewhere []string
+	for i := range t.m.Host.Programs {
+		switch pr := &t.m.Host.Programs[i]; {
+		case !gets(pr):
+		case pr.Some:
+			elsewhere = append(elsewhere, pr.Group)
+		default:
+			who = append(who, pr.String())
+		}
+	}
+	if len(elsewhere) > 0 {
+		t.m.assume("assuming the process is in none of the control groups that have BPF programs: " + snapshot.List(elsewhere))
+	}
+	if len(who) == 0 {
+		return nil
+	}
+	about := intervention{strings.Join(who, " and "), what}
+	if t.choose(netfilter.Unknown, about, []netfilter.Option{{Label: "does not"}, {Label: "does"}}) == 0 {
+		return nil
+	}
+	return t.end(kind, about.String())
+}
