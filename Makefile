@@ -23,6 +23,10 @@ export GOFLAGS += -trimpath
 # A distribution may set its Go to local, which never downloads the version that go.mod needs.
 export GOTOOLCHAIN ?= auto
 SINCE := $(shell date +%s)
+# The seed of the random worlds that tests compare with the kernel: another one for each commit, or second where there is no git.
+WORLDS_SEED := $(shell commit=$$(git -c safe.directory='*' rev-parse HEAD 2>/dev/null | cut -c1-7); \
+	if [ "$$commit" ]; then echo $$((0x$$commit)); else date +%s; fi)
+export WORLDS_SEED
 
 .PHONY: help demo test build controlplane calico deps claims bench bench-snat bench-proxy lint fuzz clean
 help: ## list the targets
@@ -36,6 +40,7 @@ ALONE := claims faults places plugin policies realnode tours verify walks
 
 # Tests are built as the caller and run as root. With CI set, tests that cannot run fail instead of being skipped.
 test: deps controlplane calico build ## run all tests
+	@echo "test/verify: random worlds from seed $(WORLDS_SEED); to repeat them: make verify N=100 SEED=$(WORLDS_SEED) ODDS=0"
 	go vet ./...
 	@failed=0; packages=$$(go list ./...) || exit 1; export CI=1; \
 	go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" \
@@ -192,6 +197,7 @@ IN_DEBIAN = -vet=off -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/
 test-tools: deps ## test with the ip, nft and iptables of another Debian: SUITE=trixie or sid
 	CI=1 go test $(IN_DEBIAN) -p $(TEST_PARALLEL) \
 		$(addprefix ./internal/,answer/... azure/fabric capture/... cluster/... kernel/... model/... node/... syntax/...)
+	@echo "test/verify: random worlds from seed $(WORLDS_SEED); to repeat them: make verify N=40 SEED=$(WORLDS_SEED) ODDS=0"
 	CI=1 go test $(IN_DEBIAN) -run 'TestFound|TestWorlds' ./test/verify -worlds 40
 
 .PHONY: test-vm

@@ -87,7 +87,7 @@ func (s Summary) String() string {
 		text += "\nworlds that the kernel refused, by what of them: " + counts(s.Refused)
 	}
 	if len(s.Failed) > 0 {
-		text += fmt.Sprintf("\nseeds that disagree: %v", s.Failed)
+		text += fmt.Sprintf("\nseeds that disagree: %v; to repeat the first: make verify N=1 SEED=%d ODDS=0", s.Failed, s.Failed[0])
 	}
 	return text
 }

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +17,8 @@ import (
 )
 
 var (
-	worlds   = flag.Uint64("worlds", 300, "how many worlds")
-	seed     = flag.Uint64("seed", 1, "of the first world; the next ones count up")
+	worlds   = flag.Uint64("worlds", 100, "how many worlds")
+	seed     = flag.Uint64("seed", 1, "of the first world; the next ones count up; of TestWorlds: $WORLDS_SEED by default")
 	parallel = flag.Int("worlds-parallel", 4, "how many worlds run at the same time")
 	shrink   = flag.Duration("shrink", 30*time.Second, "how long to shrink a world in which model and kernel disagree; 0 not to")
 	hold     = flag.Bool("hold", false, "make one world and keep it until an interrupt")
@@ -83,6 +84,20 @@ func TestFound(t *testing.T) {
 // maxStored bounds how many worlds of one run are shrunk.
 const maxStored = 10
 
+// worldsSeed returns the seed of the first world: that of the flag, else that of make, which is another one for each commit.
+func worldsSeed(t *testing.T) uint64 {
+	text, given := os.Getenv("WORLDS_SEED"), false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "seed" })
+	if given || text == "" {
+		return *seed
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("read $WORLDS_SEED: %v", err)
+	}
+	return n
+}
+
 // TestWorlds compares random worlds.
 func TestWorlds(t *testing.T) {
 	kerneltest.NeedRoot(t)
@@ -92,7 +107,7 @@ func TestWorlds(t *testing.T) {
 		f    Failure
 	}
 	var failed []found
-	c := Campaign{Seed: *seed, Worlds: *worlds, Parallel: *parallel, Each: func(seed uint64, w *World, r Result, err error) {
+	c := Campaign{Seed: worldsSeed(t), Worlds: *worlds, Parallel: *parallel, Each: func(seed uint64, w *World, r Result, err error) {
 		if *show {
 			t.Logf("seed %d:\n%s", seed, w.Text())
 		}
