@@ -32,6 +32,7 @@ var ObjectLists = []ObjectList{
 	{"nodes.json", []string{"/api/v1/nodes"}, trimTo[nodeObject]},
 	{"ippools.json", []string{"/apis/crd.projectcalico.org/v1/ippools"}, trimTo[poolObject]},
 	{NetworkPoliciesFile, []string{"/apis/networking.k8s.io/v1/networkpolicies"}, trimNetworkPolicy},
+	{RuntimeClassesFile, []string{"/apis/node.k8s.io/v1/runtimeclasses"}, trimTo[runtimeClassObject]},
 	{configMapsFile, ConfigMapPaths(ConfigMapNames), trimConfigMap},
 }
 
@@ -74,8 +75,9 @@ type (
 			OwnerReferences []ownerObject `json:"ownerReferences,omitzero"`
 		} `json:"metadata"`
 		Spec struct {
-			NodeName    string `json:"nodeName,omitempty"`
-			HostNetwork bool   `json:"hostNetwork,omitempty"`
+			NodeName     string `json:"nodeName,omitempty"`
+			HostNetwork  bool   `json:"hostNetwork,omitempty"`
+			RuntimeClass string `json:"runtimeClassName,omitempty"`
 		} `json:"spec"`
 		Status struct {
 			Phase  string          `json:"phase,omitempty"`
@@ -244,6 +246,7 @@ func ReadObjects(lists map[string][]byte) (snapshot.Objects, error) {
 	pools, err := items[poolObject](lists, "ippools.json", err)
 	configs, err := items[configMapObject](lists, configMapsFile, err)
 	policies, err := items[networkPolicyObject](lists, NetworkPoliciesFile, err)
+	classes, err := items[runtimeClassObject](lists, RuntimeClassesFile, err)
 	if err != nil {
 		return o, err
 	}
@@ -251,10 +254,12 @@ func ReadObjects(lists map[string][]byte) (snapshot.Objects, error) {
 		return snapshot.Objects{}, err
 	}
 	for _, p := range pods {
+		pod := p.pod()
+		pod.Sandbox = sandbox(p.Spec.RuntimeClass, classes)
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
-			o.Ended = append(o.Ended, p.pod())
+			o.Ended = append(o.Ended, pod)
 		} else {
-			o.Pods = append(o.Pods, p.pod())
+			o.Pods = append(o.Pods, pod)
 		}
 	}
 	byService := map[[2]string][]sliceObject{}

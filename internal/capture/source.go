@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -91,8 +93,30 @@ func (s *Lazy) Host(name string) (*snapshot.Host, error) {
 		l := NewLoader(raw.Name)
 		l.names, l.at = func(inode uint64) string { return s.netns[NetNS{s.origin.Hosts[name].Machine, inode}] }, s.linkAt
 		at.host = l.Load(raw)
+		at.host.Sandbox = s.sandboxOf(at.host)
 	})
 	return at.host, at.err
+}
+
+// sandboxOf returns the sandbox of a host's pod; "" for none, or another host. One whose runtime class does not tell shows by the pod's
+// addresses: gVisor takes them away from the network namespace.
+func (s *Lazy) sandboxOf(h *snapshot.Host) string {
+	name, ok := strings.CutPrefix(h.Name, "pod/")
+	if !ok {
+		return ""
+	}
+	pods := s.Objects().Pods
+	i := slices.IndexFunc(pods, func(p snapshot.Pod) bool { return p.Namespace+"/"+p.Name == name })
+	if i < 0 {
+		return ""
+	}
+	p := &pods[i]
+	known := h.Missing[snapshot.Addresses]+h.Unread[snapshot.Addresses] == ""
+	has := func(a netip.Addr) bool { return h.FIB.HasAddress(a) != nil }
+	if p.Sandbox == "" && known && len(p.IPs) > 0 && !slices.ContainsFunc(p.IPs, has) {
+		return "its address is not in its network namespace"
+	}
+	return p.Sandbox
 }
 
 // linkAt names a link of another host by its index. Only that host's links are read: its wires may lead back here.

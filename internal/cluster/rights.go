@@ -25,6 +25,7 @@ func Rights(configMaps ...string) []runtime.Object {
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods", "services"}, Verbs: read},
 		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
 		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: read},
+		{APIGroups: []string{"node.k8s.io"}, Resources: []string{"runtimeclasses"}, Verbs: read},
 		{APIGroups: []string{"crd.projectcalico.org"}, Resources: []string{"ippools"}, Verbs: read},
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{Namespace}, Verbs: []string{"get"}},
 	}

@@ -121,7 +121,7 @@ func (r *redactor) object(file string, o map[string]any, selectors map[string]bo
 		return
 	}
 	kind := map[string]string{"pods.json": "pod", "services.json": "svc", "nodes.json": "node", "ippools.json": "pool",
-		"endpointslices.json": "slice", capture.NetworkPoliciesFile: "netpol"}[file]
+		"endpointslices.json": "slice", capture.NetworkPoliciesFile: "netpol", capture.RuntimeClassesFile: "class"}[file]
 	labels := map[string]any{}
 	old, _ := meta["labels"].(map[string]any)
 	if service, ok := old[capture.ServiceLabel].(string); ok {
@@ -254,6 +254,13 @@ func (r *redactor) objectTree(key string, v any) any {
 		switch key {
 		case "nodeName":
 			return r.names.of("node", v)
+		case "runtimeClassName":
+			return r.names.of("class", v)
+		case "handler": // of a RuntimeClass
+			if capture.UsesNodeNetwork(v) {
+				return v
+			}
+			return r.names.of("handler", v)
 		case "providerID": // names the subscription and the machine
 			return ""
 		case "name": // of a port

@@ -44,8 +44,10 @@ type Host struct {
 	IPsec []IPsecPolicy
 	// Programs are BPF programs that the kernel calls for the host's sockets and packets. Those at links are in FIB.
 	Programs []Program
-	Peers    []Peer
-	Beyond   []Beyond // only where no routes are known
+	// Sandbox says why the host's pod may have a separate network stack; "" if it uses the node's kernel, or the host is none of a pod.
+	Sandbox string
+	Peers   []Peer
+	Beyond  []Beyond // only where no routes are known
 	// Forwarders are machines outside the snapshot that forward packets for others, by the links that lead to them.
 	Forwarders map[string]Forwarder
 	// Missing tells what the snapshot does not show of the host, and why: a text has a part of its state. A walk assumes something of it.
@@ -228,6 +230,9 @@ type Pod struct {
 	IPs                   []netip.Addr
 	HostNetwork           bool
 	Labels                map[string]string
+	// Sandbox says why the pod may have a separate network stack, as in sandboxes of gVisor and Kata Containers: "runtimeClassName gvisor,
+	// handler runsc". It is "" if the pod uses the node's kernel.
+	Sandbox string
 	// Controller is the object that manages the pod: zero where there is none, nil where the pod's owners were not read.
 	Controller *Controller
 }

@@ -160,6 +160,10 @@ func sameEnd(a, b netip.Addr, p, q packet.Port) bool { return a == b && p == q }
 // send is a packet of a socket of the machine (ip_queue_xmit): a route, with it a source, and the packet.
 func (t transit) send() passage {
 	p, m := &t.p, t.m
+	if m.Sandbox != "" {
+		t.note(Step{Stage: Sent})
+		return t.finish(Undecided, m.inSandbox())
+	}
 	bound := p.SourcePort != (packet.Port{})
 	if p.TTL == 0 {
 		p.TTL = m.ttl(p.IsIPv6())

@@ -43,6 +43,8 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 		return why
 	}
 	switch {
+	case m.Sandbox != "":
+		return m.inSandbox()
 	case l.Kind == "netkit": // whose programs are at no hook of tc's
 		return fmt.Sprintf("what passes %s gets the programs of netkit, which are not read", l.Name)
 	case out && l.ProgramOut != "":
@@ -53,6 +55,11 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 		m.assumeMissing(snapshot.Programs, "programs on its links unknown; assuming there are none")
 	}
 	return ""
+}
+
+// inSandbox says why what happens in a pod's sandbox is unknown.
+func (m *machine) inSandbox() string {
+	return fmt.Sprintf("the pod has, or may have, a separate network stack (%s), which is not read", m.Sandbox)
 }
 
 // whyHidden returns why an unknown station may be behind a link, or "" if none can be. depth bounds rings of bridges.

@@ -77,6 +77,21 @@ func TestProgramMayAnswer(t *testing.T) {
 	}
 }
 
+// TestSandbox: what a sandbox with a separate network stack sends and does with what it gets is unknown. Its namespace may have no address.
+func TestSandbox(t *testing.T) {
+	for _, addresses := range []bool{true, false} {
+		n, client, _, server := chain(t)
+		server.Sandbox = "runtimeClassName gvisor, handler runsc"
+		if !addresses {
+			server.FIB.Addresses = nil
+		}
+		const words = "a separate network stack (runtimeClassName gvisor, handler runsc), which is not read"
+		undecided(t, "to a sandbox", n.tcp("client", "10.2.0.2:80"), words)
+		server.Sandbox, client.Sandbox = "", server.Sandbox
+		undecided(t, "from a sandbox", n.tcp("client", "10.2.0.2:80"), words)
+	}
+}
+
 // TestBridgeOverBond: a frame for a station that a bridge has not seen may leave by a port that is not walked.
 func TestBridgeOverBond(t *testing.T) {
 	n := newNetwork(t)
