@@ -277,10 +277,18 @@ func (o *walkOptions) walk(
 	for _, changes := range report.Changed {
 		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+changes)
 	}
-	if total := len(result.Outcomes); total > 1 && report.NotSent == "" {
-		options.Numbers, options.Total = []int{report.Outcome + 1}, total
-		options.Notes = append(options.Notes, fmt.Sprintf("the kernel went way %d of %d; without --live all are shown", report.Outcome+1, total))
-		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]
+	if report.NotSent == "" {
+		total := len(result.Outcomes)
+		if result, err = proof.Narrow(opened.Source(), result, &report); err != nil {
+			return nil, false, err
+		}
+		if total > 1 {
+			options.Notes = append(options.Notes, ways(report.Candidates, total))
+			options.Total = total
+			for _, i := range report.Candidates {
+				options.Numbers = append(options.Numbers, i+1)
+			}
+		}
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
 	if report.First == nil && report.Receiver != "" && len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered &&
@@ -288,6 +296,14 @@ func (o *walkOptions) walk(
 		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Received.SourceEnd())
 	}
 	return result, report.First == nil && report.NotSent == "", nil
+}
+
+// ways says which of several outcomes the kernel took, as far as that was seen.
+func ways(candidates []int, total int) string {
+	if len(candidates) == 1 {
+		return fmt.Sprintf("the kernel went way %d of %d; without --live all are shown", candidates[0]+1, total)
+	}
+	return fmt.Sprintf("the kernel went one of %d ways of %d, which differ only in what was not seen", len(candidates), total)
 }
 
 // answers has in words what the sender learnt.

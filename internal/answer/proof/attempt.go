@@ -161,14 +161,14 @@ func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool
 	result := a.predicted
 	// With the ports known no more agrees than without, but for those of tunnels, by which connections may be known already.
 	if a.chance && (over || report.First == nil || tunnelled(result)) {
-		index := report.Outcome
+		unpinned := report
 		if result, err = pinned(a.source, a.predicted, o); err != nil {
 			return report, 0, err
 		}
 		report = Compare(result, o)
 		defer func() {
 			if !result.More {
-				report.Outcome = index
+				report.Outcome, report.Candidates = unpinned.Outcome, unpinned.Candidates
 			}
 		}()
 	}

@@ -13,17 +13,47 @@ import (
 // Compare lays the outcomes of a walk beside what the kernel did and reports on the one that agrees with it longest.
 func Compare(result *walk.Result, o *Observation) Report {
 	id := identify(o, &result.Request)
-	var best Report
+	reports := make([]Report, len(result.Outcomes))
+	var best *Report
 	for i := range result.Outcomes {
-		r := compareOutcome(&result.Outcomes[i], o, id, senderOf(&result.Request))
+		r := &reports[i]
+		*r = compareOutcome(&result.Outcomes[i], o, id, senderOf(&result.Request))
 		r.Outcome = i
-		if i == 0 || r.isCloser(best) {
+		if best == nil || r.isCloser(*best) {
 			best = r
 		}
 	}
-	best.Answer = o.Answer
-	return best
+	if best == nil {
+		return Report{Answer: o.Answer}
+	}
+	best.Answer, best.Candidates = o.Answer, candidates(reports, best)
+	for _, i := range best.Candidates {
+		best.Shown = slices.DeleteFunc(best.Shown, func(host string) bool { return !slices.Contains(reports[i].Shown, host) })
+	}
+	return *best
 }
+
+// candidates returns the indexes of the outcomes that the kernel may have taken, as far as that was seen: those that nothing seen differs
+// from, and that explain as much of it as the best one. What follows an unknown end may be anything. Where all differ, they are those that
+// differ where the best one does.
+func candidates(reports []Report, best *Report) (all []int) {
+	most := 0
+	for i := range reports {
+		if reports[i].First == nil {
+			most = max(most, reports[i].seen())
+		}
+	}
+	for i := range reports {
+		r := &reports[i]
+		if r.First == nil && (r.Undecided || r.seen() == most) || best.First != nil && !best.isCloser(*r) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// seen returns how many agreeing steps were seen to happen, and not only not to.
+func (r *Report) seen() int { return r.Agreed - r.silent }
 
 // senderOf is the host whose socket sent the packet; "" where none did.
 func senderOf(request *walk.Request) string {
@@ -69,6 +99,9 @@ func compareOutcome(outcome *walk.Outcome, o *Observation, id *identity, sender 
 		c.Unseen = append(c.Unseen, host)
 	}
 	slices.Sort(c.Unseen)
+	if c.First == nil && c.NotTraced == 0 {
+		c.Shown = c.shown()
+	}
 	return c.Report
 }
 

@@ -526,6 +526,107 @@ func TestLiveReceiver(t *testing.T) {
 	}
 }
 
+// TestLiveCandidates: outcomes that differ only where nothing is seen are all kept, and those that something seen rules out are not.
+func TestLiveCandidates(t *testing.T) {
+	for name, c := range map[string]struct {
+		p      packet.Packet
+		script string // of the router
+		server bool   // is watched
+		total  int
+		kept   int
+	}{
+		"one of two sources, unseen": {to(packet.TCP, "10.2.0.2:8080"), oneOfTwo, false, 2, 2},
+		"one of two sources, seen":   {to(packet.TCP, "10.2.0.2:8080"), oneOfTwo, true, 2, 1},
+		"dropped or not, answered":   {to(packet.TCP, "10.2.0.2:8080"), perhapsDropped + " -p tcp -j DROP", false, 2, 1},
+		"dropped or lost, unseen":    {to(packet.UDP, "10.2.0.2:7"), perhapsDropped + " -p udp -j DROP", false, 2, 2},
+		"dropped or lost, seen":      {to(packet.UDP, "10.2.0.2:7"), perhapsDropped + " -p udp -j DROP", true, 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			w.sh("vm/server", "ip route add 10.1.0.0/24 via 10.2.0.1; iptables-nft -A INPUT -p udp -j DROP")
+			w.sh("node/router", "ip addr add 10.2.0.5/24 dev s\n"+c.script)
+			places := func(host string) (proof.Place, error) {
+				if host == "node/router" || host == "vm/server" && !c.server {
+					return nil, fs.ErrNotExist
+				}
+				return w.place(host)
+			}
+			result, report, err := proof.Once(t.Context(), w.source(), places, walk.Request{Host: "vm/client", Packet: c.p}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(result.Outcomes) != c.total || report.First != nil || len(report.Candidates) != c.kept ||
+				!slices.Contains(report.Candidates, report.Outcome) {
+				t.Errorf("%d outcomes, kept %v, best %d, %s: %s", len(result.Outcomes), report.Candidates, report.Outcome, report.Answer.Answer, report)
+			}
+		})
+	}
+}
+
+// TestNarrow: what the kernel showed is no longer assumed, nor is what only other outcomes assume; what was not seen still is.
+func TestNarrow(t *testing.T) {
+	missing := func(h *snapshot.Host) { h.Missing = map[snapshot.Part]string{snapshot.Policy: "not read"} }
+	for name, c := range map[string]struct {
+		p       packet.Packet
+		script  string
+		unseen  string
+		assumed []string // of which hosts
+	}{
+		"all seen":      {to(packet.TCP, "10.2.0.2:8080"), "", "", nil},
+		"router unseen": {to(packet.TCP, "10.2.0.2:8080"), "", "node/router", []string{"node/router"}},
+		"server unseen": {to(packet.TCP, "10.2.0.2:8080"), "", "vm/server", []string{"node/router"}},
+		"not answered":  {to(packet.UDP, "10.2.0.2:7"), "", "", []string{"node/router"}},
+		"another way's own": {to(packet.TCP, "10.1.0.1:9"), "iptables-nft -t nat -I PREROUTING -p tcp --dport 9 -m statistic --mode nth " +
+			"--every 2 --packet 1 -j DNAT --to-destination 10.2.0.2:8080", "vm/server", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			silent, err := w.hosts["vm/server"].ListenPacket(t.Context(), "udp", "10.2.0.2:7") // answers nothing
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+			if c.script != "" {
+				w.sh("node/router", c.script)
+			}
+			places := func(host string) (proof.Place, error) {
+				if host == c.unseen {
+					return nil, fs.ErrNotExist
+				}
+				return w.place(host)
+			}
+			source := altered{w.source(), "node/router", missing}
+			result, report, err := proof.Once(t.Context(), source, places, walk.Request{Host: "vm/client", Packet: c.p}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			narrow, err := proof.Narrow(source, result, &report)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var assumed []string
+			for _, a := range narrow.Assumed {
+				assumed = append(assumed, a.Host)
+			}
+			if len(result.Assumed) == 0 || report.First != nil || !slices.Equal(assumed, c.assumed) {
+				t.Errorf("assumed %v, of these still %v: %s", result.Assumed, narrow.Assumed, report)
+			}
+			for _, o := range narrow.Outcomes {
+				if len(o.Unshown) != len(c.assumed) {
+					t.Errorf("not shown: %v", o.Unshown)
+				}
+			}
+		})
+	}
+}
+
+const (
+	oneOfTwo = `iptables-nft -t nat -F POSTROUTING
+iptables-nft -t nat -A POSTROUTING -m statistic --mode random --probability 0.5 -j SNAT --to-source 10.2.0.5
+iptables-nft -t nat -A POSTROUTING -j SNAT --to-source 10.2.0.1`
+	perhapsDropped = "iptables-nft -I FORWARD -d 10.2.0.2 -m statistic --mode random --probability 0.5"
+)
+
 // TestLiveAgain: a packet is sent again where prediction and kernel part because rules have changed in between, and each walk is announced
 // as it was compared.
 func TestLiveAgain(t *testing.T) {

@@ -16,8 +16,13 @@ type Report struct {
 	Agreed int
 	// Outcome is the index of the predicted outcome that agrees with the kernel longest.
 	Outcome int
-	First   *Difference // nil where all steps agree
-	firm    *Difference // the first that a choice before it is to blame for; nil where there is none
+	// Candidates are the indexes of all outcomes that agree as well: they differ only in what was not seen.
+	Candidates []int
+	// Shown are the hosts at which everything that the candidates predict was compared, and agrees.
+	Shown  []string
+	silent int         // of Agreed: nothing was predicted to be seen, and nothing was
+	First  *Difference // nil where all steps agree
+	firm   *Difference // the first that a choice before it is to blame for; nil where there is none
 	// NotTraced is how many steps were in tables of iptables-legacy or at hook ingress, which the kernel's trace leaves out.
 	NotTraced int
 	// Repeated is how many rules in the trace were not compared, because a packet that was sent again met them.

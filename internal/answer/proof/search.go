@@ -24,7 +24,7 @@ func search(source snapshot.Source, result *walk.Result, o *Observation, best Re
 		}
 		outcome := &try.Outcomes[0]
 		r := compareOutcome(outcome, o, id, senderOf(&request))
-		r.Outcome, r.Answer = len(result.Outcomes), o.Answer
+		r.Outcome, r.Candidates, r.Answer = len(result.Outcomes), []int{len(result.Outcomes)}, o.Answer
 		if r.First == nil || r.isCloser(best) {
 			result.Outcomes = append(result.Outcomes, *outcome)
 			best = r

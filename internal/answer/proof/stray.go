@@ -29,6 +29,7 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 		}
 	}
 	c.fact(nil)
+	c.silent++
 }
 
 // isPredicted reports whether the walk predicts a packet at the place of its capture.
