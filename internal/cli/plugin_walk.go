@@ -26,14 +26,17 @@ opened and closed) and compares every step with the kernels' own traces: for tha
 The exit status is 3 where it is not known what becomes of the packet.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME] (as a sender its first ready pod), deploy/, sts/, ds/ or
-job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT], a DNS name of the cluster such as web.shop.svc.cluster.local[:PORT], or an address with an optional port.`,
+job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT], a DNS name[:PORT], or an address with an optional port. Names other than
+those of the cluster's services, pods and nodes need --resolve or --live: the sender's own resolver is then asked, from its network namespace.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
+  kubectl packetwalk walk --from pod/shop/web-1 --to example.com:443 --resolve
   kubectl packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,
 		Args: noArguments("the ends are --from END and --to END"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
 	}
 	o.flags(c)
 	c.Flags().StringVar(&o.at, "at", "", "the node where the packet comes in, for senders that the cluster does not have")
+	c.Flags().BoolVar(&o.resolve, "resolve", false, "look a name of --to up as the sender does, by DNS queries from there (--live does, too)")
 	boundedCount(c.Flags(), &o.most, "max-nodes", mostNodes, 1, 5000, "how many nodes are read at most: a packet for a service may go to each of its pods")
 	for _, name := range []string{"from", "to"} {
 		_ = c.RegisterFlagCompletionFunc(name, plugin.complete(endsOf)) // the flags are there
@@ -75,6 +78,7 @@ func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endp
 			e.Namespace = namespace
 		}
 	}
+	opened.Resolves = o.live || o.resolve
 	sender, err := endpoint.Sender(opened.Source().Objects(), *from)
 	if err != nil {
 		return nil, badInput{fmt.Errorf("--from %s: %w", from, err)}

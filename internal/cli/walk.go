@@ -35,6 +35,7 @@ type walkOptions struct {
 	names           string // of a redacted snapshot: the file with its originals
 	output          string
 	live            bool
+	resolve         bool           // names of a cluster's sender, without live
 	most            int            // nodes that are read, of a cluster
 	plugin          *pluginOptions // of kubectl's plugin; nil for a lab or a file
 	colour          when

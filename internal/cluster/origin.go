@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // View is a cluster's nodes and pods as hosts: where each is, by the API's objects.
@@ -218,6 +220,19 @@ func (v *View) fetch(host string) (*capture.Raw, error) {
 	}
 	raw.Machine = node
 	return raw, nil
+}
+
+// LookUp asks the resolver of a host for a name, from the host's network namespace.
+func (v *View) LookUp(ctx context.Context, host, name string) (witness.Lookup, error) {
+	node, ok := v.on[host]
+	if !ok {
+		return witness.Lookup{}, errors.New("the sender is no pod or node that can be read, whose resolver could be asked")
+	}
+	talk, err := v.cluster.Node(ctx, node)
+	if err != nil {
+		return witness.Lookup{}, err
+	}
+	return talk.LookUp(ctx, host, name)
 }
 
 // Place is where packets are sent and seen at a host, for proof.Live.

@@ -18,12 +18,14 @@ import (
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Session is an open lab, file or cluster. It implements proof.Subject.
 type Session struct {
 	Taken    time.Time // of the states; zero where they are read now
 	Redacted bool      // addresses and names are replaced
+	Resolves bool      // a cluster's pods may be made to look names up
 	Text     bool      // the states are what a text shows
 	Notes    []string  // about the states, for the user
 	// Assumed is what reading the states had to assume.
@@ -97,7 +99,13 @@ func (s *Session) World(ctx context.Context, at string) endpoint.World {
 	w := endpoint.World{Source: s.source, Unread: s.Unread, At: at, Far: s.Cluster != nil}
 	if s.Lab != nil {
 		w.Public = s.Lab.PublicAddresses
-		w.LookUp = func(name string) ([]netip.Addr, error) { return s.Lab.LookUp(ctx, name) }
+		w.LookUp = func(_, name string) (witness.Lookup, error) {
+			addresses, err := s.Lab.LookUp(ctx, strings.TrimSuffix(name, "."))
+			return witness.Lookup{Addresses: addresses}, err
+		}
+	}
+	if s.Cluster != nil && s.Resolves {
+		w.LookUp = func(host, name string) (witness.Lookup, error) { return s.Cluster.LookUp(ctx, host, name) }
 	}
 	return w
 }

@@ -347,7 +347,19 @@ func walks(t *testing.T, p *plugin) {
 			t.Errorf("something was not allowed:\n%s%s", s.err, s.out)
 		}
 	}
-	for _, w := range [][2]string{{"pod/one", "svc/two"}, {"svc/two", outside}} {
+	const name = "ifconfig.co:80"
+	if s := p.run(t, 2, "walk", "--from", "pod/one", "--to", name); !strings.Contains(s.err, "add --resolve") {
+		t.Errorf("without --resolve: %s%s", s.out, s.err)
+	}
+	resolved := regexp.MustCompile(`ifconfig\.co:80 stands for 198\.51\.100\.80:80: [0-9.]+ has it for ifconfig\.co, asked from pod/default/one`)
+	eventually.Succeeds(t, limit, func() error { // DNS comes after the nodes
+		s, err := p.try("walk", "--from", "pod/one", "--to", name, "--resolve")
+		if err == nil && (s.status != 0 || !resolved.MatchString(s.out)) {
+			err = fmt.Errorf("status %d\n%s%s", s.status, s.out, s.err)
+		}
+		return err
+	})
+	for _, w := range [][2]string{{"pod/one", "svc/two"}, {"svc/two", outside}, {"pod/one", name}} {
 		began := time.Now()
 		s := p.run(t, 0, "walk", "--live", "--from", w[0], "--to", w[1])
 		t.Logf("%v: --live %v", time.Since(began).Round(10*time.Millisecond), w)

@@ -16,7 +16,7 @@ import (
 type End struct {
 	Kind      Kind
 	Namespace string // of a pod, a service or what manages pods; "" where none was given
-	Name      string // "" for an address, and for any host of the internet
+	Name      string // "" for an address, and for any host of the internet; of a DNS name with the dot at its end, if any
 	Address   netip.Addr
 	Port      uint16 // 0 where none was given
 	PortName  string // of a service's port, instead of Port
@@ -155,8 +155,8 @@ func parse(s string) (End, error) {
 // parseDNSName reads a DNS name with a dot in it; ok is false for what is none, such as an address.
 func parseDNSName(s string) (e End, ok bool, err error) {
 	name, port, hasPort := strings.Cut(s, ":")
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	labels := strings.Split(name, ".")
+	name = strings.ToLower(name)
+	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
 	invalid := func(label string) bool { return checkName("name", label, true) != nil || len(label) > 63 }
 	last := labels[len(labels)-1]
 	if len(labels) < 2 || strings.Trim(last, "0123456789") == "" || len(name) > 253 || slices.ContainsFunc(labels, invalid) {

@@ -10,15 +10,16 @@ import (
 
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // places are the hosts and objects that ends name.
 type places struct {
 	src     snapshot.Source
 	objects snapshot.Objects
-	names   []string // of hosts
-	far     bool     // hosts are not searched: World.Far
-	lookUp  func(name string) ([]netip.Addr, error)
+	names   []string                                        // of hosts
+	far     bool                                            // hosts are not searched: World.Far
+	lookUp  func(host, name string) (witness.Lookup, error) // World.LookUp
 }
 
 // errBlind says that nothing of the kind is known.

@@ -10,6 +10,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // World is what ends are read against.
@@ -23,8 +24,8 @@ type World struct {
 	At string
 	// Far says that hosts are read one by one at a cost: who has an address is told by the objects alone.
 	Far bool
-	// LookUp asks the resolver of the world's hosts for a name's addresses; nil where there is none to ask.
-	LookUp func(name string) ([]netip.Addr, error)
+	// LookUp asks the resolver of a host for a name; nil where there is none to ask. host is "" where the sender's is unknown.
+	LookUp func(host, name string) (witness.Lookup, error)
 }
 
 // Resolution is what two ends mean.
@@ -105,12 +106,12 @@ func (r *reader) resolveBoth(to End) (End, error) {
 	if r.from != r.written {
 		r.note("%s stands for %s", r.written, r.from)
 	}
-	receiver, err := r.resolve(to, r.from.Kind)
+	receiver, how, err := r.resolve(to, r.from)
 	if err != nil {
 		return End{}, fmt.Errorf("--to %s: %w", to, r.explain(err, "pods", "write its address"))
 	}
 	if receiver != to {
-		r.note("%s stands for %s", to, receiver)
+		r.note("%s stands for %s%s", to, receiver, how)
 	}
 	return receiver, nil
 }
@@ -212,7 +213,7 @@ func Sender(objects snapshot.Objects, from End) (End, error) {
 }
 
 func (w *places) senderOf(from End) (End, error) {
-	from, err := w.resolve(from, "")
+	from, _, err := w.resolve(from, End{})
 	if err != nil || from.Kind != Service {
 		return from, err
 	}

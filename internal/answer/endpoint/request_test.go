@@ -12,6 +12,7 @@ import (
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // fakeSource has hosts with nothing but addresses.
@@ -111,11 +112,11 @@ func TestRequest(t *testing.T) {
 	public := func() map[string]netip.Addr {
 		return map[string]netip.Addr{"testvm": netip.MustParseAddr("203.0.113.40")}
 	}
-	lookUp := func(name string) ([]netip.Addr, error) {
+	lookUp := func(_, name string) (witness.Lookup, error) {
 		if name == "known.example" {
-			return []netip.Addr{netip.MustParseAddr("203.0.113.77")}, nil
+			return witness.Lookup{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.77")}}, nil
 		}
-		return nil, errors.New("no such host")
+		return witness.Lookup{}, errors.New("no such host")
 	}
 	for _, test := range []struct {
 		from, to, proto, at string
@@ -199,6 +200,7 @@ func TestRequest(t *testing.T) {
 		{from: "behind.default.svc", to: "10.13.1.4:443", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:443"},
 		{from: "pod/web-1", to: "web.default", want: "pod/default/web-1: tcp ?:0 > 10.0.0.9:8080"},
 		{from: "pod/web-1", to: "headless.default.svc", want: "a headless service"},
+		{from: "pod/web-1", to: "web.default.svc.cluster.local.", want: "pod/default/web-1: tcp ?:0 > 10.0.0.9:8080"},
 		{from: "pod/web-1", to: "nope.default.svc.cluster.local", want: "there is no such service"},
 		{from: "pod/web-1", to: "nope.cluster.local", want: "unknown name; a service's is NAME.NAMESPACE.svc.cluster.local"},
 		{from: "pod/web-1", to: "10-13-76-9.default.pod.cluster.local:80", want: "pod/default/web-1: tcp ?:0 > 10.13.76.9:80"},
@@ -256,6 +258,75 @@ func TestRequest(t *testing.T) {
 			}
 			if test.note != "" && !slices.Contains(req.Notes, test.note) {
 				t.Errorf("notes %q, want %q", req.Notes, test.note)
+			}
+		})
+	}
+}
+
+// TestLookUps shows whose resolver is asked on a cluster, which of the addresses is taken, and what is said of the others.
+func TestLookUps(t *testing.T) {
+	var many []netip.Addr
+	for i := range 12 {
+		many = append(many, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
+	}
+	v6 := netip.MustParseAddr("2001:db8::7")
+	for _, test := range []struct {
+		from, to  string
+		found     witness.Lookup
+		asked     string
+		want, how string
+	}{
+		{"pod/web-1", "example.com:443", witness.Lookup{Name: "example.com", Addresses: []netip.Addr{v6, many[1], many[2]}, Server: "10.0.0.10"},
+			"pod/default/web-1 example.com", "203.0.113.1:443",
+			": 10.0.0.10 has it for example.com, asked from pod/default/web-1; further addresses, which are not walked: 2001:db8::7, 203.0.113.2"},
+		{"pod/far-1", "example.com.:443", witness.Lookup{Name: "example.com.", Addresses: many, More: 100, Server: "/etc/hosts"},
+			"pod/default/far-1 example.com.", "203.0.113.0:443",
+			": /etc/hosts has it for example.com, asked from pod/default/far-1; further addresses, which are not walked: 203.0.113.1, 203.0.113.2, " +
+				"203.0.113.3, 203.0.113.4, 203.0.113.5, 203.0.113.6, 203.0.113.7, 203.0.113.8 and 103 more"},
+		{"pod/web-1", "six.example:443", witness.Lookup{Name: "six.example", Addresses: []netip.Addr{v6}, Server: "10.0.0.10"},
+			"pod/default/web-1 six.example", "[2001:db8::7]:443", ": 10.0.0.10 has it for six.example, asked from pod/default/web-1"},
+		{"pod/far-1", "six.example:443", witness.Lookup{Name: "six.example", Addresses: []netip.Addr{v6}, Server: "10.0.0.10"},
+			"pod/default/far-1 six.example", "it has no address of the sender's family; it has 2001:db8::7", ""},
+		{"node/n0", "none.example", witness.Lookup{}, "node/n0 none.example", "it has no address; write one", ""},
+		{"10.13.76.7", "example.com:443", witness.Lookup{Name: "example.com", Addresses: many[1:2], Server: "10.0.0.10"},
+			"pod/default/web-1 example.com", "203.0.113.1:443", ": 10.0.0.10 has it for example.com, asked from pod/default/web-1"},
+	} {
+		t.Run(test.from+" "+test.to, func(t *testing.T) {
+			from, err := Parse(test.from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, err := Parse(test.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked := ""
+			w := World{Source: world1(), Far: true, LookUp: func(host, name string) (witness.Lookup, error) {
+				asked = host + " " + name
+				return test.found, nil
+			}}
+			got, err := Read(w, from, to, 0)
+			if asked != test.asked {
+				t.Errorf("asked %s, want %s", asked, test.asked)
+			}
+			if err != nil {
+				if !strings.Contains(err.Error(), test.want) {
+					t.Errorf("error %v, want %s", err, test.want)
+				}
+				return
+			}
+			if end := got.Packet.DestinationEnd(); end != test.want {
+				t.Errorf("to %s, want %s", end, test.want)
+			}
+			if note := test.to + " stands for " + test.want + test.how; !slices.Contains(got.Notes, note) {
+				t.Errorf("notes %q, want %q", got.Notes, note)
+			}
+			w.LookUp = nil
+			if _, err := Read(w, from, to, 0); err == nil || !strings.Contains(err.Error(), "add --resolve to ask the sender's resolver") {
+				t.Errorf("without a resolver: %v", err)
+			}
+			if _, err := Sender(w.Source.Objects(), to); err == nil || strings.Contains(err.Error(), "--resolve") {
+				t.Errorf("of a sender: %v", err)
 			}
 		})
 	}

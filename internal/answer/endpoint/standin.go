@@ -9,21 +9,23 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/witness"
 )
 
-// resolve returns the end that another one stands for: a pod of a Deployment and the like, or what has a DNS name. Other ends are returned as they are.
-// from is the kind of the sender, whose resolver is asked; "" where e is the sender.
-func (w *places) resolve(e End, from Kind) (end End, err error) {
+// resolve returns the end that another one stands for: a pod of a Deployment and the like, or what has a DNS name. Other ends are returned as
+// they are. from is the sender, whose resolver is asked; the zero End where e is the sender. how says who had the address of a name.
+func (w *places) resolve(e, from End) (end End, how string, err error) {
 	switch e.Kind {
 	case Deployment, StatefulSet, DaemonSet, Job:
-		return w.podOf(e)
+		end, err = w.podOf(e)
+		return end, "", err
 	case DNSName:
-		if end, err = w.named(e, from); err == nil && end.PortName != "" && end.Kind != Service {
-			return End{}, fmt.Errorf("it is not a service's, whose ports have names; write the number of the port in place of %s", end.PortName)
+		if end, how, err = w.named(e, from); err == nil && end.PortName != "" && end.Kind != Service {
+			err = fmt.Errorf("it is not a service's, whose ports have names; write the number of the port in place of %s", end.PortName)
 		}
-		return end, err
+		return end, how, err
 	}
-	return e, nil
+	return e, "", nil
 }
 
 // hashLabel is the Deployment controller's label of a pod (apps/v1, DefaultDeploymentUniqueLabelKey).
@@ -96,52 +98,113 @@ func (w *places) podOf(e End) (End, error) {
 // clusterDomain is where a cluster's DNS has its names, unless an administrator has changed that.
 const clusterDomain = ".cluster.local"
 
-// named is what a DNS name is the name of: a service or a pod by the names of a cluster's DNS, a node, a host of the internet, or what the
-// resolver at hand says. from is the kind of the end that asks for it, "" where that is not known.
-func (w *places) named(e End, from Kind) (End, error) {
-	name, inCluster := strings.CutSuffix(e.Name, clusterDomain)
+// named returns what a DNS name is the name of: a service or a pod by the names of a cluster's DNS, a node, a host of the internet, or what
+// the sender's resolver says.
+func (w *places) named(e, from End) (end End, how string, err error) {
+	if end, ok, err := w.known(e, from.Kind); ok || err != nil {
+		return end, "", err
+	}
+	switch {
+	case w.lookUp == nil && w.far && from.Kind != "":
+		return End{}, "", errors.New("unknown name: it is not a service's or a node's; add --resolve to ask the sender's resolver, or write its address")
+	case w.lookUp == nil:
+		return End{}, "", errors.New("unknown name: it is not a service's, a node's or an internet host's, and no resolver can be asked; write its address")
+	}
+	host, addresses := w.asker(from)
+	found, err := w.lookUp(host, e.Name)
+	if err != nil {
+		return End{}, "", fmt.Errorf("unknown name: %w; write its address", err)
+	}
+	a, err := usable(found.Addresses, addresses)
+	if err != nil {
+		return End{}, "", err
+	}
+	return End{Kind: Address, Address: a, Port: e.Port, PortName: e.PortName}, describe(found, a, host), nil
+}
+
+// asker returns the host whose resolver a sender uses, and the sender's addresses, as far as they are known.
+func (w *places) asker(from End) (host string, addresses []netip.Addr) {
+	switch from.Kind {
+	case "":
+	case Pod:
+		host, _, addresses, _ = w.pod(from)
+	case Address:
+		host, addresses = w.owner(from.Address), []netip.Addr{from.Address}
+	default:
+		host, addresses, _ = w.place(from)
+	}
+	return host, addresses
+}
+
+// usable takes the first address of a family that the sender has, and IPv4 first.
+func usable(all, senders []netip.Addr) (netip.Addr, error) {
+	if len(all) == 0 {
+		return netip.Addr{}, errors.New("it has no address; write one")
+	}
+	fit := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool {
+		return len(senders) > 0 && !slices.ContainsFunc(senders, func(s netip.Addr) bool { return s.Is4() == a.Is4() })
+	})
+	if len(fit) == 0 {
+		return netip.Addr{}, fmt.Errorf("it has no address of the sender's family; it has %s", join(all))
+	}
+	return fit[max(0, slices.IndexFunc(fit, netip.Addr.Is4))], nil
+}
+
+// mostOthers is how many further addresses of a name are listed.
+const mostOthers = 8
+
+// describe says of a look-up who answered, and which other addresses the name has. Without a server it says nothing.
+func describe(found witness.Lookup, taken netip.Addr, host string) string {
+	if found.Server == "" {
+		return ""
+	}
+	how := fmt.Sprintf(": %s has it for %s, asked from %s", found.Server, strings.TrimSuffix(found.Name, "."), host)
+	others := slices.DeleteFunc(slices.Clone(found.Addresses), func(a netip.Addr) bool { return a == taken })
+	more := found.More + max(0, len(others)-mostOthers)
+	if len(others) > 0 {
+		how += "; further addresses, which are not walked: " + join(others[:min(len(others), mostOthers)])
+	}
+	if more > 0 {
+		how += fmt.Sprintf(" and %d more", more)
+	}
+	return how
+}
+
+// known returns what a DNS name is the name of by the objects and hosts. ok is false where they do not tell. from is the kind of the sender.
+func (w *places) known(e End, from Kind) (end End, ok bool, err error) {
+	name, inCluster := strings.CutSuffix(strings.TrimSuffix(e.Name, "."), clusterDomain)
 	labels := strings.Split(name, ".")
 	switch {
 	case len(labels) == 3 && labels[2] == "svc":
-		return w.ofCluster(End{Kind: Service, Namespace: labels[1], Name: labels[0], Port: e.Port, PortName: e.PortName}, from)
+		return ofCluster(End{Kind: Service, Namespace: labels[1], Name: labels[0], Port: e.Port, PortName: e.PortName}, from)
 	case len(labels) == 3 && labels[2] == "pod":
 		a, err := netip.ParseAddr(strings.ReplaceAll(labels[0], "-", "."))
 		if err != nil {
 			a, err = netip.ParseAddr(strings.ReplaceAll(labels[0], "-", ":"))
 		}
 		if err != nil {
-			return End{}, fmt.Errorf("unknown name; a pod's is its address with dashes, 10-0-0-1.%s.pod%s", labels[1], clusterDomain)
+			return End{}, false, fmt.Errorf("unknown name; a pod's is its address with dashes, 10-0-0-1.%s.pod%s", labels[1], clusterDomain)
 		}
-		return w.ofCluster(End{Kind: Address, Address: a, Port: e.Port, PortName: e.PortName}, from)
+		return ofCluster(End{Kind: Address, Address: a, Port: e.Port, PortName: e.PortName}, from)
 	case inCluster || slices.Contains(labels, "svc"):
-		return End{}, fmt.Errorf("unknown name; a service's is NAME.NAMESPACE.svc%s", clusterDomain)
-	case w.findNode(e.Name) != nil:
-		return End{Kind: Node, Name: e.Name, Port: e.Port, PortName: e.PortName}, nil
-	case slices.Contains(w.names, "internet/"+e.Name):
-		return End{Kind: Internet, Name: e.Name, Port: e.Port, PortName: e.PortName}, nil
+		return End{}, false, fmt.Errorf("unknown name; a service's is NAME.NAMESPACE.svc%s", clusterDomain)
+	case w.findNode(name) != nil:
+		return End{Kind: Node, Name: name, Port: e.Port, PortName: e.PortName}, true, nil
+	case slices.Contains(w.names, "internet/"+name):
+		return End{Kind: Internet, Name: name, Port: e.Port, PortName: e.PortName}, true, nil
 	}
 	if service := (End{Kind: Service, Namespace: labels[1], Name: labels[0], Port: e.Port, PortName: e.PortName}); len(labels) == 2 {
 		if _, err := w.findService(service); err == nil {
-			return w.ofCluster(service, from)
+			return ofCluster(service, from)
 		}
 	}
-	if w.lookUp == nil {
-		return End{}, errors.New("unknown name: it is not a service's, a node's or an internet host's, and no resolver can be asked; write its address")
-	}
-	addresses, err := w.lookUp(e.Name)
-	if err != nil {
-		return End{}, fmt.Errorf("unknown name: %w; write its address", err)
-	}
-	if len(addresses) == 0 {
-		return End{}, errors.New("it has no address; write one")
-	}
-	return End{Kind: Address, Address: addresses[0], Port: e.Port, PortName: e.PortName}, nil
+	return End{}, false, nil
 }
 
 // ofCluster refuses names of a cluster's DNS to hosts whose resolvers do not know them.
-func (w *places) ofCluster(e End, from Kind) (End, error) {
+func ofCluster(e End, from Kind) (end End, ok bool, err error) {
 	if from == Internet || from == VM {
-		return End{}, fmt.Errorf("only pods resolve names of the cluster's DNS, not %s; write %s", from, e)
+		return End{}, false, fmt.Errorf("only pods resolve names of the cluster's DNS, not %s; write %s", from, e)
 	}
-	return e, nil
+	return e, true, nil
 }

@@ -40,6 +40,7 @@ const (
 	opNow      operation = "now"       // asking → state
 	opClose    operation = "close"     // handle, of a sender
 	opRuleText operation = "rule-text" // rule → text
+	opLookUp   operation = "look-up"   // lookUpRequest → witness.Lookup
 )
 
 // question is what the client writes. An End ends the one that bears the number.

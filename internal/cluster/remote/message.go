@@ -65,6 +65,9 @@ type result struct {
 	Err    *failure
 }
 
+// lookUpRequest asks the resolver of a host for a name.
+type lookUpRequest struct{ Host, Name string }
+
 type rule struct {
 	Host string
 	Rule proof.RuleRef

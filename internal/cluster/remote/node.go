@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Node is a node at the other end of a stream. It is safe for concurrent use.
@@ -243,6 +246,22 @@ func (n *Node) Hosts(ctx context.Context) (map[string]uint64, error) {
 		}
 	}
 	return hosts, nil
+}
+
+// mostLookedUp is the most addresses that a node may say a name has.
+const mostLookedUp = 1000
+
+// LookUp asks the resolver of a host of the node for a name, as the host's processes do.
+func (n *Node) LookUp(ctx context.Context, host, name string) (found witness.Lookup, err error) {
+	if err := n.ask(ctx, opLookUp, lookUpRequest{host, name}, &found); err != nil {
+		return witness.Lookup{}, err
+	}
+	valid := !slices.ContainsFunc(found.Addresses, func(a netip.Addr) bool { return !a.IsValid() || a.Zone() != "" || a.Is4In6() })
+	if !valid || len(found.Addresses) > mostLookedUp || found.More < 0 {
+		return witness.Lookup{}, fmt.Errorf("invalid answer to %s", opLookUp)
+	}
+	found.Name, found.Server = termsafe.Text(found.Name), termsafe.Text(found.Server)
+	return found, nil
 }
 
 // Limits of what a node can have: a node of AKS has 250 pods at most; names of tools and what these say of their versions, in bytes.

@@ -88,6 +88,11 @@ func (w *world) Open(path string, inode uint64) (proof.Place, func(), error) {
 	return localhost.Machine("").Open(path, inode)
 }
 
+// LookUp is remote.Machine's.
+func (w *world) LookUp(ctx context.Context, path string, inode uint64, name string) (witness.Lookup, error) {
+	return localhost.Machine("").LookUp(ctx, path, inode, name)
+}
+
 // talk begins a conversation with a server in this process. What served returns is given when it has ended.
 func (w *world) talk(version string) (*remote.Node, net.Conn, <-chan error, error) {
 	near, far := net.Pipe()

@@ -15,6 +15,7 @@ import (
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // Machine is what a conversation is about: the hosts of one machine.
@@ -23,6 +24,8 @@ type Machine interface {
 	Look(ctx context.Context) (capture.Origin, map[string]string, error)
 	// Open opens the place of a host, by the path of its namespace and the namespace's inode. The function gives it back.
 	Open(path string, inode uint64) (proof.Place, func(), error)
+	// LookUp asks the resolver of a host for a name, as the host's processes do.
+	LookUp(ctx context.Context, path string, inode uint64, name string) (witness.Lookup, error)
 }
 
 // Serve answers on one stream until it ends or breaks off, its reader stops, or ctx ends, and then closes all that was
@@ -190,6 +193,8 @@ func (s *server) answer(ctx context.Context, q question) (json.RawMessage, error
 		return with(q, func(a stateRequest) (any, error) { return s.now(ctx, a) })
 	case opClose:
 		return with(q, func(handle uint64) (any, error) { return nil, s.closeOne(handle) })
+	case opLookUp:
+		return with(q, func(r lookUpRequest) (any, error) { return s.lookUp(ctx, r) })
 	case opRuleText:
 		return with(q, func(r rule) (any, error) { return s.ruleText(ctx, r) })
 	}
@@ -291,17 +296,34 @@ func (s *server) fetch(ctx context.Context, id uint64, host string) error {
 	return nil
 }
 
-// place is the place of a host, and what gives it back.
-func (s *server) place(host string) (proof.Place, func(), error) {
+// find returns the path and the inode of a host's namespace.
+func (s *server) find(host string) (path string, inode uint64, err error) {
 	origin, paths, err := s.findHosts()
 	if err != nil {
-		return nil, nil, err
+		return "", 0, err
 	}
 	path, ok := paths[host]
 	if !ok {
-		return nil, nil, fmt.Errorf("host %q: %w", host, fs.ErrNotExist)
+		return "", 0, fmt.Errorf("host %q: %w", host, fs.ErrNotExist)
 	}
-	at, closeIt, err := s.machine.Open(path, origin.Hosts[host].Inode)
+	return path, origin.Hosts[host].Inode, nil
+}
+
+func (s *server) lookUp(ctx context.Context, r lookUpRequest) (found witness.Lookup, err error) {
+	path, inode, err := s.find(r.Host)
+	if err != nil {
+		return found, err
+	}
+	return s.machine.LookUp(ctx, path, inode, r.Name)
+}
+
+// place is the place of a host, and what gives it back.
+func (s *server) place(host string) (proof.Place, func(), error) {
+	path, inode, err := s.find(host)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, closeIt, err := s.machine.Open(path, inode)
 	if err != nil {
 		return nil, nil, fmt.Errorf("host %q: %w", host, err)
 	}

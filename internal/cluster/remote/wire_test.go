@@ -75,6 +75,7 @@ func TestCrossing(t *testing.T) {
 	for _, value := range []any{
 		new(prepareRequest), new(prepareReply), new(watchRequest), new(watchReply), new(stateRequest), new(state), new(result), new(rule), new(greeting), new(question),
 		new(answer), new(packet.Packet), new(packet.Tuple), new(witness.TraceEvent), new(witness.CapturedPacket), new(witness.Flow),
+		new(lookUpRequest), new(witness.Lookup),
 	} {
 		for _, whole := range []bool{false, true} {
 			v := reflect.ValueOf(value).Elem()
@@ -150,6 +151,10 @@ func (emptyMachine) Open(string, uint64) (proof.Place, func(), error) {
 	return nil, nil, fs.ErrNotExist
 }
 
+func (emptyMachine) LookUp(context.Context, string, uint64, string) (witness.Lookup, error) {
+	return witness.Lookup{}, fs.ErrNotExist
+}
+
 func (emptyMachine) Look(context.Context) (capture.Origin, map[string]string, error) {
 	return capture.Origin{
 		Hosts: map[string]capture.NetNS{}, Tools: func() map[string]string { return nil },
@@ -160,6 +165,7 @@ func (emptyMachine) Look(context.Context) (capture.Origin, map[string]string, er
 // FuzzServe: whatever comes, the server ends with its stream, and writes nothing but answers.
 func FuzzServe(f *testing.F) {
 	hello := frame(`{"id":1,"op":"hello","body":{}}`)
+	f.Add([]byte(hello + frame(`{"id":2,"op":"look-up","body":{"Host":"node/n","Name":"example.com"}}`)))
 	for _, rest := range []string{
 		"", "GET / HTTP/1.1\r\n", frame(`{"id":2,"op":"hosts"}`) + frame(`{"id":2,"op":"tools"}`) + frame(`{"id":2,"end":true}`),
 		frame(`{"id":3,"op":"fetch","body":"node/a"}`), frame(`{"id":4,"op":"watch","body":{"Host":"a"}}`), frame(`{"id":5,"op":"send","body":7}`),

@@ -42,6 +42,43 @@ func Look(ctx context.Context, name string) (capture.Origin, map[string]string, 
 	return dump.Origin(ctx, paths, m.root), paths, nil
 }
 
+// Files returns files as processes in a network namespace see them, which is known by its inode number: those of the oldest process that has
+// all of them, else of the oldest that has the first. A pod's sandbox lacks some that its containers have.
+func Files(inode uint64, limit int64, names ...string) ([][]byte, error) {
+	return machine{proc: "/proc"}.files(inode, limit, names)
+}
+
+func (m machine) files(inode uint64, limit int64, names []string) (first [][]byte, err error) {
+	pids, err := m.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		dir := filepath.Join(m.proc, pid)
+		if found, err := netnsOf(dir); err != nil || found != inode {
+			continue
+		}
+		texts, all := make([][]byte, len(names)), true
+		for i, name := range names {
+			if texts[i], err = dump.ReadIn(filepath.Join(dir, "root"), name, limit); err != nil {
+				all = false
+			}
+		}
+		found, err := netnsOf(dir) // the number may be another process's by now
+		switch {
+		case err != nil || found != inode || texts[0] == nil:
+		case all:
+			return texts, nil
+		case first == nil:
+			first = texts
+		}
+	}
+	if first == nil {
+		return nil, fmt.Errorf("no process in the network namespace has a file %s", names[0])
+	}
+	return first, nil
+}
+
 // contained reports whether the first process has another root directory than this one.
 func contained() bool {
 	var own, first unix.Stat_t

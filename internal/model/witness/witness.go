@@ -1,4 +1,5 @@
-// Package witness holds what a kernel says of packets: the answers to a probe, frames on links, traces of rules, and connections.
+// Package witness holds what a kernel says of packets: the answers to a probe, frames on links, traces of rules, and connections. And what a
+// resolver says of a name.
 package witness
 
 import (
@@ -159,3 +160,11 @@ const TraceTable = "packetwalk-trace-"
 
 // IsTraceTable reports whether a table is one by which packets are traced: its rules are no part of what a namespace filters with.
 func IsTraceTable(name string) bool { return strings.HasPrefix(name, TraceTable) }
+
+// Lookup is what a resolver found for a name.
+type Lookup struct {
+	Name      string // whole, as it was asked for in the end: a search list may have completed it
+	Addresses []netip.Addr
+	More      int    // further addresses
+	Server    string // the address of the name server, or the file, that has them
+}
