@@ -170,7 +170,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	}
 	req := read.Request
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Time: opened.Taken, Notes: append(read.Notes, opened.Notes...), Read: opened.Assumed, Text: opened.Text}
+	options := explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Notes: append(read.Notes, opened.Notes...), Read: opened.Assumed, Text: opened.Text}
 	on := o.colour.screen(s.Out)
 	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, s, opened, req, &options)
@@ -219,12 +219,21 @@ const exitUndecided = exitStatus(3)
 // undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that.
 func undecided(result *walk.Result) bool {
 	unknown := func(e *walk.End) bool { return e != nil && e.Kind == walk.Undecided }
-	several := len(result.Outcomes) > 1
+	several := slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool { return !sameEnds(&o, &result.Outcomes[0]) })
 	return slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
-		return unknown(&o.End) || unknown(o.BackEnd) || several && slices.ContainsFunc(o.Choices, func(c walk.Decision) bool {
+		return unknown(&o.End) || unknown(o.BackEnd) || len(o.Unread) > 0 || several && slices.ContainsFunc(o.Choices, func(c walk.Decision) bool {
 			return c.Kind == netfilter.Unknown
 		})
 	})
+}
+
+// sameEnds reports whether two outcomes end alike, there and back.
+func sameEnds(a, b *walk.Outcome) bool {
+	same := func(a, b *walk.End) bool {
+		return a == nil && b == nil || a != nil && b != nil && a.Kind == b.Kind && a.Host == b.Host && a.Link == b.Link &&
+			a.Refused == b.Refused && a.Reject == b.Reject && a.Packet.Tuple == b.Packet.Tuple
+	}
+	return same(&a.End, &b.End) && same(a.BackEnd, b.BackEnd)
 }
 
 // open opens what to walk through.

@@ -70,14 +70,18 @@ func TestUndecided(t *testing.T) {
 	reply.Outcomes[0].BackEnd = &walk.End{Kind: walk.Undecided}
 	chosen := ends(walk.Delivered)
 	chosen.Outcomes[0].Choices = []walk.Decision{{Choice: netfilter.Choice{Kind: netfilter.Unknown}}}
-	open := ends(walk.Delivered, walk.Delivered)
+	open := ends(walk.Delivered, walk.Dropped)
 	open.Outcomes[1].Choices = chosen.Outcomes[0].Choices
+	alike := ends(walk.Delivered, walk.Delivered)
+	alike.Outcomes[1].Choices = chosen.Outcomes[0].Choices
+	unread := ends(walk.Delivered)
+	unread.Outcomes[0].Unread = []int{31}
 	for i, test := range []struct {
 		result *walk.Result
 		want   bool
 	}{
 		{ends(walk.Delivered), false}, {ends(walk.Dropped, walk.Left), false}, {ends(walk.Delivered, walk.Undecided), true},
-		{reply, true}, {chosen, false}, {open, true},
+		{reply, true}, {chosen, false}, {open, true}, {alike, false}, {unread, true},
 	} {
 		if got := undecided(test.result); got != test.want {
 			t.Errorf("%d: %v", i, got)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 
+	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/limitio"
@@ -170,6 +171,15 @@ func (f *File) input() (input, int64, error) {
 	return spool, n, nil
 }
 
+// readLines returns the account of a text in one line.
+func readLines(lines snapshot.Account) string {
+	unread := lines.Unread()
+	if len(unread) == 0 {
+		return fmt.Sprintf("read all %d lines", len(lines))
+	}
+	return fmt.Sprintf("read %d of %d lines; not read: %s", len(lines)-len(unread), len(lines), explain.LineNumbers(unread))
+}
+
 // openText opens a text as what a user saw on one node.
 func (f *File) openText(text []byte) (*Session, error) {
 	if bytes.IndexByte(text, 0) >= 0 {
@@ -177,7 +187,9 @@ func (f *File) openText(text []byte) (*Session, error) {
 	}
 	name := strings.TrimPrefix(cmp.Or(f.Host, "node"), "node/")
 	source, err := excerpt.Read(writers.Book(&snapshot.Objects{}), loadNFT, name, text, f.To)
-	if err != nil {
+	if several, ok := errors.AsType[*excerpt.SeveralHostsError](err); ok {
+		return nil, &InputError{fmt.Errorf("%s: %w", f.Path, several)}
+	} else if err != nil {
 		return nil, &InputError{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", f.Path, err)}
 	}
 	s := &Session{Text: true, backend: &fileBackend{source: source}, source: source}
@@ -186,6 +198,7 @@ func (f *File) openText(text []byte) (*Session, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.Lines, s.RedactedNames = h.Account, h.Redacted
 		for _, a := range h.Assumed {
 			s.Assumed = append(s.Assumed, walk.Assumption{Host: n, What: a})
 		}
@@ -194,6 +207,6 @@ func (f *File) openText(text []byte) (*Session, error) {
 	if path == "-" {
 		path = "standard input"
 	}
-	s.Notes = append(s.Notes, fmt.Sprintf("prediction only: from what %s shows", path))
+	s.Notes = append(s.Notes, fmt.Sprintf("prediction only: from what %s shows", path), readLines(s.Lines))
 	return s, nil
 }

@@ -27,7 +27,10 @@ type Session struct {
 	Redacted bool      // addresses and names are replaced
 	Resolves bool      // a cluster's pods may be made to look names up
 	Text     bool      // the states are what a text shows
-	Notes    []string  // about the states, for the user
+	// Lines are the fates of the text's lines, and RedactedNames the names of its redacted addresses.
+	Lines         snapshot.Account
+	RedactedNames map[netip.Addr]string
+	Notes         []string // about the states, for the user
 	// Assumed is what reading the states had to assume.
 	Assumed []walk.Assumption
 	// Unread is why Kubernetes objects, or some of them, are unknown; nil where they are known.

@@ -329,6 +329,9 @@ func conclude(book *attribution.Book, text string, p packet.Packet) (conclusion,
 			}
 			one.unshown[what] = true
 		}
+		for _, line := range o.Unread {
+			one.unshown[fmt.Sprintf("line %d", line)] = true
+		}
 		for _, q := range o.Choices {
 			if q.Kind == netfilter.Unknown {
 				one.asked[q.What] = true

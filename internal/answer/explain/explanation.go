@@ -20,8 +20,10 @@ type explanation struct {
 	exemptions []exemption   // rules that decided against translating it
 	local      *exemption    // the rule that led to the node's own endpoints alone, past the mark for masquerade
 	stopped    *refusal      // by which rule the request's way ended
+	bypassed   []string      // rules that would translate a new connection, but not one that exists
 	allowing   []string      // what policies would have allowed it with
 	toDrop     *marking      // by which the request is marked to be dropped, as others' rules are to do
+	connection *walk.Step    // where the request met a connection that existed before; nil for a new one
 	redirected bool          // a program of the machine takes the request, in place of its destination: a proxy
 	reads      string        // what the conclusion is from: "the text shows"
 	live       *Live         // what the kernel showed; nil where no packet was sent
@@ -40,8 +42,9 @@ type line struct {
 	label, text string
 	owner       string // whose rule or address it is
 	// shape is equal for lines that differ only in which endpoint or node it was.
-	shape string
-	bad   bool // the packet ended, or what becomes of it is unknown
+	shape  string
+	clears *string // what it cleared, of a line that matters only where a rule asks for the mark
+	bad    bool    // the packet ended, or what becomes of it is unknown
 }
 
 // translation is a rule's, or a binding's, change of an address.
@@ -59,7 +62,8 @@ type translation struct {
 type exemption struct {
 	host, ref, text string
 	at              position
-	unmatched       string // the rule with its machine, where it did not apply
+	unmatched       string  // the rule with its machine, where it did not apply
+	cleared         *string // which rule had cleared the mark that it asks for; nil for none
 }
 
 // position is a place on a packet's way in half steps: a rule that did not apply stands between two steps.
@@ -106,6 +110,9 @@ func explain(out *walk.Outcome, number int, o *Owners) *explanation {
 	t := &renderer{reasoner: newReasoner(o), explanation: s, choices: out.Choices}
 	s.there = rounds(t.hops(out.There, false))
 	t.conclude()
+	if s.connection != nil {
+		s.bypassed = t.bypassed(s.connection)
+	}
 	s.back = rounds(t.hops(out.Back, true))
 	return s
 }

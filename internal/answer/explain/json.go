@@ -33,6 +33,15 @@ type Document struct {
 	More       bool         `json:"more,omitempty"` // there are more outcomes than these
 	Assumed    []AssumedDoc `json:"assumed,omitempty"`
 	Notes      []string     `json:"notes,omitempty"`
+	Lines      []LinesDoc   `json:"lines,omitempty"` // the account of a text
+}
+
+// LinesDoc is the fate of consecutive lines of a text that have the same.
+type LinesDoc struct {
+	From int    `json:"from"` // from 1
+	To   int    `json:"to"`
+	Fate string `json:"fate"`         // "read", "without effect", "not read"
+	As   string `json:"as,omitempty"` // what they were read as, or why they have no effect or were not read
 }
 
 // AssumedDoc is something that was not known.
@@ -70,6 +79,8 @@ type OutcomeDoc struct {
 	// far as the rest shows. ReplyUnshown are those that the reply met.
 	Unshown      []MissingStateDoc `json:"unshown,omitempty"`
 	ReplyUnshown []MissingStateDoc `json:"replyUnshown,omitempty"`
+	// UnreadLines are lines of a text that were not read and may change the outcome.
+	UnreadLines []int `json:"unreadLines,omitempty"`
 }
 
 // MissingStateDoc is a part of a node's state, or a chain of which not all rules are shown.
@@ -185,6 +196,8 @@ type TranslationDoc struct {
 
 // JSON writes a walk as a Document.
 func JSON(w io.Writer, r *walk.Result, o Options) error {
+	w, done := o.named(w)
+	defer done()
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -201,6 +214,14 @@ func newDocument(r *walk.Result, o Options) Document {
 		}
 		d.Outcomes = append(d.Outcomes, s.doc(o))
 	}
+	for i, l := range o.Lines {
+		one := LinesDoc{From: i + 1, To: i + 1, Fate: [...]string{"read", "without effect", "not read"}[l.Fate], As: l.As}
+		if last := len(d.Lines) - 1; last >= 0 && d.Lines[last].Fate == one.Fate && d.Lines[last].As == one.As {
+			d.Lines[last].To = one.To
+			continue
+		}
+		d.Lines = append(d.Lines, one)
+	}
 	for _, a := range slices.Concat(r.Assumed, o.Read) {
 		d.Assumed = append(d.Assumed, AssumedDoc{a.Host, a.Component, a.What})
 	}
@@ -213,6 +234,7 @@ func (s *explanation) doc(o Options) OutcomeDoc {
 		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.summaryDoc(),
 	}
 	d.Probability, d.ProbabilityDecimal = probability(out.Probability)
+	d.UnreadLines = out.Unread
 	d.Unshown, d.ReplyUnshown = unshownDocs(out.Unshown), unshownDocs(out.BackUnshown)
 	for i := range out.Choices {
 		d.Choices = append(d.Choices, choiceDoc(&out.Choices[i]))

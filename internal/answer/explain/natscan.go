@@ -7,6 +7,7 @@ import (
 	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // natScan finds the rules of a chain that would have translated the packet's source, and did not apply.
@@ -45,7 +46,13 @@ func (p *natScan) through(c *netfilter.Chain) {
 			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
 			ref := reference(v)
 			text := ref + " does not apply" + paren(cmp.Or(p.why(v, p.packet), ruleWithoutComments(r)))
-			p.exemptions = append(p.exemptions, exemption{p.host, ref, text, atStep(p.at) + 1, onHost(p.host, ref)})
+			e := exemption{host: p.host, ref: ref, text: text, at: atStep(p.at) + 1, unmatched: onHost(p.host, ref)}
+			for _, c := range p.cleared {
+				if c.bits&asksMark(r, c.field) != 0 {
+					e.cleared = c.text
+				}
+			}
+			p.exemptions = append(p.exemptions, e)
 		}
 	}
 }
@@ -61,4 +68,33 @@ func (p *natScan) noteStep(step int) {
 		}
 	}
 	p.at = step
+}
+
+// bypassed names the rules that would translate the packet if its connection did not exist. The kernel asks nat chains for new ones only.
+func (t *renderer) bypassed(st *walk.Step) []string {
+	if t.owners == nil || t.owners.States == nil {
+		return nil
+	}
+	h, err := t.owners.States.Host(st.Host)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, table := range h.Rules.Tables {
+		for _, c := range table.Chains {
+			if c.Base == nil || c.Base.Type != "nat" || c.Base.Hook != netfilter.Prerouting && c.Base.Hook != netfilter.Postrouting {
+				continue
+			}
+			for i := range c.Rules {
+				r := &c.Rules[i]
+				failing, known := r.Failing(&netfilter.Context{Packet: &st.Packet, Family: st.Family, Hook: c.Base.Hook, Chain: c, Rule: r})
+				translates := slices.ContainsFunc(r.Statements, func(s netfilter.Statement) bool { _, is := s.(*netfilter.Translate); return is })
+				if translates && known && len(failing) == 0 {
+					all = append(all, ruleRef(c, r)+" translates new connections only")
+					break
+				}
+			}
+		}
+	}
+	return all
 }

@@ -19,14 +19,16 @@ type renderer struct {
 	explanation *explanation
 	choices     []walk.Decision // not yet met
 	reply       bool            // the way is the reply's
+	tracked     bool            // conntrack has seen the packet
 	host        string
 	// that the packet got on this machine; a rule may take one away before the one that it was for
-	marks  []marking
-	last   *walk.Step                           // the rule before, on this machine
-	bridge *walk.BridgeStep                     // the last decision of a bridge on this machine
-	visits map[*netfilter.Rule]*netfilter.Visit // on this machine
-	steps  map[*netfilter.Rule]int              // of the visits
-	at     int                                  // the number of the step
+	marks   []marking
+	cleared []clearing                           // marks of this machine that a rule took away
+	last    *walk.Step                           // the rule before, on this machine
+	bridge  *walk.BridgeStep                     // the last decision of a bridge on this machine
+	visits  map[*netfilter.Rule]*netfilter.Visit // on this machine
+	steps   map[*netfilter.Rule]int              // of the visits
+	at      int                                  // the number of the step
 }
 
 // hops tells the steps of the request's way, or of the reply's, machine by machine.
@@ -37,12 +39,20 @@ func (t *renderer) hops(steps []walk.Step, reply bool) []hop {
 		st := &steps[i]
 		if st.Host != t.host || len(hops) == 0 {
 			hops = append(hops, hop{host: st.Host})
-			t.host, t.marks, t.last, t.bridge = st.Host, nil, nil, nil
+			t.host, t.marks, t.cleared, t.last, t.bridge = st.Host, nil, nil, nil, nil
 			t.visits, t.steps = map[*netfilter.Rule]*netfilter.Visit{}, map[*netfilter.Rule]int{}
 		}
 		t.at = i
 		b := &hops[len(hops)-1]
 		b.lines = append(b.lines, t.step(st)...)
+	}
+	for i := range hops { // taking a mark away matters where a rule asked for it afterwards
+		hops[i].lines = slices.DeleteFunc(hops[i].lines, func(l line) bool {
+			return l.clears != nil && !slices.ContainsFunc(t.explanation.exemptions, func(k exemption) bool { return k.cleared == l.clears })
+		})
+		for j := range hops[i].lines {
+			hops[i].lines[j].clears = nil
+		}
 	}
 	return hops
 }
@@ -66,6 +76,10 @@ func (t *renderer) step(st *walk.Step) []line {
 	case walk.Routed:
 		return t.routed(st)
 	case walk.Tracked:
+		if f := st.Packet.Track.Flow; f != nil && f.Status&packet.Confirmed != 0 && !t.reply && t.explanation.connection == nil && !t.tracked {
+			t.explanation.connection = st
+		}
+		t.tracked = true
 		if s := st.Packet.Track.State; s == packet.Invalid {
 			return []line{{label: "flow", text: cmp.Or(st.Why, "conntrack calls the packet INVALID"), shape: "flow invalid"}}
 		}
@@ -224,7 +238,10 @@ func (t *renderer) changes(st, caller *walk.Step, why, choice string) []line {
 			l.label = map[string]string{"mark": "mark", "connmark": "ctmark"}[c.Field]
 			set := t.marked(c, v, caller, why)
 			if set == nil {
-				continue // taking a mark away decides nothing
+				if l.clears = t.clear(c, ref); l.clears != nil {
+					lines = append(lines, l)
+				}
+				continue
 			}
 			l.text, l.owner = fmt.Sprintf("%s → %s  by %s%s", c.From, c.To, set.ref, choice), set.why
 			l.shape = c.Field + " " + v.Chain.Name
@@ -254,6 +271,28 @@ func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step
 		t.explanation.toDrop = &m
 	}
 	return &m
+}
+
+// clearing is a rule that took away bits of a mark that another rule had set.
+type clearing struct {
+	field string
+	bits  uint32
+	text  *string // what it did, in words
+}
+
+// clear notes that a rule took bits of a mark away. It returns nil if no rule of this machine had set them.
+func (t *renderer) clear(c packet.Change, ref string) *string {
+	from, _ := strconv.ParseUint(c.From, 0, 32)
+	to, _ := strconv.ParseUint(c.To, 0, 32)
+	gone := uint32(from &^ to)
+	for _, m := range slices.Backward(t.marks) {
+		if m.field == c.Field && m.bits&gone != 0 {
+			text := fmt.Sprintf("%s cleared the %s %#x that %s had set", ref, c.Field, gone, m.ref)
+			t.cleared = append(t.cleared, clearing{c.Field, gone, &text})
+			return &text
+		}
+	}
+	return nil
 }
 
 // markFor is the last marking of bits that decided that a rule applies; nil where none did.

@@ -69,6 +69,11 @@ func (s *explanation) summary() summary {
 	if end.Kind != walk.Undecided && (len(s.outcome.Unshown) > 0 || beyond) {
 		a.sentence = "as far as " + s.reads + ", " + a.sentence
 	}
+	if lines := s.outcome.Unread; end.Kind != walk.Undecided && len(lines) == 1 {
+		a.sentence += fmt.Sprintf(", unless line %d, which was not read, changes it", lines[0])
+	} else if end.Kind != walk.Undecided && len(lines) > 1 {
+		a.sentence += fmt.Sprintf(", unless one of the lines %s, which were not read, changes it", LineNumbers(lines))
+	}
 	if s.namesUnread {
 		s.addUnread(&a)
 	}
@@ -153,6 +158,11 @@ func (s *explanation) aftermath(a *summary) {
 	if end.Refused {
 		a.add(afterRequest, "nothing listens on %s", end.Packet.DestinationEnd())
 	}
+	if asked := s.start(); back != nil && back.Kind == walk.Left && back.Forwarder == "" && back.Host == s.outcome.There[0].Host &&
+		back.Packet.About == nil && known(back.Packet.Source) && known(asked.Destination) && back.Packet.Source != asked.Destination {
+		a.add(afterReply, "the reply leaves as %s, not as %s, which the sender asked: it discards the reply%s", back.Packet.SourceEnd(),
+			asked.DestinationEnd(), s.untracking())
+	}
 	switch {
 	case back == nil || back.Kind == walk.Left || back.Kind == walk.Delivered && !back.Refused:
 	case back.Refused:
@@ -162,6 +172,17 @@ func (s *explanation) aftermath(a *summary) {
 	default:
 		a.add(afterReply, "the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above"))
 	}
+}
+
+// untracking names the rule that took the reply out of tracking, so that no mapping applied to it; "" for none.
+func (s *explanation) untracking() string {
+	for i := range s.outcome.Back {
+		st := &s.outcome.Back[i]
+		if v := st.Visit; v != nil && slices.ContainsFunc(st.Changes, func(c packet.Change) bool { return c.Field == "tracked" }) {
+			return paren(reference(v) + " takes it out of tracking")
+		}
+	}
+	return ""
 }
 
 func (s *explanation) delivered() summary {
@@ -182,6 +203,13 @@ func (s *explanation) delivered() summary {
 		case !known(end.Packet.Source):
 			whose = "the sender's own address (which one is unknown)"
 		}
+		if s.connection != nil {
+			a := summary{sentence: viewer + " sees " + whose + " because its connection exists, " + s.mapping()}
+			for _, rule := range s.bypassed {
+				a.add(atStep(0), "%s", rule)
+			}
+			return a
+		}
 		return summary{viewer + " sees " + whose + " because no rule translates it", s.exempting()}
 	}
 	several := len(s.sources) > 1
@@ -195,8 +223,18 @@ func (s *explanation) delivered() summary {
 	return a
 }
 
+// mapping says what the connection that exists does to the packet's source.
+func (s *explanation) mapping() string {
+	if f := s.connection.Packet.Track.Flow; f.Status&packet.DNAT != 0 {
+		return "without a mapping of its source"
+	}
+	return "without a mapping"
+}
+
 // known reports whether an address is one: a masquerade by a machine whose addresses are not known gives none.
-func known(a netip.Addr) bool { return !packet.IsUnknown(a) && !a.IsUnspecified() }
+func known(a netip.Addr) bool {
+	return (packet.IsRedacted(a) || !packet.IsUnknown(a)) && !a.IsUnspecified()
+}
 
 // exempting names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did
 // different things on two machines, it is said on which.
@@ -220,8 +258,29 @@ func (s *explanation) exempting() []condition {
 			text = "on " + hostName(k.host) + " " + text
 		}
 		all = append(all, condition{k.at, text, k.unmatched})
+		if k.cleared != nil {
+			all = append(all, condition{at: k.at, text: *k.cleared})
+		}
 	}
 	return all
+}
+
+// LineNumbers returns numbers as "14, 16-18, 31", at most ten such parts.
+func LineNumbers(numbers []int) string {
+	var parts []string
+	for i, j := 0, 0; i < len(numbers); i = j {
+		for j = i + 1; j < len(numbers) && numbers[j] == numbers[j-1]+1; j++ {
+		}
+		switch {
+		case len(parts) == 10:
+			return fmt.Sprintf("%s and %d more", strings.Join(parts, ", "), len(numbers)-i)
+		case j == i+1:
+			parts = append(parts, fmt.Sprint(numbers[i]))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", numbers[i], numbers[j-1]))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func unique(all []string) []string {

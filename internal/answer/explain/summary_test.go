@@ -192,15 +192,15 @@ add cali40masq-ipam-pools 10.240.0.0/16
 func TestKeptOnSeveral(t *testing.T) {
 	const rule, other = "nat POSTROUTING 3", "nat POSTROUTING 1"
 	s := &explanation{exemptions: []exemption{
-		{"node/a", other, other + ": RETURN", 1, ""}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has", 2, ""},
-		{"node/b", other, other + ": RETURN", 3, ""}, {"node/b", rule, rule + " does not apply", 4, ""},
+		{"node/a", other, other + ": RETURN", 1, "", nil}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has", 2, "", nil},
+		{"node/b", other, other + ": RETURN", 3, "", nil}, {"node/b", rule, rule + " does not apply", 4, "", nil},
 	}}
 	const want = "nat POSTROUTING 1: RETURN; on node a nat POSTROUTING 3: MASQUERADE gives it the address that it has; on node b nat POSTROUTING 3 does not apply"
 	if got := strings.Join(summary{conditions: s.exempting()}.words(), "; "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Of those that are not told, nothing needs to be told apart.
-	s.exemptions = append(s.exemptions, exemption{"node/b", "nat X 1", "nat X 1: RETURN", 5, ""}, exemption{"node/b", "nat X 2", "nat X 2: RETURN", 6, ""})
+	s.exemptions = append(s.exemptions, exemption{"node/b", "nat X 1", "nat X 1: RETURN", 5, "", nil}, exemption{"node/b", "nat X 2", "nat X 2: RETURN", 6, "", nil})
 	if got, want := strings.Join(summary{conditions: s.exempting()}.words(), "; "), "nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

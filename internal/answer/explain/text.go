@@ -5,11 +5,13 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"packetwalk.dev/internal/base/termsafe"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -25,6 +27,9 @@ type Options struct {
 	Read []walk.Assumption
 	// Text says that the state is what a text shows, and not what programs dumped.
 	Text bool
+	// Lines are the fates of the text's lines, and Redacted the names of its redacted addresses.
+	Lines    snapshot.Account
+	Redacted map[netip.Addr]string
 	// Time is when the state that was walked was taken; zero where that is not known.
 	Time time.Time
 	// Numbers are the outcomes' numbers where the result holds only some of them; nil for 1, 2, 3, …
@@ -106,7 +111,9 @@ func Text(w io.Writer, r *walk.Result, o Options) error {
 func write(
 	w io.Writer, r *walk.Result, o Options, lines func(*explanation) []hostLine, differ func(p *page, all []*explanation, shared int),
 ) error {
-	p := &page{Writer: bufio.NewWriter(termsafe.Writer(w)), o: &o, total: o.total(r)}
+	w, done := o.named(termsafe.Writer(w))
+	defer done()
+	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
 	all := o.explanations(r)
 	if len(all) == 0 {
 		return fmt.Errorf("the walk has no outcome")

@@ -2,43 +2,14 @@ package excerpt
 
 import (
 	"bytes"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 )
-
-// annotation is what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
-var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
-
-// unannotated returns a line without the annotation behind it. A comment that is part of the rule stays, whatever it contains.
-func unannotated(line string) string {
-	if strings.IndexByte(line, '<') < 0 && strings.IndexByte(line, '#') < 0 && strings.IndexByte(line, general) < 0 {
-		return line
-	}
-	seen, quotes, comments := 0, 0, 0 // how much of the line was looked at, and what opens and ends a comment there
-	isRule, known := false, false
-	for _, at := range annotation.FindAllStringIndex(line, -1) {
-		before := line[:at[0]]
-		if before == "" {
-			continue
-		}
-		if !known {
-			_, _, _, isRule = cutRule(before)
-			known = true
-		}
-		more := before[max(seen-1, 0):] // with the first half of a mark
-		quotes += strings.Count(before[seen:], `"`)
-		comments += strings.Count(more, "/*") - strings.Count(more, "*/")
-		seen = len(before)
-		shell := line[at[1]-2] == '#'
-		if quotes%2 == 0 && comments <= 0 && (!shell || isRule) {
-			return strings.TrimSpace(before)
-		}
-	}
-	return line
-}
 
 // sentence is the beginning and the end of one: "This is why …."
 var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
@@ -57,60 +28,81 @@ func omits(text []byte) bool {
 	return false
 }
 
-// lineKind says how a line of the text was read.
-type lineKind byte
-
-const (
-	lineRead lineKind = iota
-	lineProse
-	lineNotUnderstood // a note has its number
-)
-
-// next takes a line apart.
-func (s *scanner) next(line string) lineKind {
-	notes := len(s.all)
-	s.prose = false
-	if !s.foreign(line) {
-		s.see(line)
-		s.line(line)
+// omission takes what people write for lines that they left out.
+func (s *scanner) omission(line string) bool {
+	if !omission.MatchString(line) {
+		return false
 	}
-	switch {
-	case slices.ContainsFunc(s.all[notes:], func(a assumption) bool { return a.Kind == leftOut && a.Line == s.at }):
-		return lineNotUnderstood
-	case s.prose:
-		return lineProse
-	}
-	return lineRead
+	s.gap("line %d: lines are left out here")
+	return true
 }
 
-// readUnknown reads a line that no known program prints.
-func (s *scanner) readUnknown(line string) {
-	last := &s.lastRule
-	below := last.run != nil && last.line == s.at-1
-	known := !below || !last.open && last.run.rules[last.index].rule.Unknown == ""
-	switch {
-	case namedPrompt.MatchString(line), barePrompt.MatchString(line):
-		s.reset()
-	case omission.MatchString(line):
-		s.gap("line %d: lines are left out here")
-	case known && sentence.MatchString(line) && !strings.Contains(line, "*/"):
-		s.prose = true
-		if !s.now.save {
-			s.reset()
-		}
-	case below:
-		s.cutShort(line)
-	case s.now.save:
-		s.gap("line %d: not understood, so other rules may be in its place")
+// readUnknown takes a line that no program prints: prose, or a line that was not read.
+func (s *scanner) readUnknown(line string) bool {
+	switch state, ipv4, ipv6 := stateOf(line); {
+	case s.passive != "":
+		s.noEffect(s.at, "output of "+s.passive)
+		return true
+	case strings.HasSuffix(line, ":") && (len(strings.Fields(line)) < 6 || !ipv4 && !ipv6) || strings.HasPrefix(s.lines[s.at-1].raw, "```"):
+		s.noEffect(s.at, "heading")
+		s.headHost(line)
+	case !state:
+		s.noEffect(s.at, "prose")
+	case strings.HasSuffix(line, "?"):
+		s.noEffect(s.at, "question")
 	default:
-		s.prose = true
+		s.notRead(s.at, unknownLine)
+	}
+	if s.now.save && !sentence.MatchString(line) {
+		s.gap("")
+	} else if !s.now.save {
 		s.reset()
+	}
+	return true
+}
+
+// unknownLine is why most lines are not read.
+const unknownLine = "no reader knows it"
+
+// settleProse takes sentences for prose that name only addresses which the read lines show, too, or which the walk is about. It notes the
+// lines that are left.
+func (s *scanner) settleProse(about []netip.Addr) {
+	shown := map[string]bool{}
+	for _, a := range about {
+		shown[a.String()] = true
+	}
+	unread := slices.ContainsFunc(s.Account, func(l snapshot.TextLine) bool { return l.Fate == snapshot.LineNotRead })
+	for i := 0; unread && i < len(s.Account); i++ {
+		if s.Account[i].Fate == snapshot.LineRead {
+			for _, m := range addressToken.FindAllStringSubmatch(s.lines[i].raw, -1) {
+				shown[m[1]+m[2]] = true
+			}
+		}
+	}
+	for i := range s.Account {
+		line := s.lines[i].text
+		if s.Account[i].Fate != snapshot.LineNotRead || s.Account[i].As != unknownLine {
+			continue
+		}
+		rest := addressToken.ReplaceAllStringFunc(line, func(found string) string {
+			if m := addressToken.FindStringSubmatch(found); shown[m[1]+m[2]] {
+				return " it "
+			}
+			return found
+		})
+		if state, _, _ := stateOf(rest); !state && sentence.MatchString(line) {
+			s.Account[i] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: "prose"}
+			continue
+		}
+		s.note(leftOut, i+1, "line %d: not understood: %s", i+1, line)
 	}
 }
 
 // gap is a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
 func (s *scanner) gap(what string) {
-	s.note(leftOut, s.at, what, s.at)
+	if what != "" {
+		s.note(leftOut, s.at, what, s.at)
+	}
 	if n := len(s.blocks); n > 0 && s.lastEnd == s.at-1 {
 		s.blocks[n-1].Filtered, s.filtered = true, true
 	}
@@ -130,32 +122,39 @@ const (
 	mostRuleLines = 64
 )
 
-// cutShort takes a line right below a rule for what a page's width cut off the rule. If the two are no rule together, it is not known what
-// the rule does.
-func (s *scanner) cutShort(line string) {
+// cutShort takes a line right below a rule for what a page's width cut off the rule, if the two are a rule together, or the rule lacks its
+// end.
+func (s *scanner) cutShort(line string) bool {
 	last := &s.lastRule
+	if last.run == nil || last.line != s.at-1 {
+		return false
+	}
 	r := &last.run.rules[last.index]
+	if !last.open && r.rule.Unknown == "" && sentence.MatchString(line) && !strings.Contains(line, "*/") {
+		return false
+	}
 	last.lines++
-	tooLong := len(last.text)+len(line) > longestRule || last.lines > mostRuleLines
+	if len(last.text)+len(line) > longestRule || last.lines > mostRuleLines {
+		return false
+	}
 	for _, between := range []string{" ", ""} { // a word's end, or a column's
-		if tooLong {
-			break
-		}
 		joined := last.text + between + line
-		rule, ok := s.reread(last, joined)
-		if ok {
+		if rule, ok := s.reread(last, joined); ok {
 			*r = newShown(r.line, rule, r.hidden)
 			last.text, last.line, last.open = joined, s.at, isCutOff(&rule)
-			return
+			return true
 		}
 	}
-	if last.open && !tooLong { // the next line may end it
-		last.text, last.line = last.text+" "+line, s.at
-		return
+	if !last.open && r.rule.Unknown == "" {
+		return false
 	}
-	*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
-		r.hidden)
-	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so that rule's effect is unknown", s.at)
+	if !last.open {
+		*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
+			r.hidden)
+		s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so that rule's effect is unknown", s.at)
+	}
+	last.text, last.line = last.text+" "+line, s.at // the next line may end it
+	return true
 }
 
 // reread reads a rule and the lines below it as one.

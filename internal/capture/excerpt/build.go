@@ -12,12 +12,13 @@ import (
 // builder makes tables of the runs of one family.
 type builder struct {
 	notes
-	known  *knownRules
-	runs   []*run
-	tables []iptables.Table
-	chains map[place]*partialChain
-	saved  savedTables
-	byNFT  bool // iptables-save is that of nf_tables
+	known   *knownRules
+	runs    []*run
+	tables  []iptables.Table
+	chains  map[place]*partialChain
+	saved   savedTables
+	byNFT   bool // iptables-save is that of nf_tables
+	account accountOf
 }
 
 // place is a chain of a table.
@@ -25,15 +26,16 @@ type place struct{ table, chain string }
 
 // partialChain is a chain as far as the runs show it.
 type partialChain struct {
-	i, j   int // its table among the tables, its place in that
-	line   int
-	rules  []textRule
-	whole  bool
-	unused bool           // nothing refers to it
-	known  bool           // its contents were filled in, all of them
-	keys   map[string]int // how often each rule stands in it; nil until asked for
-	last   int            // line that was read last
-	parts  int            // how often more of it was shown
+	i, j    int // its table among the tables, its place in that
+	line    int
+	rules   []textRule
+	whole   bool
+	unused  bool           // nothing refers to it
+	known   bool           // its contents were filled in, all of them
+	keys    map[string]int // how often each rule stands in it; nil until asked for
+	last    int            // line that was read last
+	parts   int            // how often more of it was shown
+	assumed bool           // its table is assumed
 }
 
 // mostParts is how often a chain's rules are put in order with those of another place. What is shown more often is taken as it comes.
@@ -43,13 +45,27 @@ func (b *builder) build() {
 	b.chains, b.saved.names = map[place]*partialChain{}, map[string]bool{}
 	var left lineage
 	jumps := tablesOfJumps(b.runs)
+	around := map[*output]string{} // tables of outputs, by targets that stand in one table only
 	for _, r := range b.runs {
-		if r.table == "" {
+		if table := r.needs(); r.output != nil && table != "" && r.output.allowed(table) {
+			around[r.output] = table
+		}
+	}
+	for _, r := range b.runs {
+		if r.table == "" && around[r.output] != "" {
+			r.table, r.why = around[r.output], "by the targets around"
+		} else if r.table == "" {
 			r.table, r.why = b.known.table(r, jumps)
+		}
+		if r.headless > 0 && r.why == namesNone {
+			r.table, r.why = b.tableLeft(r)
 		}
 		switch {
 		case r.table == "":
 			left.add(r.line, r.chain)
+			for i := range r.rules {
+				b.account.notRead(r.rules[i].line, "nothing tells its table")
+			}
 			continue
 		case r.why != "":
 			b.noteChain(assumedTable, r.table, r.line, r.chain, "assuming table "+r.table+", "+r.why)
@@ -68,6 +84,24 @@ func (b *builder) build() {
 	b.doubtUnreached()
 	b.addNotes()
 	b.finish()
+}
+
+// tableLeft is the table of a run whose table's heading is not in the text: the one that has all built-in chains up to the same COMMIT, and
+// that the text does not show otherwise; "" where several can be.
+func (b *builder) tableLeft(r *run) (table, why string) {
+	shown := map[string]bool{}
+	for _, o := range b.runs {
+		if o.table != "" && o.why == "" {
+			shown[o.table] = true
+		}
+	}
+	left := slices.DeleteFunc([]string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter}, func(table string) bool {
+		return shown[table] || slices.ContainsFunc(b.runs, func(o *run) bool { return o.headless == r.headless && !tableAllows(o.chain, table) })
+	})
+	if len(left) != 1 {
+		return "", ""
+	}
+	return left[0], "the only one that is left with these chains"
 }
 
 // chainTables are the tables of users' chains, as far as rules tell; "" for a name that chains of several tables have.
@@ -156,7 +190,7 @@ func (b *builder) merge(r *run) {
 	at := place{r.table, r.chain}
 	c := b.chains[at]
 	if c == nil {
-		chain := b.add(at, &partialChain{line: r.line, rules: r.rules, whole: r.whole, unused: r.unused, last: r.line})
+		chain := b.add(at, &partialChain{line: r.line, rules: r.rules, whole: r.whole, unused: r.unused, last: r.line, assumed: r.why != ""})
 		chain.Policy, chain.Counters = r.policy, r.passed
 		return
 	}
@@ -170,6 +204,7 @@ func (b *builder) merge(r *run) {
 		if c.whole || fresh > 0 && len(c.rules) > shared {
 			b.note(conflict, r.line, "%s is shown from line %d and differently from line %d; using the later one", r.chain, c.last, r.line)
 		}
+		b.replaced(c, r)
 		c.rules, c.last, c.keys = r.rules, r.line, nil
 	case c.whole && fresh > 0 && r.command == 0: // prose between the lines of one output
 		c.rules, c.whole = append(slices.Clone(c.rules), r.rules...), false
@@ -177,6 +212,11 @@ func (b *builder) merge(r *run) {
 	case c.whole && fresh > 0:
 		c.whole = false
 		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d; using the listing", r.line, r.chain, c.last)
+		for i := range r.rules {
+			if r.why != "" || r.line > c.last {
+				b.account.notRead(r.rules[i].line, "not in the chain's listing")
+			}
+		}
 		c.whole = r.line < c.last
 	case c.parts > mostParts && fresh == 0:
 	case shared == 0, c.parts > mostParts:
@@ -189,6 +229,25 @@ func (b *builder) merge(r *run) {
 		c.rules, c.keys = mergeRules(c.rules, r.rules), nil
 	}
 	c.whole = c.whole || r.whole
+}
+
+// replaced states the fate of a chain's rules that a later listing does not show. If the chain's table is assumed, the two may be of
+// different tables.
+func (b *builder) replaced(c *partialChain, by *run) {
+	met := map[string]bool{}
+	for i := range by.rules {
+		met[by.rules[i].key] = true
+	}
+	for i := range c.rules {
+		switch line := c.rules[i].line; {
+		case met[c.rules[i].key]:
+		case c.assumed || by.why != "":
+			b.account.notRead(line, "shown differently elsewhere, perhaps of another table")
+		case line > 0 && b.account.Account != nil:
+			b.account.noEffect(line, "an earlier state")
+		}
+	}
+	c.assumed = by.why != ""
 }
 
 func (c *partialChain) count(rules []textRule) {

@@ -92,15 +92,40 @@ func (b *builder) doubtUnreached() {
 			if c != nil && c.whole {
 				continue
 			}
-			if c == nil {
-				c = &partialChain{}
-				b.add(in, c)
-			}
 			for _, to := range chains {
+				if !b.callable(to, name, map[place]bool{}) {
+					continue
+				}
+				if c == nil {
+					c = &partialChain{}
+					b.add(in, c)
+				}
 				jump := iptables.Rule{Target: iptables.Jump(to.chain), Doubt: "the text does not show whether there is such a rule",
 					DoubtsRule: true}
 				c.rules = append(slices.Clone(c.rules), newShown(0, jump, false))
 			}
 		}
 	}
+}
+
+// hooksOf are the built-in chains from which a target of table nat can be reached (the kernel's xt_ modules: .hooks). The kernel refuses
+// rules that let others reach it.
+var hooksOf = map[string][]string{
+	"MASQUERADE": {"POSTROUTING"}, "SNAT": {"POSTROUTING", "INPUT"}, "DNAT": {"PREROUTING", "OUTPUT"}, "REDIRECT": {"PREROUTING", "OUTPUT"},
+}
+
+// callable reports whether a built-in chain can lead to a chain.
+func (b *builder) callable(at place, hook string, seen map[place]bool) bool {
+	c := b.chains[at]
+	if c == nil || seen[at] {
+		return true
+	}
+	seen[at] = true
+	return !slices.ContainsFunc(c.rules, func(r textRule) bool {
+		name := r.rule.Target.Name
+		if hooks := hooksOf[name]; hooks != nil && !slices.Contains(hooks, hook) {
+			return true
+		}
+		return !b.callable(place{at.table, name}, hook, seen)
+	})
 }

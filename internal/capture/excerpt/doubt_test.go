@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -39,18 +40,31 @@ func TestUnannotated(t *testing.T) {
 
 func TestLinesOf(t *testing.T) {
 	for text, want := range map[string]string{
-		"1:*nat\n2:-A A -j B\n3:COMMIT\n":                            "*nat\n-A A -j B\nCOMMIT\n",
-		"     9\t*nat\n    10\t-A A -j B\n":                          "*nat\n-A A -j B\n",
-		"17 *nat\n18 -A A -j B\n":                                    "*nat\n-A A -j B\n",
-		"2026-11-02T10:11:12Z *nat\n2026-11-02 10:11:12 -A A -j B\n": "*nat\n-A A -j B\n",
-		"[10:11:12.123] *nat\n[10:11:13.001] -A A -j B\n":            "*nat\n-A A -j B\n",
-		"0:\tfrom all lookup local\n32766:\tfrom all lookup main\n":  "0:\tfrom all lookup local\n32766:\tfrom all lookup main\n",
-		"1: lo: <LOOPBACK> mtu 65536\n    inet 127.0.0.1/8\n":        "1: lo: <LOOPBACK> mtu 65536\n    inet 127.0.0.1/8\n",
-		"-A A -m comment --comment &quot;a&quot; -j B\n":             "-A A -m comment --comment \"a\" -j B\n",
-		"-A A -m comment –comment “a – b” —dport 80 -j B\n":          "-A A -m comment --comment \"a – b\" --dport 80 -j B\n",
-		"10.0.0.0/24 dev eth0\n10.1.0.0/24 dev eth1\n":               "10.0.0.0/24 dev eth0\n10.1.0.0/24 dev eth1\n",
+		"1:*nat\n2:-A A -j B\n3:COMMIT\n":                                                         "*nat\n-A A -j B\nCOMMIT\n",
+		"     9\t*nat\n    10\t-A A -j B\n":                                                       "*nat\n-A A -j B\n",
+		"17 *nat\n18 -A A -j B\n":                                                                 "*nat\n-A A -j B\n",
+		"2026-11-02T10:11:12Z *nat\n2026-11-02T10:11:13Z -A A -j B\n":                             "*nat\n-A A -j B\n",
+		"[10:11:12.123] *nat\n[10:11:13.001] -A A -j B\n":                                         "*nat\n-A A -j B\n",
+		"0:\tfrom all lookup local\n32766:\tfrom all lookup main\n":                               "0:\tfrom all lookup local\n32766:\tfrom all lookup main\n",
+		"1: lo: <LOOPBACK> mtu 65536\n    inet 127.0.0.1/8\n":                                     "1: lo: <LOOPBACK> mtu 65536\n    inet 127.0.0.1/8\n",
+		"-A A -m comment --comment &quot;a&quot; -j B\n":                                          "-A A -m comment --comment \"a\" -j B\n",
+		"-A A -m comment –comment “a – b” —dport 80 -j B\n":                                       "-A A -m comment --comment \"a – b\" --dport 80 -j B\n",
+		"10.0.0.0/24 dev eth0\n10.1.0.0/24 dev eth1\n":                                            "10.0.0.0/24 dev eth0\n10.1.0.0/24 dev eth1\n",
+		"1. -A A -s 10.0.0.1 -j B\n2. -A A -j B\n":                                                "-A A -s 10.0.0.1 -j B\n-A A -j B\n",
+		">> -A A -j B\n>> -A A -j C\n":                                                            "-A A -j B\n-A A -j C\n",
+		"[pod/cni-x/y] *nat\n[pod/cni-x/y] -A A -j B\n":                                           "*nat\n-A A -j B\n",
+		"2026-11-02T10:11:12.1Z stdout F *nat\n2026-11-02T10:11:12.22Z stdout F -A A -j B\n":      "*nat\n-A A -j B\n",
+		"Nov 02 10:11:12 node-1 dump[77]: *nat\nNov 02 10:11:12 node-1 dump[77]: -A A -j B\n":     "*nat\n-A A -j B\n",
+		"│ *nat            │\n│ -A A -j B       │\n":                                              "*nat\n-A A -j B\n",
+		"  - \"-A A -m comment --comment \\\"x\\\" -j B\"\n  - \"-A A -j B\"\n":                   "-A A -m comment --comment \"x\" -j B\n-A A -j B\n",
+		"Rules:\n1. -A A -j B\n2. -A A -j C\n\nWhy?\n":                                            "Rules:\n-A A -j B\n-A A -j C\n\nWhy?\n",
+		"\x1b[1mdefault\x1b[0m via \x1b[35m10.0.0.1\x1b[0m dev eth0\n[0;32m*nat[0m\n[KUBE-X] x\n": "default via 10.0.0.1 dev eth0\n*nat\n[KUBE-X] x\n",
 	} {
-		if got := strings.Join(linesOf([]byte(text)), "\n"); got != want {
+		var lines []string
+		for _, line := range linesOf([]byte(text)) {
+			lines = append(lines, line.raw)
+		}
+		if got := strings.Join(lines, "\n"); got != strings.TrimSuffix(want, "\n") {
 			t.Errorf("%q: got %q", text, got)
 		}
 	}
@@ -63,9 +77,9 @@ func TestProseBelow(t *testing.T) {
 		"This is why the firewall sees it.": true,
 		"What does the rule do?":            true,
 		"I don't see the others.":           true,
-		"-j MASQUERADE":                     false,
+		"-j MASQUERADE":                     true, // not read
 		"--random-fully":                    true, // cut off
-		"requiring SNAT */":                 false,
+		"requiring SNAT */":                 true, // not read
 	} {
 		f, _ := tablesOf(t, "$ iptables -t nat -S\n"+rule+below+"\n")
 		if understood := f.Tables[0].Chains[0].Rules[0].Unknown == ""; understood != known {
@@ -201,39 +215,38 @@ func TestIPCommand(t *testing.T) {
 	}
 }
 
-// checkLines: every line of a text is one of read, prose and not understood, and the last ones are noted with their numbers.
-func checkLines(t *testing.T, text string) (kinds []lineKind) {
+// checkLines: every line of a text has exactly one fate, and one that was not read is noted.
+func checkLines(t *testing.T, text string) snapshot.Account {
 	t.Helper()
-	s := scanner{known: everywhere, lines: linesOf([]byte(text))}
+	s := scanner{known: everywhere, accountOf: accountOf{lines: linesOf([]byte(text))}}
 	s.scan()
-	if lines := strings.Count(text, "\n") + 1; len(s.kinds) != lines {
-		t.Fatalf("%d lines were told apart, and there are %d", len(s.kinds), lines)
+	if lines := strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1; len(s.Account) != lines {
+		t.Fatalf("%d lines have a fate, and there are %d", len(s.Account), lines)
 	}
-	noted := map[int]bool{}
-	for _, a := range s.all {
-		if a.Kind == leftOut {
-			noted[a.Line] = true
+	for i, line := range s.Account {
+		if line.As == "" {
+			t.Fatalf("line %d was taken as nothing", i+1)
 		}
 	}
-	for i, kind := range s.kinds {
-		if (kind == lineNotUnderstood) != noted[i+1] {
-			t.Fatalf("line %d is of kind %d, noted: %v", i+1, kind, noted[i+1])
-		}
-	}
-	return s.kinds
+	return s.Account
 }
 
-// TestLines: each line is one of read (r), prose (p) and not understood (n).
-func TestLines(t *testing.T) {
+// TestAccount: each line is one of read (r), without effect (-) and not read (n).
+func TestAccount(t *testing.T) {
 	for text, want := range map[string]string{
-		"Hello, these are my rules:\n$ iptables -t nat -S\n-A POSTROUTING -j MASQUERADE\nWhat is wrong here?\n":            "prrpp",
-		"*nat\n:POSTROUTING ACCEPT [0:0]\n...\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n":                                     "rrnrrp",
-		"*nat\n:POSTROUTING ACCEPT [0:0]\nwhat is this\nCOMMIT\n":                                                          "rrnrp",
-		"$ iptables -t nat -S\n-A POSTROUTING -s 10.0.0.0/8\n-j MASQUERADE\n\n$ ip route\ndefault via 10.0.0.1 dev eth0\n": "rrrprrp",
+		"Hello, these are my rules:\n$ iptables -t nat -S\n-A POSTROUTING -j MASQUERADE\nWhat is wrong here?\n":            "-rr-",
+		"*nat\n:POSTROUTING ACCEPT [0:0]\n...\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n":                                     "rrrrr",
+		"*nat\n:POSTROUTING ACCEPT [0:0]\nwhat is this\nCOMMIT\n":                                                          "rr-r",
+		"$ iptables -t nat -S\n-A POSTROUTING -s 10.0.0.0/8\n-j MASQUERADE\n\n$ ip route\ndefault via 10.0.0.1 dev eth0\n": "rrr--r",
+		"$ ip route\ndefault via 10.0.0.1 dev eth0\nThe policy of FORWARD is DROP.\n":                                      "-rn",
+		"$ ip route del default\n$ ip link set eth0 up\n$ uname -a\n":                                                      "n--",
+		"$ ping 8.8.8.8\n64 bytes from 8.8.8.8: icmp_seq=1 ttl=55 time=8.1 ms\n":                                           "--",
+		"sudo sysctl -w net.ipv4.ip_forward=1\necho 1 > /proc/sys/net/ipv4/ip_forward\n":                                   "rr",
+		"-A PREROUTING -i eth0 -j MINE\n-A FORWARD -j DROP\n":                                                              "rr",
 	} {
 		var got strings.Builder
-		for _, kind := range checkLines(t, text) {
-			got.WriteByte("rpn"[kind])
+		for _, line := range checkLines(t, text) {
+			got.WriteByte("r-n"[line.Fate])
 		}
 		if got.String() != want {
 			t.Errorf("%q: %s, want %s", text, got.String(), want)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iproute"
 )
@@ -17,8 +18,18 @@ import (
 // routes reads the routes of the table that the command names, else of main, or of the tables that the lines name. Lines that cannot be
 // read are said.
 func (rd *reader) routes(b block) {
-	routes, bad := iproute.ParseRoutesText(b.command.withTable(string(b.Text)), b.command.ipv6)
+	text := viaName.ReplaceAllStringFunc(b.command.withTable(string(b.Text)), func(via string) string {
+		m := viaName.FindStringSubmatch(via)
+		if a := rd.redacted(m[2], b.command.ipv6); a.IsValid() {
+			return m[1] + a.String()
+		}
+		return via
+	})
+	routes, bad := iproute.ParseRoutesText(text, b.command.ipv6)
 	for _, e := range bad {
+		if e.Unread {
+			rd.account.notRead(b.numbers[e.Line-1], "the route cannot be read")
+		}
 		rd.Assume("line %d: the route cannot be read, so where it leads is unknown: %v", b.Line+e.Line-1, e.Err)
 		rd.Host.Partial[snapshot.Routes] = "a line of them cannot be read"
 	}
@@ -93,11 +104,14 @@ func (c ipCommand) withTable(text string) string {
 	return b.String()
 }
 
-// policy reads policy rules: IPv4's where nothing in them says otherwise.
+// policy reads policy rules of the family that the command names, else of IPv6 if one has such an address, else of IPv4.
 func (rd *reader) policy(b block) error {
-	rules, err := iproute.ParseRulesText(string(b.Text), false)
-	for i := range rules {
-		rules[i].IPv6 = rules[i].From.Addr().Is6() || rules[i].To.Addr().Is6()
+	rules, err := iproute.ParseRulesText(string(b.Text), b.command.ipv6)
+	isIPv6 := func(r fib.Rule) bool { return r.From.Addr().Is6() || r.To.Addr().Is6() }
+	if slices.ContainsFunc(rules, isIPv6) { // no command says so
+		for i := range rules {
+			rules[i].IPv6 = true
+		}
 	}
 	rd.Host.FIB.Rules = append(rd.Host.FIB.Rules, rules...)
 	return err
@@ -105,7 +119,15 @@ func (rd *reader) policy(b block) error {
 
 // addresses reads links and their addresses.
 func (rd *reader) addresses(b block) error {
-	links, addresses, err := iproute.ParseLinksText(string(b.Text))
+	text := addressName.ReplaceAllStringFunc(string(b.Text), func(found string) string {
+		m := addressName.FindStringSubmatch(found)
+		if a := rd.redacted(m[2], m[1] == "inet6 "); a.IsValid() {
+			rd.hidden = true
+			return m[1] + a.String() + hiddenBroadcast.ReplaceAllString(m[3], "")
+		}
+		return found
+	})
+	links, addresses, err := iproute.ParseLinksText(text)
 	rd.Host.FIB.Links = append(rd.Host.FIB.Links, links...)
 	rd.Host.FIB.Addresses = append(rd.Host.FIB.Addresses, addresses...)
 	return err
@@ -188,11 +210,16 @@ func (rd *reader) usualRules() {
 	if rd.Host.Missing[snapshot.Policy] == "" || len(s.Rules) == 0 {
 		return
 	}
-	for _, usual := range []fib.Rule{{Table: fib.TableLocal}, {Priority: 32766, Table: fib.TableMain},
-		{Priority: 32767, Table: fib.TableDefault}} {
-		usual.Action, usual.SuppressPrefixLength, usual.SuppressGroup = "lookup", -1, -1
-		if !slices.ContainsFunc(s.Rules, func(r fib.Rule) bool { return r.Priority == usual.Priority }) {
-			s.Rules = append(s.Rules, usual)
+	for _, six := range []bool{false, true} {
+		if !slices.ContainsFunc(s.Rules, func(r fib.Rule) bool { return r.IPv6 == six }) {
+			continue
+		}
+		for _, usual := range []fib.Rule{{Table: fib.TableLocal}, {Priority: 32766, Table: fib.TableMain},
+			{Priority: 32767, Table: fib.TableDefault}} {
+			usual.Action, usual.SuppressPrefixLength, usual.SuppressGroup, usual.IPv6 = "lookup", -1, -1, six
+			if !slices.ContainsFunc(s.Rules, func(r fib.Rule) bool { return r.Priority == usual.Priority && r.IPv6 == six }) {
+				s.Rules = append(s.Rules, usual)
+			}
 		}
 	}
 	slices.SortStableFunc(s.Rules, func(a, b fib.Rule) int { return a.Priority - b.Priority })
@@ -215,7 +242,9 @@ func (rd *reader) tablesNotShown() {
 	s := rd.Host.FIB
 	for _, r := range s.Rules {
 		usual := r.Table == fib.TableLocal || r.Table == fib.TableMain || r.Table == fib.TableDefault
-		if r.Action != "lookup" || r.L3MDev || usual || slices.ContainsFunc(s.Routes, func(o fib.Route) bool { return o.Table == r.Table }) {
+		if r.Action != "lookup" || r.L3MDev || usual || slices.ContainsFunc(s.Routes, func(o fib.Route) bool {
+			return o.Table == r.Table && o.Destination.Addr().Is6() == r.IPv6
+		}) {
 			continue
 		}
 		any := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -225,4 +254,35 @@ func (rd *reader) tablesNotShown() {
 		s.Routes = append(s.Routes, fib.Route{Table: r.Table, TableName: r.TableName, Type: "unicast", Destination: any,
 			Unknown: "the text shows no routes of table " + cmp.Or(r.TableName, strconv.Itoa(r.Table))})
 	}
+}
+
+// addressName is the place of "ip addr" where an address stands. Its broadcast address is redacted with it.
+var (
+	addressName     = regexp.MustCompile(`(?m)^(inet6? )([^\s/]+)(.*)$`)
+	hiddenBroadcast = regexp.MustCompile(` brd \S*[^\d.\s]\S*`)
+)
+
+// viaName are the places of a route where an address stands.
+var viaName = regexp.MustCompile(`(\b(?:via|src)\s+)(\S+)`)
+
+// redacted returns the unknown address that stands for a name, or for what a text shows in place of an address. It is invalid for an
+// address, and for a word that belongs to the syntax.
+func (rd *reader) redacted(name string, ipv6 bool) netip.Addr {
+	if _, err := netip.ParseAddr(name); err == nil || name == "inet6" || name == "inet" {
+		return netip.Addr{}
+	}
+	for a, known := range rd.Host.Redacted {
+		if known == name && a.Is6() == ipv6 {
+			return a
+		}
+	}
+	if len(rd.Host.Redacted) >= packet.MaxRedacted {
+		return netip.Addr{}
+	}
+	if rd.Host.Redacted == nil {
+		rd.Host.Redacted = map[netip.Addr]string{}
+	}
+	a := packet.Redacted(len(rd.Host.Redacted), ipv6)
+	rd.Host.Redacted[a] = name
+	return a
 }

@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -21,7 +23,8 @@ type contents struct {
 	// Legacy are the tables of the legacy variant, where the text shows those of both.
 	Legacy []legacyTables
 	// Beside says that the machine has tables of the other iptables, nf_tables' or legacy, which the text does not show.
-	Beside bool
+	Beside  bool
+	Account accountOf
 }
 
 // legacyTables are the tables of one family that a machine has beside those of nf_tables.
@@ -36,11 +39,24 @@ type block struct {
 	Kind blockKind
 	Line int    // of its first line, from 1
 	Text []byte // its lines without the blanks and marks of quotation in front
+	// numbers are the lines of the text, one for each line of Text.
+	numbers []int
 	// Filtered says that the output went through another program: lines may be missing.
 	Filtered bool
 	from     origin
 	command  ipCommand
 	whole    bool // of nft's rules: all of them, from "nft list ruleset"
+	nft      nftOf
+	prompt   int // the line of the prompt above; 0 for none
+}
+
+// add adds a line.
+func (b *block) add(number int, line string) {
+	b.Text, b.numbers = append(append(b.Text, line...), '\n'), append(b.numbers, number)
+}
+
+func (b *block) lines() []string {
+	return strings.Split(strings.TrimSuffix(string(b.Text), "\n"), "\n")
 }
 
 // blockKind is the program and form of a block.
@@ -59,6 +75,7 @@ const (
 	arptablesSave blockKind = "arptables-save"
 	nftJSON       blockKind = "nft -j list ruleset"
 	nftText       blockKind = "nft list ruleset"
+	nftCommand    blockKind = "nft add"
 	ipvsList      blockKind = "ipvsadm -Ln"
 	bridgeFDB     blockKind = "bridge fdb"
 )
@@ -92,29 +109,35 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (co
 			whole.names[tables[i].Name] = true
 		}
 		whole.check(tables, byNFT)
+		account := accountOf{Account: accountOfSave(text)}
 		if v6 || !v4 && familyOfTables(tables) == 6 {
-			return contents{IPv6: tables, IPv6Whole: whole, Beside: beside}, nil
+			return contents{IPv6: tables, IPv6Whole: whole, Beside: beside, Account: account}, nil
 		}
-		return contents{Tables: tables, Whole: whole, Beside: beside}, nil
+		return contents{Tables: tables, Whole: whole, Beside: beside, Account: account}, nil
 	}
-	s := scanner{known: k, lines: linesOf(text)}
+	s := scanner{known: k, accountOf: accountOf{lines: linesOf(text)}}
 	s.scan()
+	s.settleProse(about)
 	s.endRules()
+	if err := s.chooseHost(machine); err != nil {
+		return contents{}, err
+	}
 	s.leaveOut(machine)
+	s.blocks = s.latestListings(s.blocks)
 	s.chooseTime(about)
-	f := contents{Blocks: s.blocks, Beside: beside}
+	f := contents{Blocks: s.blocks, Beside: beside, Account: s.accountOf}
 	for _, family := range []int{4, 6} {
 		runs := s.runs(family)
 		if len(runs) == 0 {
 			continue
 		}
 		if legacy, others := splitLegacy(runs); len(legacy) > 0 && len(others) > 0 {
-			b := builder{known: k, runs: legacy}
+			b := builder{known: k, runs: legacy, account: s.accountOf}
 			b.build()
 			f.Legacy = append(f.Legacy, legacyTables{map[int]netfilter.Family{4: netfilter.IPv4, 6: netfilter.IPv6}[family], b.tables, b.saved})
 			s.all, runs = append(s.all, b.told()...), others
 		}
-		b := builder{known: k, runs: runs, byNFT: byNFT}
+		b := builder{known: k, runs: runs, byNFT: byNFT, account: s.accountOf}
 		b.build()
 		if family == 4 {
 			f.Tables, f.Whole = b.tables, b.saved
@@ -131,6 +154,19 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (co
 		return contents{}, errNothingFound
 	}
 	return f, nil
+}
+
+// accountOfSave is the account of a whole iptables-save, of which each line is read or a comment.
+func accountOfSave(text []byte) snapshot.Account {
+	var a snapshot.Account
+	for line := range bytes.Lines(text) {
+		one := snapshot.TextLine{As: "iptables-save"}
+		if line = bytes.TrimSpace(line); len(line) == 0 || line[0] == '#' {
+			one = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: "comment"}
+		}
+		a = append(a, one)
+	}
+	return a
 }
 
 // splitLegacy splits runs where the text shows the rules of both variants of iptables, which a machine may have beside each other.

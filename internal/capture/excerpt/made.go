@@ -2,6 +2,8 @@ package excerpt
 
 import (
 	"cmp"
+	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -73,4 +75,111 @@ const mostInserts = 2000
 type lastMaker struct {
 	line, family int
 	table        string
+}
+
+// ipCommandMade is "ip -6 route add default via fe80::1 dev eth0" in its parts.
+var ipCommandMade = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?ip\s+((?:-\S+\s+)*)(ro?u?t?e?|rul?e?|ad?d?r?e?s?s?|li?n?k?)\s+(add|append|prepend|replace|change|set|a)\s+(.+)$`)
+
+// ipMade takes a command of ip that adds a policy rule, a route, an address or a link, which is assumed to have been run.
+func (s *scanner) ipMade(line string) bool {
+	command, _ := commandOf(line)
+	if m := oneSysctl.FindStringSubmatch(command); m != nil {
+		return s.added(sysctlList, "sysctl", m[1]+" = "+m[2])
+	}
+	if m := echoed.FindStringSubmatch(command); m != nil {
+		return s.added(sysctlList, "sysctl", strings.ReplaceAll(m[2], "/", ".")+" = "+m[1])
+	}
+	m := ipCommandMade.FindStringSubmatch(command)
+	if m == nil {
+		return false
+	}
+	six, words := strings.Contains(m[1], "-6"), strings.Fields(m[4])
+	s.routes = ipCommand{ipv6: six, some: true}
+	switch {
+	case strings.HasPrefix("rule", m[2]) && len(m[2]) > 1 && m[2][:2] == "ru":
+		return s.added(ipRule, "ip rule", s.ruleOf(words, six))
+	case m[2][0] == 'r':
+		return s.added(ipRoute, "ip route", strings.Join(words, " "))
+	case m[2][0] == 'a':
+		return s.addAddress(words)
+	case m[3] == "set" && words[len(words)-1] == "up":
+		s.reset()
+		s.noEffect(s.at, "a command that changes nothing")
+		return true
+	case m[3] == "add" && slices.Contains(words, "type"):
+		name := words[0]
+		for i := 0; i+1 < len(words); i++ {
+			if words[i] == "name" || words[i] == "dev" && i == 0 {
+				name = words[i+1]
+			}
+		}
+		return s.added(ipAddress, "ip link", fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), name))
+	}
+	return false
+}
+
+var (
+	oneSysctl = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?sysctl\s+(?:-\S+\s+)*(net\.[\w.-]+)=(\S+)$`)
+	echoed    = regexp.MustCompile(`^(?:sudo\s+)?echo\s+"?([0-9]+)"?\s*(?:>|\|\s*(?:sudo\s+)?tee)\s*/proc/sys/(net/\S+)$`)
+)
+
+// added adds lines that a command leaves behind.
+func (s *scanner) added(kind blockKind, what string, lines ...string) bool {
+	filtered := s.filtered
+	s.filtered = true
+	for i, line := range lines {
+		s.addLine(kind, i == 0, line)
+	}
+	s.filtered, s.routes = filtered, ipCommand{}
+	s.noteChain(assumedRun, "", s.at, what, "assuming its commands were run")
+	return true
+}
+
+// ruleOf writes a policy rule as it is listed. One without a priority gets the next one before all others (fib_default_rule_pref).
+func (s *scanner) ruleOf(words []string, six bool) string {
+	priority := 32766
+	if p := s.priorities[six]; p > 0 {
+		priority = p
+	}
+	own := priority - 1
+	var rest []string
+	for i := 0; i < len(words); i++ {
+		switch w := words[i]; {
+		case i+1 < len(words) && len(w) >= 4 && (strings.HasPrefix("preference", w) || strings.HasPrefix("priority", w) || w == "order"):
+			if n, err := strconv.Atoi(words[i+1]); err == nil {
+				own = n
+			}
+			i++
+		case w == "dev":
+			rest = append(rest, "iif")
+		default:
+			rest = append(rest, w)
+		}
+	}
+	if s.priorities == nil {
+		s.priorities = map[bool]int{}
+	}
+	s.priorities[six] = min(priority, own)
+	return fmt.Sprintf("%d: %s", own, strings.Join(rest, " "))
+}
+
+// addAddress adds an address, and the route to its network.
+func (s *scanner) addAddress(words []string) bool {
+	link := ""
+	for i := 0; i+1 < len(words); i++ {
+		if words[i] == "dev" {
+			link = words[i+1]
+		}
+	}
+	prefix, err := netip.ParsePrefix(words[0])
+	if err != nil || link == "" || slices.Contains(words, "peer") {
+		return false
+	}
+	family := map[bool]string{false: "inet", true: "inet6"}[prefix.Addr().Is6()]
+	s.added(ipAddress, "ip address", fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), link),
+		fmt.Sprintf("%s %s scope global %s", family, prefix, link))
+	if prefix.IsSingleIP() {
+		return true
+	}
+	return s.added(ipRoute, "ip address", fmt.Sprintf("%s dev %s proto kernel scope link src %s", prefix.Masked(), link, prefix.Addr()))
 }

@@ -13,6 +13,7 @@ import (
 type origin struct {
 	machine string
 	entered string
+	headed  bool // a heading names the machine, and no prompt
 }
 
 // isElsewhere reports whether an origin says nothing about another one. An unknown origin is assumed to be the same.
@@ -44,13 +45,20 @@ var (
 
 // see takes a line for what it tells about the place of what follows.
 func (s *scanner) see(line string) {
-	var command string
-	if m := namedPrompt.FindStringSubmatch(line); m != nil {
-		s.from, s.session, command = origin{machine: m[1]}, "", m[2]
-	} else if m := barePrompt.FindStringSubmatch(line); m != nil {
-		s.from, command = origin{entered: s.session}, cmp.Or(m[1], m[2])
-	} else {
+	if s.whole != "" && s.whole != "}" {
 		return
+	}
+	command, prompted := commandOf(line)
+	if !prompted {
+		return
+	}
+	s.from, s.promptAt = origin{entered: s.session}, s.at
+	if m := namedPrompt.FindStringSubmatch(line); m != nil {
+		s.from, s.session = origin{machine: m[1]}, ""
+	}
+	s.passive = ""
+	if m := passive.FindStringSubmatch(command); m != nil && !inside.MatchString(command) {
+		s.passive = m[1]
 	}
 	s.routes = parseIP(command)
 	s.allFlows = listsFlows.MatchString(command)
@@ -66,6 +74,10 @@ func (s *scanner) see(line string) {
 		}
 	}
 }
+
+// passive are programs whose output says nothing of rules, routes or connections.
+var passive = regexp.MustCompile(`^(?:sudo\s+)?(ping6?|curl|wget|nc|ncat|telnet|tcpdump|traceroute6?|tracepath|mtr|dig|nslookup|host|kubectl|docker|crictl|ls|` +
+	`uname|lsmod|ps|systemctl|journalctl|dmesg|hostname|date|lspci|ethtool|cat /etc/\S*|modprobe|apt|yum|dnf)\b`)
 
 // oneLink is a command that lists one interface.
 var oneLink = regexp.MustCompile(`\bifconfig\s+[a-z]`)
@@ -134,8 +146,20 @@ func (s *scanner) leaveOut(machine string) {
 		told[from] = true
 		return true
 	}
-	s.blocks = slices.DeleteFunc(s.blocks, func(b block) bool { return away(b.Line, string(b.Kind), b.from) })
-	s.found = slices.DeleteFunc(s.found, func(r *run) bool { return away(r.line, "chain "+r.chain, r.from) })
+	s.blocks = slices.DeleteFunc(s.blocks, func(b block) bool {
+		gone := away(b.Line, string(b.Kind), b.from)
+		for i := 0; gone && i < len(b.numbers); i++ {
+			s.noEffect(b.numbers[i], elsewhere)
+		}
+		return gone
+	})
+	s.found = slices.DeleteFunc(s.found, func(r *run) bool {
+		gone := away(r.line, "chain "+r.chain, r.from)
+		for i := 0; gone && i < len(r.rules); i++ {
+			s.noEffect(r.rules[i].line, elsewhere)
+		}
+		return gone
+	})
 }
 
 // on is a machine of which something was seen.

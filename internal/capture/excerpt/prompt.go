@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -25,6 +26,42 @@ var (
 	// quoted is a command in a sentence: "the output of ` + "`iptables -S`" + ` is:".
 	quoted = regexp.MustCompile("^[^`]*`(" + tool + ")`[^`]*:$")
 )
+
+// changes are commands that change what decides about packets.
+var changes = regexp.MustCompile(`(?:^|[\s/])(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm|conntrack|tc|bridge|brctl|ip)\s(?:.*\s)?` +
+	`(?:-[AIDRFXNPZEC]|--(?:append|insert|delete|flush|policy)|add|append|prepend|insert|del|delete|destroy|replace|change|set|flush|restore|create)\b|` +
+	`ip6?tables-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|echo\s.*>\s*/proc/)`)
+
+// commandOf returns the command behind a prompt, or the line as it is.
+func commandOf(line string) (command string, prompted bool) {
+	if m := namedPrompt.FindStringSubmatch(line); m != nil {
+		return strings.TrimSpace(m[2]), true
+	}
+	if m := barePrompt.FindStringSubmatch(line); m != nil {
+		return strings.TrimSpace(cmp.Or(m[1], m[2])), true
+	}
+	return line, false
+}
+
+// unprompted is a command without a prompt: of no other program do lines begin so.
+var unprompted = regexp.MustCompile(`^(?:sudo\s+\S|(?:ip6?tables(?:-\S+)?|nft|ipset|ipvsadm|conntrack|ebtables|arptables|bridge|sysctl|nsenter|ip|route|tc|ufw)\s+` +
+	`(?:-\S|list\b|show\b|save\b|restore\b|(?:add|del|set|flush|delete|create|destroy|replace)\s|(?:link|addr|address|route|rule|neigh|netns|qdisc|fdb)\s+(?:show|add|del|set|list|flush|replace|exec)))`)
+
+// prompt takes a command that no other reader took.
+func (s *scanner) prompt(line string) bool {
+	command, prompted := commandOf(line)
+	if !prompted && !unprompted.MatchString(line) {
+		return false
+	}
+	s.reset()
+	if changes.MatchString(command) {
+		s.notRead(s.at, "a command that changes the machine's state")
+		s.note(leftOut, s.at, "line %d: a command that may change the machine's state is not carried out: %s", s.at, command)
+	} else {
+		s.noEffect(s.at, "a command that changes nothing")
+	}
+	return true
+}
 
 // plainPrompt writes a command line with a prompt that the scanner knows. Other lines are returned as they are.
 func plainPrompt(line string) string {

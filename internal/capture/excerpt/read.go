@@ -40,10 +40,11 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	rd := reader{capture.NewLoader("node/" + name), nft}
+	rd := reader{Loader: capture.NewLoader("node/" + name), nft: nft}
 	for _, part := range snapshot.Parts {
 		rd.Host.Missing[part] = notShown
 	}
+	rd.account = shows.Account
 	dialect := netfilter.IPTablesLegacy
 	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) ||
 		listsForeign(shows.Blocks) || len(shows.Legacy) > 0 {
@@ -52,20 +53,15 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	if err := rd.rules(&shows, dialect); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	var unread []error
-	for _, b := range latest(shows.Blocks) {
-		if err := rd.block(b); err != nil {
-			unread = append(unread, fmt.Errorf("node %s: line %d: %s: %w", name, b.Line, b.Kind, err))
-		}
-	}
-	if len(shows.Tables)+len(shows.IPv6) == 0 && len(unread) == len(shows.Blocks) {
-		return nil, errors.Join(unread...) // nothing is left
+	if err := rd.blocks(latest(shows.Blocks)); err != nil && len(shows.Tables)+len(shows.IPv6) == 0 {
+		return nil, fmt.Errorf("node %s: %w", name, err) // nothing is left
 	}
 	rd.finishFIB()
 	rd.beyond(shows.Tables, shows.IPv6)
 	for _, a := range about {
-		rd.assumeOwnAddress(a, shows.Tables, shows.IPv6)
+		rd.assumeOwnAddress(a)
 	}
+	rd.Host.Account = rd.account.Account
 	return singleSource{rd.Finish()}, nil
 }
 
@@ -84,11 +80,32 @@ func (s singleSource) Objects() snapshot.Objects { return snapshot.Objects{} }
 // reader reads a text's parts into one host.
 type reader struct {
 	*capture.Loader
-	nft NFT
+	nft     NFT
+	account accountOf
+	tables  []*netfilter.Table // of iptables
+	hidden  bool               // an address of the machine's is redacted
 }
 
-// NFT gives rules in nft's own syntax as "nft -j list ruleset" prints them.
-type NFT func(text []byte) ([]byte, error)
+// accountOf is the account of a text's lines.
+type accountOf struct {
+	snapshot.Account
+	lines []textLine
+}
+
+// noEffect states why a line has no effect.
+func (a accountOf) noEffect(line int, why string) {
+	if line > 0 && a.Account[line-1].Fate != snapshot.LineNotRead {
+		a.Account[line-1] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: why}
+	}
+}
+
+// notRead states that a line was not read. Lines without a number are not of the text.
+func (a accountOf) notRead(line int, why string) {
+	if line > 0 {
+		_, ipv4, ipv6 := stateOf(a.lines[line-1].raw)
+		a.Account[line-1] = snapshot.TextLine{Fate: snapshot.LineNotRead, As: why, IPv4: ipv4, IPv6: ipv6}
+	}
+}
 
 func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	for _, of := range []struct {
@@ -100,11 +117,13 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 		if len(of.tables) == 0 {
 			continue
 		}
+		rd.nameTargets(of.tables)
 		lowered, err := iptables.Lower(withUnshown(of.tables, of.whole, e.Beside), of.family, d)
 		if err != nil {
 			return err
 		}
 		rd.AddTables(lowered...)
+		rd.tables = append(rd.tables, lowered...)
 		delete(rd.Host.Missing, of.part)
 	}
 	for _, legacy := range e.Legacy {
@@ -113,6 +132,7 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 			return err
 		}
 		rd.AddTables(lowered...)
+		rd.tables = append(rd.tables, lowered...)
 	}
 	if e.Beside {
 		rd.Assume("iptables-save reports tables that it does not show; assuming the packet meets none of them")
@@ -219,8 +239,6 @@ var files = map[blockKind]string{
 // read reads a block, and says what part of the host's state it is.
 func (rd *reader) read(b block) (snapshot.Part, error) {
 	switch b.Kind {
-	case nftText:
-		return snapshot.NFT, rd.nftText(b)
 	case arptablesSave:
 		return "", errors.New("the walk does not know it")
 	case ipRoute:
@@ -240,15 +258,43 @@ func (rd *reader) read(b block) (snapshot.Part, error) {
 	return rd.Read(files[b.Kind], b.Text)
 }
 
+// blocks reads what other programs printed. The error says why none could be read.
+func (rd *reader) blocks(blocks []block) error {
+	var errs []error
+	var nft []block
+	failed := func(b *block, err error) {
+		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
+		for _, n := range b.numbers {
+			rd.account.notRead(n, err.Error())
+		}
+		errs = append(errs, fmt.Errorf("line %d: %s: %w", b.Line, b.Kind, err))
+	}
+	for i := range blocks {
+		b := &blocks[i]
+		if b.Kind == nftText || b.Kind == nftCommand {
+			nft = append(nft, *b)
+		} else if err := rd.block(b); err != nil {
+			failed(b, err)
+		}
+	}
+	if len(nft) > 0 {
+		if err := rd.nftBlocks(nft); err != nil {
+			for i := range nft {
+				failed(&nft[i], err)
+			}
+		}
+	}
+	if len(errs) < len(blocks) {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
 // block reads what another program printed.
-func (rd *reader) block(b block) error {
-	part, err := rd.read(b)
+func (rd *reader) block(b *block) error {
+	part, err := rd.read(*b)
 	switch {
 	case err != nil:
-		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
-		if b.Kind == nftText {
-			rd.unreadTables(b)
-		}
 		return err
 	case b.Kind == sysctlList:
 		rd.sysctls()
@@ -261,13 +307,8 @@ func (rd *reader) block(b block) error {
 		delete(rd.Host.Missing, snapshot.Links)
 	case b.Kind == ipsetList || b.Kind == ipsetSave:
 		delete(rd.Host.Missing, part)
-		rd.cutSets(b)
-	case b.Kind == nftText:
-		delete(rd.Host.Missing, part)
-		if !b.whole && rd.Host.Partial[part] == "" {
-			rd.Host.Partial[part] = "the text does not show all tables"
-		}
-	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule || b.Kind == conntrackList):
+		rd.cutSets(*b)
+	case (b.Filtered || b.Kind == ipAddress && rd.hidden) && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule || b.Kind == conntrackList):
 		rd.noteSome(part, "only some are in the text")
 	default:
 		delete(rd.Host.Missing, part)

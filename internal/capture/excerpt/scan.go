@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -37,6 +38,7 @@ type run struct {
 	unused   bool // nothing refers to the chain
 	saved    bool // it is of a table that is shown whole, from *table to COMMIT
 	selected bool // a command asked for its table
+	headless int  // the COMMIT that ends its table, whose heading is not in the text; 0 for none
 	from     origin
 	output   *output
 }
@@ -73,6 +75,11 @@ func (o *output) add(chain string) {
 	}
 }
 
+// allowed reports whether a table can have all of its built-in chains.
+func (o *output) allowed(table string) bool {
+	return !slices.ContainsFunc(o.hooks, func(hook string) bool { return !tableAllows(hook, table) })
+}
+
 // table is the one that has these built-in chains and no others; "" where that does not tell.
 func (o *output) table() string {
 	for _, table := range []string{iptables.Mangle, iptables.NAT, iptables.Filter, iptables.Raw} {
@@ -98,69 +105,105 @@ type context struct {
 // scanner takes a text apart.
 type scanner struct {
 	notes
-	known    *knownRules
-	lines    []string
-	at       int // index of the present line
-	now      context
-	output   *output // that the present line is of
-	found    []*run
-	section  int             // first run of the present command's output
-	headers  map[string]*run // its runs that begin with the chain's name
-	blocks   []block
-	lastEnd  int       // line after the last block's last line
-	from     origin    // of what the present command printed
-	routes   ipCommand // what the present command asked for
-	nft      nftOf
-	madeIn   lastMaker
-	chain    string // of "ebtables -L", whose rules come
-	form     string // of a program's output whose lines are written as those of ip: its heading
-	link     string // the interface that such lines are about
-	links    int    // how many there were
-	filtered bool   // it went through another program: lines may be missing
-	session  string // the command that opened the shell whose bare prompts follow
-	lastRule ruleAt
-	whole    string // what ends the block whose lines are taken as they are: see foreign
-	depth    int    // how many of its braces are open
-	allFlows bool   // the present command lists all connections
-	setting  string // the sysctl whose value the present command prints alone
-	defines  string // what an nft file's rules call by a name
-	kinds    []lineKind
-	prose    bool // the present line is no program's
+	known *knownRules
+	accountOf
+	at         int // index of the present line
+	now        context
+	output     *output // that the present line is of
+	found      []*run
+	section    int             // first run of the present command's output
+	headers    map[string]*run // its runs that begin with the chain's name
+	blocks     []block
+	lastEnd    int       // line after the last block's last line
+	from       origin    // of what the present command printed
+	routes     ipCommand // what the present command asked for
+	nft        nftOf
+	madeIn     lastMaker
+	chain      string // of "ebtables -L", whose rules come
+	form       string // of a program's output whose lines are written as those of ip: its heading
+	link       string // the interface that such lines are about
+	links      int    // how many there were
+	filtered   bool   // it went through another program: lines may be missing
+	session    string // the command that opened the shell whose bare prompts follow
+	lastRule   ruleAt
+	whole      string       // what ends the block whose lines are taken as they are: see foreign
+	depth      int          // how many of its braces are open
+	allFlows   bool         // the present command lists all connections
+	setting    string       // the sysctl whose value the present command prints alone
+	defines    string       // what an nft file's rules call by a name
+	priorities map[bool]int // the lowest priority of rules that commands added, by whether they are IPv6's
+	promptAt   int          // the line of the last prompt; 0 for none
+	passive    string       // the program whose output says nothing of rules or routes
 }
 
 func (s *scanner) scan() {
 	s.reset()
+	s.Account = make(snapshot.Account, len(s.lines))
 	for s.at < len(s.lines) {
-		line := plainPrompt(unannotated(clean(s.lines[s.at])))
+		line := s.lines[s.at].text
 		s.at++
-		s.kinds = append(s.kinds, s.next(line))
-	}
-}
-
-// clean removes blanks, and the marks of quotations and code in mails and Markdown.
-func clean(line string) string {
-	line = strings.TrimSpace(strings.ReplaceAll(line, "\u00a0", " "))
-	for line == ">" || strings.HasPrefix(line, "> ") {
-		line = strings.TrimSpace(line[1:])
-	}
-	return strings.TrimSpace(strings.Trim(line, "`"))
-}
-
-// line takes one line, and those after it that belong to it.
-func (s *scanner) line(line string) {
-	switch {
-	case line == "":
-		s.prose = true
-		if !s.now.save {
-			s.now.listing, s.now.members = false, false
-			s.cut()
+		s.see(line)
+		for _, r := range readers {
+			if r.read(s, line) {
+				if s.Account[s.at-1] == (snapshot.TextLine{}) {
+					s.Account[s.at-1].As = r.as
+				}
+				if s.Account[s.at-1].Fate == snapshot.LineRead && r.as != "command" {
+					s.passive = ""
+				}
+				break
+			}
 		}
-	case s.command(line), s.heading(line), s.rule(line), s.listed(line), s.readOther(line):
-	case strings.HasPrefix(line, "#") && !omission.MatchString(line):
-		s.prose = true
-	default:
-		s.readUnknown(line)
 	}
+}
+
+// readers take the lines apart, each line the first one that knows it. A reader may state another fate than that the line was read.
+var readers []struct {
+	as   string
+	read func(s *scanner, line string) bool
+}
+
+func init() { // the readers use each other
+	readers = []struct {
+		as   string
+		read func(s *scanner, line string) bool
+	}{
+		{"a whole block", (*scanner).foreign},
+		{"blank", (*scanner).blank},
+		{"command of iptables", (*scanner).command},
+		{"command of ip", (*scanner).ipMade},
+		{"command of nft", (*scanner).nftMade},
+		{"command", (*scanner).prompt},
+		{"chain or table of iptables", (*scanner).heading},
+		{"rule of iptables", (*scanner).rule},
+		{"listed rule of iptables", (*scanner).listed},
+		{"output of another program", (*scanner).readOther},
+		{"comment", (*scanner).comment},
+		{"lines left out", (*scanner).omission},
+		{"end of the rule above", (*scanner).cutShort},
+		{"not read", (*scanner).readUnknown},
+	}
+}
+
+// blank takes an empty line, and the fences of Markdown.
+func (s *scanner) blank(line string) bool {
+	if line != "" && !strings.HasPrefix(s.lines[s.at-1].raw, "```") {
+		return false
+	}
+	s.noEffect(s.at, "blank")
+	if line == "" && !s.now.save {
+		s.now.listing, s.now.members = false, false
+		s.cut()
+	}
+	return line == ""
+}
+
+func (s *scanner) comment(line string) bool {
+	is := strings.HasPrefix(line, "#") && !omission.MatchString(line)
+	if is {
+		s.noEffect(s.at, "comment")
+	}
+	return is
 }
 
 // command takes a command line: what it asked for is the context of what follows.
@@ -194,6 +237,7 @@ func (s *scanner) command(line string) bool {
 			return true
 		}
 		s.note(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
+		s.notRead(s.at, "a command that changes rules")
 		for _, r := range s.found {
 			if r.table == cmp.Or(next.table, iptables.Filter) && (r.family == 0 || r.family == next.family) {
 				r.whole = false
@@ -300,13 +344,16 @@ func isShort(word string) bool {
 func (s *scanner) heading(line string) bool {
 	fields := strings.Fields(line)
 	switch {
-	case line[0] == '*' && len(fields) == 1 && isTable(line[1:]):
-		s.now = context{source: source{table: line[1:], family: s.now.family, variant: s.now.variant}, save: true, piped: s.now.piped,
+	case line[0] == '*' && isTable(strings.TrimSpace(line[1:])):
+		s.now = context{source: source{table: strings.TrimSpace(line[1:]), family: s.now.family, variant: s.now.variant}, save: true, piped: s.now.piped,
 			selected: s.now.table != "" && !s.now.save}
 		s.cut()
 	case line == "COMMIT":
 		for _, r := range s.found[s.section:] {
 			r.saved, r.begun = r.whole && s.now.save, false
+			if !s.now.save && r.table == "" {
+				r.headless = s.at
+			}
 		}
 		family, variant := s.now.family, s.now.variant
 		s.reset()
@@ -418,6 +465,9 @@ func cutRule(line string) (chain, spec string, counters *iptables.Counters, ok b
 		}
 		counters, line = &c, strings.TrimLeft(rest, " ")
 	}
+	if strings.HasPrefix(line, "--append ") {
+		line = "-A " + line[len("--append "):]
+	}
 	rest, ok := strings.CutPrefix(line, "-A ")
 	chain, spec, _ = strings.Cut(strings.TrimLeft(rest, " "), " ")
 	spec = strings.TrimSpace(spec)
@@ -452,6 +502,7 @@ func (s *scanner) listed(line string) bool {
 	if chain == "" {
 		if chain, why = s.known.placeOf(&l.Rule); chain == "" {
 			s.note(leftOut, s.at, "line %d: the rule's chain is not shown, so it is left out: %s", s.at, line)
+			s.notRead(s.at, "a rule whose chain is not shown")
 			return true
 		}
 		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown; assuming %s, %s", s.at, chain, why)

@@ -182,10 +182,13 @@ func (k *knownRules) table(r *run, jumps chainTables) (table, why string) {
 		return table, "by the jumps between its rules and others of that table"
 	}
 	if tableAllows(r.chain, iptables.Filter) {
-		return iptables.Filter, "which iptables takes where none is named"
+		return iptables.Filter, namesNone
 	}
 	return "", ""
 }
+
+// namesNone is why rules are taken for those of table filter.
+const namesNone = "which iptables takes where none is named"
 
 // signed returns the table of a rule that is a well-known jump, or for which a known writer has a reason.
 func (k *knownRules) signed(chain string, r *iptables.Rule) (table, why string) {

@@ -144,7 +144,34 @@ func UnknownAddress(ipv6 bool) netip.Addr {
 }
 
 // IsUnknown tells of an address that is not known: UnknownAddress, or the zero value.
-func IsUnknown(a netip.Addr) bool { return !a.IsValid() || a == unknown4 || a == unknown6 }
+func IsUnknown(a netip.Addr) bool {
+	return !a.IsValid() || a == unknown4 || a == unknown6 || IsRedacted(a)
+}
+
+// MaxRedacted is how many redacted addresses can be told apart.
+const MaxRedacted = 250
+
+// Redacted returns the unknown address that stands for the nth address, from 0, that a text hides behind a name: x.x.x.x, for example.
+func Redacted(n int, ipv6 bool) netip.Addr {
+	low := byte(2 + min(n, MaxRedacted))
+	if ipv6 {
+		return netip.AddrFrom16([16]byte{0: 1, 15: low})
+	}
+	return netip.AddrFrom4([4]byte{3: low})
+}
+
+// IsRedacted reports whether an address stands for one that a text hides.
+func IsRedacted(a netip.Addr) bool {
+	if a.Is4() {
+		b := a.As4()
+		return b[0] == 0 && b[1] == 0 && b[2] == 0 && b[3] > 1
+	}
+	b := a.As16()
+	return b[15] > 1 && [16]byte{0: 1, 15: b[15]} == b
+}
+
+// isNameless tells of an unknown address that is not redacted.
+func isNameless(a netip.Addr) bool { return IsUnknown(a) && !IsRedacted(a) }
 
 // String is "tcp 10.0.0.1:1234 > 10.0.0.2:80", without ports where the protocol has none.
 func (t Tuple) String() string {
@@ -159,9 +186,9 @@ func (t Tuple) DestinationEnd() string { return end(t.Protocol, t.Destination, t
 
 func end(p Protocol, a netip.Addr, port Port) string {
 	switch {
-	case !p.HasPorts() && (IsUnknown(a) || a.IsUnspecified()):
+	case !p.HasPorts() && (isNameless(a) || a.IsUnspecified()):
 		return "?"
-	case IsUnknown(a) || a.IsUnspecified():
+	case isNameless(a) || a.IsUnspecified():
 		return "?:" + port.String()
 	case !p.HasPorts():
 		return a.String()

@@ -58,6 +58,10 @@ type Host struct {
 	Partial map[Part]string
 	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").
 	Assumed []string
+	// Account has the fates of the lines of the text that the host was read from; nil for a host from elsewhere.
+	Account Account
+	// Redacted are the names of addresses that a text hides, by the unknown addresses that stand for them (packet.Redacted).
+	Redacted map[netip.Addr]string
 }
 
 // Part is one part of a host's state.

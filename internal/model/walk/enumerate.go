@@ -29,6 +29,13 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 	if err := w.walkOtherOrder(result, limit); err != nil {
 		return nil, err
 	}
+	for name := range w.hosts {
+		if lines := w.hosts[name].Account.MayChange(req.Packet.Destination.Is6()); len(lines) > 0 {
+			for i := range result.Outcomes {
+				result.Outcomes[i].Unread = lines
+			}
+		}
+	}
 	result.Assumed = w.assumed
 	return result, nil
 }

@@ -158,6 +158,15 @@ func (m *machine) isKnown(part snapshot.Part) bool {
 	return !missing
 }
 
+// knowsRules reports whether all rules of a family are known.
+func (m *machine) knowsRules(f netfilter.Family) bool {
+	rules := snapshot.Rules
+	if f == netfilter.IPv6 {
+		rules = snapshot.RulesIPv6
+	}
+	return m.isKnown(rules) && m.isKnown(snapshot.NFT)
+}
+
 // sysctl reads a switch; standard is its value where the snapshot does not have it: the kernel's own default.
 func (m *machine) sysctl(standard bool, name string) bool {
 	v, ok := m.Sysctls[name]
@@ -277,6 +286,8 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		switch {
 		case !a.IsValid():
 			return netfilter.Unspec, false
+		case packet.IsRedacted(a):
+			return netfilter.Unspec, false
 		case a.IsLoopback() || m.FIB.HasAddress(a) != nil || packet.IsUnknown(a): // one of its own
 			return netfilter.LocalAddress, true
 		case a.IsMulticast():
@@ -286,7 +297,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		return netfilter.UnicastAddress, true
 	}
 	t, ok := addressTypes[m.FIB.AddressType(a, link)]
-	return t, ok
+	return t, ok && (!packet.IsRedacted(a) || t == netfilter.LocalAddress)
 }
 
 var addressTypes = map[string]netfilter.AddressType{

@@ -32,7 +32,7 @@ func (q trackingIn) String() string {
 func (t *transit) tracks(f netfilter.Family) (tracked, known bool) {
 	tracked, known = t.m.Rules.Tracks(f)
 	ofFamily := func(c packet.Flow) bool { return c.Original.Source.Is6() == (f == netfilter.IPv6) }
-	if !known && t.m.Flows != nil && slices.ContainsFunc(t.m.Flows.Flows, ofFamily) {
+	if (!known || !t.m.knowsRules(f)) && t.m.Flows != nil && slices.ContainsFunc(t.m.Flows.Flows, ofFamily) {
 		return true, true
 	}
 	return tracked || !known, known
@@ -64,10 +64,10 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 	if end := t.needs(snapshot.Flows); end != nil {
 		return end
 	}
-	if !t.m.isKnown(snapshot.Flows) {
+	t.m.view.Track(&t.p)
+	if flow := t.p.Track.Flow; !t.m.isKnown(snapshot.Flows) && (flow == nil || flow.Status&packet.Confirmed == 0) {
 		t.m.assumeMissing(snapshot.Flows, "connections unknown; assuming the packet starts a new one")
 	}
-	t.m.view.Track(&t.p)
 	why := t.p.Track.State.String()
 	if t.p.Track.Assumed = !known; !known {
 		why += ", if the kernel tracks connections"
@@ -92,7 +92,8 @@ func (t *transit) confirm(netfilter.Family, netfilter.Hook) *End {
 // then rewritten as its flow says.
 func (t *transit) translate(f netfilter.Family, h netfilter.Hook) *End {
 	flow := t.p.Track.Flow
-	if flow == nil || !t.m.Rules.Translates(f) {
+	mapped := flow != nil && flow.Status&(packet.SNAT|packet.DNAT) != 0 && !t.m.knowsRules(f)
+	if flow == nil || !t.m.Rules.Translates(f) && !mapped {
 		return nil
 	}
 	source := h == netfilter.Postrouting || h == netfilter.Input

@@ -26,6 +26,9 @@ func (t *transit) lookUp(in string) *fib.Answer {
 		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
 		PortIn: t.portIn,
 	})
+	if packet.IsRedacted(p.Destination) && t.m.FIB.HasAddress(p.Destination) == nil {
+		a.Unknown = "the destination is redacted"
+	}
 	if len(a.Ways) > 1 {
 		a = a.Take(t.choose(netfilter.Hash, nextHopTo{p.Destination}, ways(a.Ways)))
 	}

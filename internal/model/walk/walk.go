@@ -87,6 +87,8 @@ type Outcome struct {
 	// Unshown are the parts of hosts' states that the request met and that are not shown, or not shown whole: what the outcome says holds
 	// as far as the rest shows. BackUnshown are those that the reply met.
 	Unshown, BackUnshown []MissingState
+	// Unread are the numbers of lines of a text that were not read and may change the outcome. It is not definite if there are some.
+	Unread []int
 }
 
 // MissingState is a part of a host's state that is not shown, or a chain that is not shown whole.

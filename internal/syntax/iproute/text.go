@@ -30,7 +30,7 @@ func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, []LineError) {
 			last = -1
 			r, err := routeText(words, ipv6)
 			if err != nil {
-				bad = append(bad, LineError{i + 1, err})
+				bad = append(bad, LineError{i + 1, err, !r.Destination.IsValid()})
 				r.Unknown = "its line cannot be read"
 			}
 			if r.Destination.IsValid() {
@@ -43,7 +43,7 @@ func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, []LineError) {
 			err = addNexthop(&routes[last], words[1:])
 		}
 		if err != nil {
-			bad = append(bad, LineError{i + 1, err})
+			bad = append(bad, LineError{i + 1, err, last < 0})
 			if last >= 0 {
 				routes[last].Unknown = "the line of one of its next hops cannot be read"
 			}
@@ -56,6 +56,8 @@ func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, []LineError) {
 type LineError struct {
 	Line int // from 1
 	Err  error
+	// Unread says that nothing of it was kept.
+	Unread bool
 }
 
 // routeTypes are the words that can stand before a route's destination (ip-route(8)).

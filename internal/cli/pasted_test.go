@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestPastedCases walks through small texts, each made from a public question whose answer was wrong. The right answers were tried with the
+// rules loaded into a namespace.
+func TestPastedCases(t *testing.T) {
+	for _, c := range []struct {
+		name, args string
+		status     int
+		says       []string
+		never      []string
+	}{
+		{"nft-two-tables-prose", "--from 10.1.0.7 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees nothing: dropped on node node by filter forward policy"}, nil},
+		{"iprule-not", "--from node/node --to 203.0.113.9:443", 0,
+			[]string{"dev wg0 (table 51820: default)", "the destination sees the sender's own address, 10.0.0.1:"}, []string{"192.168.178.48:"}},
+		{"ip6-rule-family", "--from fd00:2::5 --to [2001:db8::9]:443", 0,
+			[]string{"via fe80::1 dev eth0 (table main: default)", "leaves the captured network through eth0"}, []string{"no route"}},
+		{"ip-commands-ignored", "--from 10.0.0.5 --to 203.0.113.9:443", 0,
+			[]string{"via 198.51.100.1 dev eth1 (table 100: default)", "the destination sees 198.51.100.10:", "assuming its commands were run"}, nil},
+		{"nft-add-commands", "--from 10.0.0.23 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees 192.0.2.10:", "nat postrouting 1: oifname \"eth0\" masquerade"}, nil},
+		{"redacted-gateway", "--from 172.17.0.2 --to 203.0.113.9:443", 0,
+			[]string{"via x.x.x.x dev eth0", "because nat POSTROUTING 1: MASQUERADE"}, []string{"no route", "172.17.0.1:"}},
+		{"conntrack-alone", "--from 192.0.2.5:47458 --to 192.0.2.10:31313", 0,
+			[]string{"192.0.2.10:31313 → 10.244.1.7:80", "the destination sees 10.244.0.1:5123, because of the connection's NAT mapping"}, []string{"no rule translates"}},
+		{"nft-fib-local", "--from 203.0.113.5 --to 198.51.100.7:8080", 3,
+			[]string{"198.51.100.7:8080 → 172.17.0.2:80", "assuming 198.51.100.7 is one of them, since nat DOCKER 1 is for its port 8080",
+				"the sender's own address, 203.0.113.5:"}, nil},
+		{"ipvs-without-header", "--from 198.51.100.5 --to 10.110.76.40:80", 3,
+			[]string{"IPVS may take it for its service tcp 10.110.76.40:80"}, nil},
+		{"nft-chain-fragment", "--from 192.168.122.5 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees 192.0.2.10:", "POSTROUTING 1: ip saddr 192.168.122.0/24 ip daddr != 192.168.122.0/24"}, nil},
+		{"istio-star-space", "--from 10.244.2.9 --to 10.244.1.5:80", 0,
+			[]string{"0x0 → 0x539  by mangle ISTIO_INBOUND 1"}, []string{"by nat ISTIO_INBOUND 1", "differently"}},
+		{"tabs-in-rule", "--from 10.244.1.5 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees nothing: dropped on node node by filter FORWARD 1"}, nil},
+		{"mark-cleared", "--from 10.1.0.5 --to 203.0.113.9:443", 0,
+			[]string{"the sender's own address, 10.1.0.5:", "mark    0x40000 → 0x0  by mangle POSTROUTING 1",
+				"mangle POSTROUTING 1 cleared the mark 0x40000 that filter FORWARD 1 had set"}, nil},
+		{"stale-entry-reason", "--from 10.12.0.14:43145 --to 10.15.240.10:53 --proto udp", 0,
+			[]string{"the sender's own address, 10.12.0.14:43145, because its connection exists, without a mapping",
+				"nat PREROUTING 1 translates new connections only"},
+			[]string{"no rule translates", "assuming the packet starts a new one"}},
+		{"impossible-hook", "--from 10.244.1.5 --to 203.0.113.9:443", 3,
+			[]string{"because nat MY-MASQ 1: MASQUERADE", "choice  nat POSTROUTING 1: -j MY-MASQ"}, []string{"nat PREROUTING 1"}},
+		{"nft-unreadable-part", "--from 10.1.0.5 --to 203.0.113.9:22", 0,
+			[]string{"the destination sees the sender's own address, 10.1.0.5:"}, nil},
+		{"xt-match-jump", "--from 10.89.0.5 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees the sender's own address, 10.89.0.5:"}, []string{"it is unknown whether the destination sees"}},
+		{"redacted-snat", "--from 10.0.0.5 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees x.x.x.x:", "because nat POSTROUTING 1: SNAT"}, nil},
+		{"numbered-list", "--from 10.0.1.5 --to 203.0.113.9:443", 0,
+			[]string{"the destination sees 192.0.2.10:", "because nat POSTROUTING 2: SNAT"}, nil},
+		{"reply-not-translated-back", "--from 10.244.1.5 --to 10.96.3.45:53 --proto udp", 0,
+			[]string{"the reply leaves as 169.254.20.10:53, not as 10.96.3.45:53, which the sender asked: it discards the reply (raw OUTPUT 1 takes it out of tracking)"}, nil},
+		// An account of every line.
+		{"unread-line", "--from 10.0.0.5 --to 203.0.113.9:443", 3,
+			[]string{"read 2 of 3 lines; not read: 2", ", unless line 2, which was not read, changes it"}, nil},
+		{"unread-other-family", "--from 10.0.0.5 --to 203.0.113.9:443", 0,
+			[]string{"read 2 of 3 lines; not read: 2"}, []string{"unless line"}},
+		{"two-hosts", "--at HostB --from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: Host A, Host B"}, nil},
+		{"two-hosts-unnamed", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: line-1, line-4"}, nil},
+		{"two-hosts-unnamed", "--at line-4 --from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"via 198.51.100.1 dev ens5"}, nil},
+		{"two-hosts", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: Host A, Host B; name one with --at"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {
+				if _, err := exec.LookPath("nft"); err != nil {
+					t.Skip("no nft")
+				}
+			}
+			path := filepath.Join("testdata", "pasted", c.name+".txt")
+			status, out := runMain(t, append([]string{"walk", "--snapshot", path}, strings.Fields(c.args)...)...)
+			if status != c.status {
+				t.Errorf("exit status %d, want %d", status, c.status)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(out, s) {
+					t.Errorf("does not say %q", s)
+				}
+			}
+			for _, s := range c.never {
+				if strings.Contains(out, s) {
+					t.Errorf("says %q", s)
+				}
+			}
+			if t.Failed() {
+				t.Log(out)
+			}
+		})
+	}
+}
+
+// runMain runs one command line and returns its exit status and what it wrote.
+func runMain(t *testing.T, args ...string) (status int, out string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	status = Main(args, Streams{In: os.Stdin, Out: f, Err: f})
+	text, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status, string(text)
+}
