@@ -69,12 +69,12 @@ func (rd *reader) markUnread(result *nfttext.Result) {
 				}
 				r.Text, r.Comment = m.Rule, ""
 				if m.Test != "" && m.Effect == "" && len(r.Statements) > 0 {
-					r.Statements = slices.Insert(slices.Clone(r.Statements), len(r.Statements)-1, netfilter.Statement(&netfilter.UnknownTest{Text: m.Test}))
+					r.Statements = slices.Insert(slices.Clone(r.Statements), len(r.Statements)-1, netfilter.Statement(&netfilter.UnknownTest{Text: m.Test, Tracking: netfilter.Tracks}))
 				} else if m.Test != "" {
-					r.Statements = append(r.Statements, &netfilter.UnknownTest{Text: m.Test})
+					r.Statements = append(r.Statements, &netfilter.UnknownTest{Text: m.Test, Tracking: netfilter.Tracks})
 				}
 				if m.Effect != "" {
-					r.Statements = append(r.Statements, &netfilter.UnknownEffect{Text: m.Effect})
+					r.Statements = append(r.Statements, &netfilter.UnknownEffect{Text: m.Effect, Tracking: netfilter.Tracks})
 				}
 				rd.Assume("%s: nft cannot read a part of it: %s", c.Ref(r), cmp.Or(m.Test, m.Effect))
 			}

@@ -60,13 +60,8 @@ func (n *Note) tracking() truth      { return truthOf(n.Tracks) }
 func (u *UnknownTest) tracking() truth   { return u.Tracking.truth() }
 func (u *UnknownEffect) tracking() truth { return u.Tracking.truth() }
 
-// A chain that is not shown may have any rule.
-func (j *JumpTo) tracking() truth {
-	if j.Chain == nil {
-		return maybe
-	}
-	return no
-}
+// A chain that is not shown may have any rule. Whether it does anything is asked where it is called, so it is assumed to need tracking.
+func (j *JumpTo) tracking() truth { return truthOf(j.Chain == nil) }
 
 // Zones need it; not to track needs nothing (net/netfilter/xt_CT.c: xt_ct_tg_check).
 func (s *SetTracking) tracking() truth { return truthOf(!s.NoTrack) }
@@ -99,8 +94,8 @@ func (rs *Ruleset) noteTracking(t *Table) {
 // tracks reports whether a statement of the chain makes the kernel track a family's connections.
 func (c *Chain) tracks(f Family) truth {
 	tracked := no
-	if c.Partial {
-		tracked = maybe
+	if c.Partial { // the answer says that it holds as far as the chain is shown
+		tracked = yes
 	}
 	for i := range c.Rules {
 		for _, s := range c.Rules[i].Statements {

@@ -37,14 +37,14 @@ func TestUnderstood(t *testing.T) {
 	}
 }
 
-// TestUnknownChainTracks: a rule set with a chain that is not shown may make the kernel track connections and translate.
+// TestUnknownChainTracks: a rule set with a chain that is not shown is assumed to make the kernel track connections and translate.
 func TestUnknownChainTracks(t *testing.T) {
 	table := &Table{Name: "nat", Family: IPv4}
 	table.Chains = []*Chain{{Table: table, Name: "POSTROUTING", Base: &Base{Type: "nat", Hook: Postrouting},
 		Rules: []Rule{rule(&JumpTo{Name: "X"})}}}
 	rules := &Ruleset{Tables: []*Table{table}}
 	rules.Index()
-	if _, known := rules.Tracks(IPv4); known {
-		t.Error("whether connections are tracked is said to be known")
+	if tracked, _ := rules.Tracks(IPv4); !tracked {
+		t.Error("connections are said not to be tracked")
 	}
 }
