@@ -104,7 +104,7 @@ func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Progr
 		return nil
 	}
 	about := intervention{strings.Join(who, " and "), what}
-	if t.choose(netfilter.Unknown, about, []netfilter.Option{{Label: "does not"}, {Label: "does"}}) == 0 {
+	if t.choose(netfilter.Unknown, about, []netfilter.Option{{Label: "it does not"}, {Label: "it does"}}) == 0 {
 		return nil
 	}
 	return t.end(kind, about.String())
