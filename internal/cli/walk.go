@@ -301,11 +301,29 @@ func (o *walkOptions) walk(
 		}
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
+	options.Notes = append(options.Notes, unmetPrograms(result)...)
 	if report.First == nil && report.Receiver != "" && len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered &&
 		report.Received.SourceEnd() != result.Outcomes[0].End.Packet.SourceEnd() {
 		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Received.SourceEnd())
 	}
 	return result, report.First == nil && report.NotSent == "", nil
+}
+
+// unmetPrograms notes the programs that the packet of a live walk did not meet: its process is not in the sender's control group.
+func unmetPrograms(result *walk.Result) (notes []string) {
+	for i := range result.Outcomes {
+		for _, c := range result.Outcomes[i].Choices {
+			asked, ok := c.About.(walk.Intervention)
+			for k := 0; ok && c.Host == result.Request.Host && k < len(asked.Programs); k++ {
+				p := &asked.Programs[k]
+				note := fmt.Sprintf("packetwalk sent the packet from outside of that control group, so that it did not meet %s", p)
+				if p.Group != "" && p.Group != "/" && !slices.Contains(notes, note) {
+					notes = append(notes, note)
+				}
+			}
+		}
+	}
+	return notes
 }
 
 // ways says which of several outcomes the kernel took, as far as that was seen.

@@ -77,6 +77,7 @@ func TestPlugin(t *testing.T) {
 	p.parts(t, []part{
 		{"walks", walks},
 		{"policies", policies},
+		{"programs at sockets", programs},
 		{"capture", captures},
 		{"dry run with least rights", dryRun},
 		{"wrong image", wrongImage},

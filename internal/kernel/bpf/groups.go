@@ -97,10 +97,14 @@ func processGroups() (map[uint64][]string, error) {
 	return sorted, nil
 }
 
-// unified finds the group of version 2 in /proc/PID/cgroup (cgroups(7)).
+// unified finds the group of version 2 in /proc/PID/cgroup (cgroups(7)). One above the root of the namespace counts as the root: what applies
+// above applies there, too.
 func unified(text string) (group string, ok bool) {
 	for line := range strings.Lines(text) {
 		if group, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
+			if strings.Trim(group, "/.") == "" {
+				group = "/"
+			}
 			return strings.TrimSuffix(group, " (deleted)"), true
 		}
 	}

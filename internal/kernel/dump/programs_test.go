@@ -40,7 +40,7 @@ func TestProgramsAtSockets(t *testing.T) {
 		t.Fatalf("without a program: %d outcomes: %+v", len(r.Outcomes), r.Outcomes[0].End)
 	}
 
-	bpftest.AttachToGroup(t, group, "service", ebpf.AttachCGroupInet4Connect, bpftest.Redirect(netip.MustParseAddrPort("10.9.0.2:8080")))
+	bpftest.AttachToGroup(t, group, "service", ebpf.AttachCGroupInet4Connect, bpftest.Redirect(netip.MustParseAddr("10.9.0.9"), netip.MustParseAddrPort("10.9.0.2:8080")))
 	r := walkTo("10.9.0.9:80")
 	end := r.Outcomes[len(r.Outcomes)-1].End
 	if len(r.Outcomes) != 2 || end.Kind != walk.Undecided || !strings.Contains(end.Why, "BPF program service (id ") ||

@@ -74,10 +74,20 @@ func attachedAt(attach string) func(*snapshot.Program) bool {
 	return func(pr *snapshot.Program) bool { return pr.Attach == attach }
 }
 
-// intervention is what programs may do to a packet.
-type intervention struct{ who, what string }
+// Intervention asks whether programs do something to a packet.
+type Intervention struct {
+	Programs []snapshot.Program
+	what     string // "drop the packet"
+}
 
-func (i intervention) String() string { return i.who + " may " + i.what }
+// String is "BPF program sock4 (id 7, connect4, control group /) may drop the packet".
+func (i Intervention) String() string {
+	names := make([]string, len(i.Programs))
+	for k := range i.Programs {
+		names[k] = i.Programs[k].String()
+	}
+	return strings.Join(names, " and ") + " may " + i.what
+}
 
 // intervene decides whether one of the programs that get the packet does something to it. It returns the packet's end then.
 func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Program) bool) *End {
@@ -87,23 +97,23 @@ func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Progr
 	if !t.m.isKnown(snapshot.SocketPrograms) {
 		t.m.assumeMissing(snapshot.SocketPrograms, "programs at sockets unknown; assuming there are none")
 	}
-	var who, elsewhere []string
-	for i := range t.m.Host.Programs {
-		switch pr := &t.m.Host.Programs[i]; {
+	about := Intervention{what: what}
+	var elsewhere []string
+	for i := range t.m.Programs {
+		switch pr := &t.m.Programs[i]; {
 		case !gets(pr):
 		case pr.Some:
 			elsewhere = append(elsewhere, pr.Group)
 		default:
-			who = append(who, pr.String())
+			about.Programs = append(about.Programs, *pr)
 		}
 	}
 	if len(elsewhere) > 0 {
 		t.m.assume("assuming the process is in none of the control groups that have BPF programs: " + snapshot.List(elsewhere))
 	}
-	if len(who) == 0 {
+	if len(about.Programs) == 0 {
 		return nil
 	}
-	about := intervention{strings.Join(who, " and "), what}
 	if t.choose(netfilter.Unknown, about, []netfilter.Option{{Label: "it does not"}, {Label: "it does"}}) == 0 {
 		return nil
 	}

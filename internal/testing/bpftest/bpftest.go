@@ -90,14 +90,17 @@ func Return(v int32) asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, v), asm.Return()}
 }
 
-// Redirect returns instructions of connect4 and sendmsg4 that change where a socket's packets go (struct bpf_sock_addr: user_ip4, user_port).
-func Redirect(to netip.AddrPort) asm.Instructions {
-	a := to.Addr().As4()
-	port := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, to.Port()))
-	return append(asm.Instructions{
-		asm.Mov.Imm32(asm.R2, int32(binary.NativeEndian.Uint32(a[:]))), asm.StoreMem(asm.R1, 4, asm.R2, asm.Word),
-		asm.Mov.Imm32(asm.R2, int32(port)), asm.StoreMem(asm.R1, 24, asm.R2, asm.Word),
-	}, Pass()...)
+// Redirect returns instructions of connect4 and sendmsg4 that take packets for one address elsewhere (struct bpf_sock_addr: user_ip4, user_port).
+func Redirect(from netip.Addr, to netip.AddrPort) asm.Instructions {
+	const ip, port = 4, 24
+	address := func(a netip.Addr) int32 { b := a.As4(); return int32(binary.NativeEndian.Uint32(b[:])) }
+	return asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, ip, asm.Word), asm.JNE.Imm32(asm.R2, address(from), "pass"),
+		asm.Mov.Imm32(asm.R2, address(to.Addr())), asm.StoreMem(asm.R1, ip, asm.R2, asm.Word),
+		asm.Mov.Imm32(asm.R2, int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, to.Port())))),
+		asm.StoreMem(asm.R1, port, asm.R2, asm.Word),
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("pass"), asm.Return(),
+	}
 }
 
 var types = map[ebpf.AttachType]ebpf.ProgramType{
