@@ -97,8 +97,8 @@ func processGroups() (map[uint64][]string, error) {
 	return sorted, nil
 }
 
-// unified finds the group of version 2 in /proc/PID/cgroup (cgroups(7)). One above the root of the namespace counts as the root: what applies
-// above applies there, too.
+// unified finds the group of version 2 in /proc/PID/cgroup (cgroups(7)). One above the root of the namespace counts as the root: what
+// applies above applies there, too.
 func unified(text string) (group string, ok bool) {
 	for line := range strings.Lines(text) {
 		if group, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
@@ -184,8 +184,8 @@ type reader struct {
 	direct map[place][]ebpf.ProgramID
 }
 
-// effective lists the programs that apply to a group, each with the group that it is attached to: "" if that is above the root of the mount.
-// A group that is gone has none.
+// effective lists the programs that apply to a group, each with the group that it is attached to: "" if that is above the root of the
+// mount. A group that is gone has none.
 func (r *reader) effective(group string) (all []snapshot.Program, err error) {
 	fd, err := r.open(group)
 	if errors.Is(err, unix.ENOENT) {

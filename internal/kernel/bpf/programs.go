@@ -58,15 +58,20 @@ func (f *Finder) Programs(ns *netns.Namespace) ([]snapshot.Program, error) {
 }
 
 // AtLink lists the tcx programs at one side of a link of this thread's namespace; none if the link is gone.
-func AtLink(index int, attach ebpf.AttachType) (all []snapshot.Program, err error) {
+func AtLink(index int, attach ebpf.AttachType) (all []*snapshot.Program, err error) {
 	ids, err := query(index, attach, 0)
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
 	for _, id := range ids {
-		all = append(all, snapshot.Program{Attach: "tcx", ID: uint32(id), Name: nameOf(id)})
+		all = append(all, Program("tcx", uint32(id)))
 	}
 	return all, err
+}
+
+// Program returns a program by where it is attached and by its ID, with its name.
+func Program(attach string, id uint32) *snapshot.Program {
+	return &snapshot.Program{Attach: attach, ID: id, Name: nameOf(ebpf.ProgramID(id))}
 }
 
 // queryEffective asks for the programs that apply to a control group, those of the groups above it included (BPF_F_QUERY_EFFECTIVE).

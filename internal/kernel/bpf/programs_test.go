@@ -27,7 +27,8 @@ func programs(t *testing.T, ns *netns.Namespace) []snapshot.Program {
 	return all
 }
 
-// TestControlGroups: the programs of a namespace are those that apply to the control groups of its processes, with the groups that have them.
+// TestControlGroups: the programs of a namespace are those that apply to the control groups of its processes, with the groups that have
+// them.
 func TestControlGroups(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns, other := netnstest.Create(t, t.TempDir()+"/a"), netnstest.Create(t, t.TempDir()+"/b")
@@ -40,7 +41,8 @@ func TestControlGroups(t *testing.T) {
 	bpftest.Start(t, other, outer, "sleep", "600")
 	before := programs(t, ns) // of the whole machine
 	want := []snapshot.Program{
-		{Attach: "connect4", Name: "above", Group: outerPath, ID: bpftest.AttachToGroup(t, outer, "above", ebpf.AttachCGroupInet4Connect, bpftest.Pass())},
+		{Attach: "connect4", Name: "above", Group: outerPath,
+			ID: bpftest.AttachToGroup(t, outer, "above", ebpf.AttachCGroupInet4Connect, bpftest.Pass())},
 		{Attach: "sendmsg6", Name: "own", Group: outerPath + "/pod",
 			ID: bpftest.AttachToGroup(t, inner, "own", ebpf.AttachCGroupUDP6Sendmsg, bpftest.Pass())},
 		{Attach: "egress", Name: "skb", Group: outerPath + "/pod",
@@ -61,8 +63,8 @@ func TestControlGroups(t *testing.T) {
 	}
 }
 
-// TestServices: a program in the group of one of a machine's services applies to some of its processes. That of one of a pod's containers may
-// be the sender's.
+// TestServices: a program in the group of one of a machine's services applies to some of its processes. That of one of a pod's containers
+// may be the sender's.
 func TestServices(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	machine, err := netns.Open("/proc/self/ns/net")

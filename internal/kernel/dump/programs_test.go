@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -61,17 +64,43 @@ func TestProgramsAtSockets(t *testing.T) {
 	conn.Close()
 }
 
-// TestAttachedByName: a program of tcx is read with its name.
+// TestAttachedByName: programs of tcx and of tc are read with their names.
 func TestAttachedByName(t *testing.T) {
 	a, _ := netnstest.Pair(t)
 	id := bpftest.AttachToLink(t, a, "eth0", "cil_test", ebpf.AttachTCXIngress)
+	filter := bpftest.Load(t, "filter", ebpf.AttachTCXEgress, bpftest.Return(0))
+	info, err := filter.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filterID, _ := info.ID()
+	addFilter(t, a, "eth0", filter.FD())
 	raw, err := new(dump.Dumper).All(t.Context(), "node/a", a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	host := capture.NewLoader("node/a").Load(raw)
-	want := (&snapshot.Program{Attach: "tcx", Name: "cil_test", ID: id}).String()
-	if l := host.FIB.Link("eth0"); l.Program != want || l.ProgramOut != "" {
-		t.Errorf("in %q, out %q, want in %q", l.Program, l.ProgramOut, want)
+	in := (&snapshot.Program{Attach: "tcx", Name: "cil_test", ID: id}).String()
+	out := (&snapshot.Program{Attach: "tc", Name: "filter", ID: uint32(filterID)}).String()
+	if l := host.FIB.Link("eth0"); l.Program != in || l.ProgramOut != out {
+		t.Errorf("in %q, out %q, want %q and %q", l.Program, l.ProgramOut, in, out)
+	}
+}
+
+// addFilter adds a filter of tc with a program where packets leave by a link.
+func addFilter(t *testing.T, ns *netns.Namespace, name string, program int) {
+	t.Helper()
+	h, err := ns.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := netnstest.LinkIndex(t, ns, name)
+	clsact := netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+	if err := h.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: clsact, QdiscType: "clsact"}); err != nil {
+		t.Fatal(err)
+	}
+	attrs := netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL}
+	if err := h.FilterAdd(&netlink.BpfFilter{FilterAttrs: attrs, Fd: program, Name: "object.o:[tc]", DirectAction: true}); err != nil {
+		t.Fatal(err)
 	}
 }

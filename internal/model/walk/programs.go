@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"fmt"
 	"strings"
 
 	"packetwalk.dev/internal/model/netfilter"
@@ -18,6 +19,7 @@ func (t *transit) programsSending(bound bool) *End {
 		return nil
 	}
 	reply := t.inReplyTo != nil
+	t.assumeNoShortcut()
 	tcp, udp := p.Protocol == packet.TCP, p.Protocol == packet.UDP || p.Protocol == packet.UDPLite
 	return t.intervene(Undecided, "change the packet before it is sent, or refuse it", func(pr *snapshot.Program) bool {
 		switch pr.Attach {
@@ -38,6 +40,16 @@ func (t *transit) programsSending(bound bool) *End {
 		}
 		return false
 	})
+}
+
+// assumeNoShortcut says that the data of a connection may go another way than its first packet: programs of sk_msg pass it from socket to
+// socket.
+func (t *transit) assumeNoShortcut() {
+	for i := range t.m.Programs {
+		if pr := &t.m.Programs[i]; pr.Attach == "sk_msg" && t.p.Protocol == packet.TCP {
+			t.m.assume(fmt.Sprintf("once connected, %s may pass data to another socket, past the network; assuming it does not", pr))
+		}
+	}
 }
 
 // programsLeaving asks about a packet of the host's own, behind all hooks (ip_finish_output).

@@ -74,7 +74,8 @@ func TestPrograms(t *testing.T) {
 				if c.back {
 					end = o.BackEnd
 				}
-				if i == len(r.Outcomes)-2 && (end.Kind != c.kind || end.Host != c.host || !strings.Contains(end.Why, "BPF program prog (id 7, "+c.attach.Attach)) {
+				if i == len(r.Outcomes)-2 && (end.Kind != c.kind || end.Host != c.host ||
+					!strings.Contains(end.Why, "BPF program prog (id 7, "+c.attach.Attach)) {
 					t.Errorf("changed: %s", ends(o))
 				}
 				if o.Probability != nil {
@@ -102,5 +103,15 @@ func TestProgramsUnread(t *testing.T) {
 	if len(r.Outcomes) != 1 || !strings.Contains(assumptions(r), "programs at sockets unknown; assuming there are none") ||
 		len(r.Outcomes[0].Unshown) == 0 {
 		t.Errorf("not in the capture: %s; %s", ends(r.Outcomes[0]), assumptions(r))
+	}
+}
+
+// TestShortcut: a program of sk_msg changes no first packet, but data may go past the walk's way.
+func TestShortcut(t *testing.T) {
+	n, client, _, _ := chain(t)
+	client.Programs = []snapshot.Program{{Attach: "sk_msg", Name: "fast", ID: 9}}
+	r := n.tcp("client", "10.2.0.2:80")
+	if len(r.Outcomes) != 1 || !strings.Contains(assumptions(r), "once connected, BPF program fast (id 9, sk_msg) may pass data") {
+		t.Errorf("%d outcomes; assumed: %s", len(r.Outcomes), assumptions(r))
 	}
 }

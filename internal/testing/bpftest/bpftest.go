@@ -90,7 +90,8 @@ func Return(v int32) asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, v), asm.Return()}
 }
 
-// Redirect returns instructions of connect4 and sendmsg4 that take packets for one address elsewhere (struct bpf_sock_addr: user_ip4, user_port).
+// Redirect returns instructions of connect4 and sendmsg4 that take packets for one address elsewhere (struct bpf_sock_addr: user_ip4,
+// user_port).
 func Redirect(from netip.Addr, to netip.AddrPort) asm.Instructions {
 	const ip, port = 4, 24
 	address := func(a netip.Addr) int32 { b := a.As4(); return int32(binary.NativeEndian.Uint32(b[:])) }
