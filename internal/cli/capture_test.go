@@ -270,6 +270,57 @@ func TestWalkWithMap(t *testing.T) {
 	}
 }
 
+// TestOwner shows which rules apply to the packets of a user that --uid names, and that wrong owners are the user's to mend.
+func TestOwner(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules")
+	const rules = `*nat
+:OUTPUT ACCEPT [0:0]
+-A OUTPUT -m owner --uid-owner 1337 -j RETURN
+-A OUTPUT -m owner --gid-owner 1338 -j RETURN
+-A OUTPUT -p tcp -j DNAT --to-destination 10.9.9.9:15001
+COMMIT
+`
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	walk := func(args ...string) (int, string, string) {
+		var o, e bytes.Buffer
+		args = append([]string{"walk", "--snapshot", file, "--from", "node/node", "--to", "203.0.113.9:443"}, args...)
+		code := Main(args, Streams{Out: &o, Err: &e})
+		return code, o.String(), e.String()
+	}
+	const translated, root, group = "→ 10.9.9.9:15001", "assuming root", "assuming 0"
+	for name, c := range map[string]struct {
+		args     []string
+		has, not []string
+	}{
+		"nobody named":     {nil, []string{translated, root}, []string{group, "sent by a socket"}},
+		"the sidecar":      {[]string{"--uid", "1337"}, []string{"sent by a socket of user 1337\n"}, []string{translated, root, group}},
+		"another user":     {[]string{"--uid", "1000"}, []string{translated, group, "sent by a socket of user 1000\n"}, []string{root}},
+		"a group":          {[]string{"--uid", "1000:1338"}, []string{"user 1000 and group 1338\n"}, []string{translated, root, group}},
+		"user and a group": {[]string{"--uid", "0:0"}, []string{translated, "user 0 and group 0\n"}, []string{root, group}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, out, errs := walk(c.args...)
+			for _, text := range slices.Concat(c.has, c.not) {
+				if strings.Contains(out, text) != slices.Contains(c.has, text) {
+					t.Errorf("%q in or missing:\n%s%s", text, out, errs)
+				}
+			}
+		})
+	}
+	for _, owner := range []string{"istio-proxy", "-1", "4294967295", "1:", ":1", "1:2:3", "0x1"} {
+		if code, _, errs := walk("--uid", owner); code != 2 || !strings.Contains(errs, "want numbers, UID or UID:GID") {
+			t.Errorf("--uid %s: status %d, %s", owner, code, errs)
+		}
+	}
+	var errs bytes.Buffer
+	args := []string{"walk", "--snapshot", file, "--at", "node", "--from", "10.1.1.1", "--to", "203.0.113.9:443", "--uid", "5"}
+	if code := Main(args, Streams{Out: io.Discard, Err: &errs}); code != 2 || !strings.Contains(errs.String(), "the sender is not at hand") {
+		t.Errorf("status %d, %s", code, &errs)
+	}
+}
+
 // TestPoliciesOfACapture: a walk through a capture, redacted or not, says which NetworkPolicies select the pods that the packet comes to
 // and are not enforced. With --choose it names only those of the pods that are left. A capture without the list says so.
 func TestPoliciesOfACapture(t *testing.T) {

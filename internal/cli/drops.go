@@ -61,7 +61,7 @@ func dnsDrops(ctx context.Context, s *session.Session) (drops []string) {
 		}
 		seen[like] = true
 		pod := endpoint.End{Kind: endpoint.Pod, Namespace: p.Namespace, Name: p.Name}
-		if by := dnsDrop(ctx, s, pod); by != "" {
+		if by := dnsDrop(ctx, s, &walk.Request{}, pod); by != "" {
 			drops = append(drops, fmt.Sprintf("requests of %s to the cluster's DNS: %s", pod, by))
 		}
 	}
@@ -76,13 +76,15 @@ func dnsDrops(ctx context.Context, s *session.Session) (drops []string) {
 
 // dnsDrop returns where and by what the requests of an end to the cluster's DNS are dropped, or why that is unknown; "" where they are not,
 // and for a cluster without that Service.
-func dnsDrop(ctx context.Context, s *session.Session, from endpoint.End) string {
+func dnsDrop(ctx context.Context, s *session.Session, req *walk.Request, from endpoint.End) string {
 	dns := endpoint.End{Kind: endpoint.Service, Namespace: "kube-system", Name: "kube-dns", Port: 53}
 	read, err := endpoint.Read(s.World(ctx, ""), from, dns, packet.UDP)
 	if err != nil {
 		return ""
 	}
 	read.OneWay = true
+	p, of := &read.Packet, &req.Packet // of the same program
+	p.HasOwner, p.AssumedGroup, p.UID, p.GID = of.HasOwner, of.AssumedGroup, of.UID, of.GID
 	result, err := walk.Walk(s.Source(), read.Request)
 	if err != nil {
 		return fmt.Sprintf("unknown: %v", err)
@@ -94,7 +96,7 @@ func dnsDrop(ctx context.Context, s *session.Session, from endpoint.End) string 
 // network policy engine does not follow its policies.
 func dropNotes(ctx context.Context, s *session.Session, req *walk.Request, from, to endpoint.End) (notes []string) {
 	if to.Kind == endpoint.DNSName && from.Kind == endpoint.Pod && s.Cluster == nil {
-		if by := dnsDrop(ctx, s, from); by != "" {
+		if by := dnsDrop(ctx, s, req, from); by != "" {
 			notes = append(notes, fmt.Sprintf("%s is resolved by the cluster's DNS; requests of %s to it: %s", to.Name, from, by))
 		}
 	}

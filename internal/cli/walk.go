@@ -32,6 +32,7 @@ type walkOptions struct {
 	from, to, proto string
 	at, choose      string
 	snapshot, name  string
+	owner           string // of the sending socket: UID[:GID]
 	names           string // of a redacted snapshot: the file with its originals
 	output          string
 	live            bool
@@ -76,6 +77,7 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.from, "from", "", "the END that sends")
 	f.StringVar(&o.to, "to", "", "the END that is sent to")
 	f.StringVar(&o.proto, "proto", "", "tcp, udp or icmp (default the service's, else tcp)")
+	f.StringVar(&o.owner, "uid", "", "UID[:GID] of the program that sends, such as a sidecar's 1337 (without it: 0, which is noted where a rule tests it)")
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
@@ -116,7 +118,7 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 	if err != nil {
 		return from, to, 0, err
 	}
-	var errs [3]error
+	var errs [4]error
 	if from, errs[0] = endpoint.Parse(o.from); errs[0] != nil {
 		errs[0] = fmt.Errorf("--from: %w", errs[0])
 	}
@@ -124,6 +126,9 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 		errs[1] = fmt.Errorf("--to: %w", errs[1])
 	}
 	proto, errs[2] = parseProto(o.proto)
+	if o.owner != "" {
+		_, _, _, errs[3] = parseOwner(o.owner)
+	}
 	return from, to, proto, errors.Join(errs[:]...)
 }
 
@@ -145,6 +150,39 @@ func parseProto(s string) (packet.Protocol, error) {
 		return packet.ICMP, nil
 	}
 	return 0, fmt.Errorf("unknown protocol %q of --proto; use tcp, udp or icmp", s)
+}
+
+// parseOwner reads UID[:GID].
+func parseOwner(s string) (uid, gid uint32, hasGroup bool, err error) {
+	const most = 1<<32 - 2 // the last number stands for none (chown(2))
+	user, group, hasGroup := strings.Cut(s, ":")
+	u, err := strconv.ParseUint(user, 10, 32)
+	g, err2 := uint64(0), error(nil)
+	if hasGroup {
+		g, err2 = strconv.ParseUint(group, 10, 32)
+	}
+	if err != nil || err2 != nil || u > most || g > most {
+		return 0, 0, false, fmt.Errorf("bad owner %q of --uid; want numbers, UID or UID:GID, such as 1337", s)
+	}
+	return uint32(u), uint32(g), hasGroup, nil
+}
+
+// setOwner gives the packet the owner that the user names.
+func (o *walkOptions) setOwner(req *walk.Request) (notes []string, err error) {
+	if o.owner == "" {
+		return nil, nil
+	}
+	if req.Forwarded {
+		return nil, fmt.Errorf("--uid %s: rules test it where the packet is sent, and the sender is not at hand; leave it out", o.owner)
+	}
+	uid, gid, hasGroup, err := parseOwner(o.owner)
+	p := &req.Packet
+	p.HasOwner, p.AssumedGroup, p.UID, p.GID = true, !hasGroup, uid, gid
+	note := fmt.Sprintf("sent by a socket of user %d", uid)
+	if hasGroup || o.live {
+		note += fmt.Sprintf(" and group %d", gid)
+	}
+	return []string{note}, err
 }
 
 // run walks and prints.
@@ -169,8 +207,12 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return badInput{err}
 	}
 	req := read.Request
+	ownerNotes, err := o.setOwner(&req)
+	if err != nil {
+		return badInput{err}
+	}
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Notes: append(read.Notes, opened.Notes...), Read: opened.Assumed, Text: opened.Text}
+	options := explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Notes: slices.Concat(read.Notes, ownerNotes, opened.Notes), Read: opened.Assumed, Text: opened.Text}
 	on := o.colour.screen(s.Out)
 	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, s, opened, req, &options)

@@ -276,7 +276,7 @@ func complete(p *packet.Packet, payload int, forwarded bool) {
 	case p.Protocol == packet.TCP:
 		p.TCPFlags, p.Length = packet.SYN, 0 // the walk knows its options by the sender's settings
 	}
-	p.HasOwner = !forwarded // root's, as who sends is
+	p.HasOwner, p.AssumedGroup = !forwarded, false // root's, as who sends is, unless the request says whose
 }
 
 // showRule adds the text of the rule that the kernel has now: that of the event, or of the place of the rule that made the difference.

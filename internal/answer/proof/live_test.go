@@ -198,6 +198,45 @@ func TestLiveRouted(t *testing.T) {
 	}
 }
 
+// TestLiveOwner shows that the packet of a sidecar's user goes past the rules that catch all others', in prediction and kernel, and takes the
+// route of a policy rule for its user.
+func TestLiveOwner(t *testing.T) {
+	w := routed(t)
+	w.sh("vm/client", `
+iptables-nft -t nat -N ISTIO_OUTPUT
+iptables-nft -t nat -A OUTPUT -p tcp -j ISTIO_OUTPUT
+iptables-nft -t nat -A ISTIO_OUTPUT -m owner --uid-owner 1337 -j RETURN
+iptables-nft -t nat -A ISTIO_OUTPUT -m owner --gid-owner 1337 -j RETURN
+iptables-nft -t nat -A ISTIO_OUTPUT -p tcp -j REDIRECT --to-ports 15001
+nft 'add table ip t; add chain ip t o { type filter hook output priority 5; }; add rule ip t o meta skuid 1338 tcp dport 8080 drop'
+ip route add table 99 unreachable 10.2.0.0/24
+ip rule add uidrange 1400-1400 lookup 99`)
+	w.listen("vm/client", "0.0.0.0:15001")
+	for _, c := range []struct {
+		name     string
+		uid, gid uint32
+		answer   witness.Answer
+		received string // its destination
+	}{
+		{"root", 0, 0, witness.Connected, "127.0.0.1:15001"},
+		{"sidecar", 1337, 0, witness.Connected, "10.2.0.2:8080"},
+		{"its group", 1, 1337, witness.Connected, "10.2.0.2:8080"},
+		{"another", 1338, 0, witness.Connected, "127.0.0.1:15001"},
+		{"dropped", 1338, 1337, witness.TimedOut, ""},
+		{"unreachable", 1400, 1337, witness.Unreachable, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.t = t
+			p := to(packet.TCP, "10.2.0.2:8080")
+			p.HasOwner, p.UID, p.GID = true, c.uid, c.gid
+			r := w.agree("vm/client", p)
+			if r.Answer.Answer != c.answer || c.received != "" && r.Received.DestinationEnd() != c.received {
+				t.Errorf("answer %s, received by %s, want %s, %s", r.Answer.Answer, r.Received.DestinationEnd(), c.answer, c.received)
+			}
+		})
+	}
+}
+
 // A datagram that comes back as it was sent, from a program that echoes it, is the answer: its addresses tell.
 func TestLiveEcho(t *testing.T) {
 	w := routed(t)

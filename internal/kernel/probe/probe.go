@@ -39,8 +39,8 @@ var probeKind = map[packet.Protocol]int{
 var echoRequest = map[packet.Protocol]uint8{packet.ICMP: 8, packet.ICMPv6: 128}
 
 // Prepare makes a socket in the namespace for one packet: a TCP connection's SYN, a UDP datagram or an ICMP echo. Of the packet it
-// takes Protocol and Destination, Source and the ports (the kernel chooses where they are zero; an ICMP identifier is the source port), and
-// TTL, TOS and Mark where they are not zero. Nothing is sent before Send. The caller closes the probe. The error is ErrUnsendable where the
+// takes Protocol and Destination, Source and the ports (the kernel chooses where they are zero; an ICMP identifier is the source port), the
+// owner's UID and GID, and TTL, TOS and Mark where they are not zero. Nothing is sent before Send. The caller closes the probe. The error is ErrUnsendable where the
 // packet is to blame: its kind, a source that is not the namespace's, or a port that another socket has.
 func Prepare(n *netns.Namespace, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) {
@@ -67,8 +67,10 @@ func Prepare(n *netns.Namespace, p packet.Packet) (*Probe, error) {
 	probe := &Probe{tuple: p.Tuple, packet: p, Payload: make([]byte, 32)}
 	_, _ = rand.Read(probe.Payload) // never fails (crypto/rand)
 	err := n.Do(func() (err error) {
-		probe.fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
-		return os.NewSyscallError("socket", err)
+		return asOwner(p.UID, p.GID, func() (err error) {
+			probe.fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+			return os.NewSyscallError("socket", err)
+		})
 	})
 	if err != nil {
 		return fail(err)
@@ -77,6 +79,29 @@ func Prepare(n *netns.Namespace, p packet.Packet) (*Probe, error) {
 		return fail(errors.Join(err, probe.Close()))
 	}
 	return probe, nil
+}
+
+// asOwner calls a function with the file system's user and group of its thread, from which a socket takes its owner: rules test that of its
+// file (f_cred), policy rules that of its inode (sk_uid). The thread must be locked. It keeps its capabilities for the network.
+func asOwner(uid, gid uint32, do func() error) (err error) {
+	if uid == 0 && gid == 0 {
+		return do()
+	}
+	set := func(what string, call func(int) (int, error), id int) (before int) {
+		before, _ = call(id)
+		if now, _ := call(-1); now != id && err == nil { // which changes nothing and tells what is (setfsuid(2))
+			err = fmt.Errorf("become %s %d: %w", what, id, unix.EPERM)
+		}
+		return before
+	}
+	oldGroup := set("group", unix.SetfsgidRetGid, int(gid))
+	oldUser := set("user", unix.SetfsuidRetUid, int(uid))
+	if err == nil {
+		err = do()
+	}
+	set("user", unix.SetfsuidRetUid, oldUser)
+	set("group", unix.SetfsgidRetGid, oldGroup)
+	return err
 }
 
 // bind sets the socket's options, and its local port for good.

@@ -124,6 +124,60 @@ func TestProbeGivenHeader(t *testing.T) {
 	}
 }
 
+// TestProbeOwner shows that rules take a probe's socket for that of the user and group that it was given, and other sockets for root's.
+func TestProbeOwner(t *testing.T) {
+	a, b := netnstest.Pair(t)
+	netnstest.Script(t, a, `
+iptables-nft -A OUTPUT -m owner --uid-owner 1337 -p udp --dport 81 -j REJECT
+iptables-nft -A OUTPUT -m owner --gid-owner 1338 -p udp --dport 82 -j REJECT
+iptables-nft -A OUTPUT -m owner --uid-owner 1337 -p icmp -j REJECT
+nft 'add table ip t; add chain ip t o { type filter hook output priority 5; }; add rule ip t o meta skuid 1337 meta skgid 1338 tcp dport 80 drop'
+ip route add table 99 unreachable 10.9.0.2
+ip rule add uidrange 1400-1500 lookup 99
+`)
+	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, c := range []struct {
+		protocol packet.Protocol
+		port     uint16
+		uid, gid uint32
+		answer   witness.Answer
+	}{
+		{packet.UDP, 81, 0, 0, witness.Refused}, // by the receiver
+		{packet.UDP, 81, 1336, 1337, witness.Refused},
+		{packet.UDP, 81, 1337, 0, witness.NotSent},
+		{packet.UDP, 82, 1338, 1337, witness.Refused},
+		{packet.UDP, 82, 0, 1338, witness.NotSent},
+		{packet.ICMP, 0, 0, 0, witness.Answered},
+		{packet.ICMP, 0, 1337, 0, witness.NotSent},
+		{packet.TCP, 80, 1337, 0, witness.Connected},
+		{packet.TCP, 80, 1337, 1338, witness.TimedOut},
+		{packet.TCP, 80, 1399, 0, witness.Connected},
+		{packet.TCP, 80, 1400, 0, witness.Unreachable}, // by a policy rule
+		{packet.ICMP, 0, 1450, 0, witness.Unreachable},
+	} {
+		t.Run(fmt.Sprintf("%s %d of %d:%d", c.protocol, c.port, c.uid, c.gid), func(t *testing.T) {
+			p := packet.Packet{Tuple: packet.Tuple{Protocol: c.protocol, Destination: netip.MustParseAddr("10.9.0.2"), DestinationPort: packet.Exactly(c.port)}}
+			p.HasOwner, p.UID, p.GID = true, c.uid, c.gid
+			if r := send(t, a, p); r.Answer != c.answer {
+				t.Errorf("%s (%v), want %s", r.Answer, r.Err, c.answer)
+			}
+			err := a.Do(func() error {
+				if uid, _ := unix.SetfsuidRetUid(-1); uid != 0 {
+					return fmt.Errorf("the thread is still user %d", uid)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestCaptureOfMany: however many packets are named, those alone are captured, also where the kernel has no room for a filter that knows
 // all.
 func TestCaptureOfMany(t *testing.T) {

@@ -44,8 +44,8 @@ func init() {
 		return number(castNumber(c.Packet.Cast))
 	})
 	addMeta("priority", "class", "classid", 32, func(c *Context) (Span, truth) { return number(uint64(c.Packet.Priority)) })
-	addMeta("skuid", "user of the socket", "uid", 32, owner(func(p *packet.Packet) uint32 { return p.UID }))
-	addMeta("skgid", "group of the socket", "gid", 32, owner(func(p *packet.Packet) uint32 { return p.GID }))
+	addMeta("skuid", "user of the socket", "uid", 32, owner(func(p *packet.Packet) (uint32, bool) { return p.UID, p.AssumedOwner }))
+	addMeta("skgid", "group of the socket", "gid", 32, owner(func(p *packet.Packet) (uint32, bool) { return p.GID, p.AssumedOwner || p.AssumedGroup }))
 	addMeta("nftrace", "tracing", "integer", 1, func(*Context) (Span, truth) { return anything(1), yes })
 	for name, datatype := range map[string]string{"cpu": "integer", "cgroup": "integer", "random": "integer", "rtclassid": "realm",
 		"secmark": "integer", "time": "time", "day": "day", "hour": "hour"} {
@@ -136,12 +136,14 @@ func castNumber(c packet.Cast) uint64 {
 	return 0
 }
 
-func owner(id func(p *packet.Packet) uint32) func(c *Context) (Span, truth) {
+// owner returns the reader of a part of the sending socket's owner, which id gives and says of whether it is assumed.
+func owner(id func(p *packet.Packet) (n uint32, assumed bool)) func(c *Context) (Span, truth) {
 	return func(c *Context) (Span, truth) {
 		switch p := c.Packet; {
 		case p.HasOwner:
-			c.AskedOwner = c.AskedOwner || p.AssumedOwner
-			return number(uint64(id(p)))
+			n, assumed := id(p)
+			c.AskedOwner = c.AskedOwner || assumed
+			return number(uint64(n))
 		case p.SomeOwner:
 			return anything(32), maybe
 		}

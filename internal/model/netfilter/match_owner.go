@@ -24,7 +24,7 @@ func (m *MatchOwner) Eval(c *Context) Verdict {
 	p := c.Packet
 	unowned := (m.UID == nil || m.UID.Not) && (m.GID == nil || m.GID.Not)
 	if p.HasOwner {
-		c.AskedOwner = c.AskedOwner || p.AssumedOwner && (m.UID != nil || m.GID != nil)
+		c.AskedOwner = c.AskedOwner || p.AssumedOwner && (m.UID != nil || m.GID != nil) || p.AssumedGroup && m.GID != nil
 		holds := truthOf(!m.NoSocket).and(m.UID.match(p.UID))
 		group := m.GID.match(p.GID)
 		if m.Supplementary && group != m.GID.negatedNo() {

@@ -83,7 +83,7 @@ type Context struct {
 	EveryRule bool
 	// OpenRules adds rules that do nothing to the packet and for which it is unknown whether they applied; the verdict is Break.
 	OpenRules bool
-	// AskedOwner tells that a rule looked at the packet's owner where that is assumed (packet.Local.AssumedOwner).
+	// AskedOwner tells that a rule looked at the packet's owner, or its group, where that is assumed (packet.Local.AssumedOwner).
 	AskedOwner bool
 	// Unshown collects the partial chains that were evaluated.
 	Unshown []*Chain

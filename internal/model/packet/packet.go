@@ -123,6 +123,7 @@ type Local struct {
 	UID, GID            uint32 // owner of the sending socket, where HasOwner
 	HasOwner            bool
 	AssumedOwner        bool // HasOwner, and the owner is assumed
+	AssumedGroup        bool // HasOwner, and the group of the owner is assumed
 	SomeOwner           bool // a program of this machine with an unknown owner sent it
 	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. It has no owner
 	Untracked           bool // a rule asked not to track it (NOTRACK)

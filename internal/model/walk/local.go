@@ -222,6 +222,10 @@ func (t transit) send() passage {
 
 // assumeOwner records that the sending user is unknown, where a rule or route tests it.
 func (t *transit) assumeOwner() {
+	if t.p.AssumedGroup {
+		t.m.assume(fmt.Sprintf("the group of the sending user is unknown, and a rule tests it; assuming %d", t.p.GID))
+		return
+	}
 	t.m.assume("the sending user is unknown, and a rule tests it; assuming root")
 }
 
@@ -310,7 +314,7 @@ func (t transit) postrouting() passage {
 // skb_orphan).
 func (t transit) loopBack() passage {
 	t.p.In, t.p.Out = "lo", ""
-	t.p.HasOwner, t.p.AssumedOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false, false
+	t.p.HasOwner, t.p.AssumedOwner, t.p.AssumedGroup, t.p.SomeOwner, t.p.KernelMade = false, false, false, false, false
 	t.loopback = true
 	t.note(Step{Stage: Received, Why: "on lo"})
 	return t.ipHook(netfilter.Prerouting, transit.receiveOnLoopback)
@@ -335,6 +339,7 @@ func (t *transit) findSocket() {
 	}
 	if want := asked.Packet.Reply(); sameEnds(&t.p.Tuple, &want) {
 		sent := &asked.Packet
-		t.p.HasOwner, t.p.AssumedOwner, t.p.UID, t.p.GID = sent.HasOwner, sent.AssumedOwner, sent.UID, sent.GID
+		t.p.HasOwner, t.p.AssumedOwner, t.p.AssumedGroup = sent.HasOwner, sent.AssumedOwner, sent.AssumedGroup
+		t.p.UID, t.p.GID = sent.UID, sent.GID
 	}
 }

@@ -228,6 +228,11 @@ func TestSenderAssumed(t *testing.T) {
 		if s := assumptions(n.walk(Request{Host: "client", Packet: p})); strings.Contains(s, "assuming root") != c.said {
 			t.Errorf("%s: assumed %q", name, s)
 		}
+		p.HasOwner, p.AssumedGroup, p.GID = true, true, 7
+		if s := assumptions(n.walk(Request{Host: "client", Packet: p})); strings.Contains(s, "group of the sending user is unknown, and a rule tests it; assuming 7") !=
+			strings.HasPrefix(name, "nft's") {
+			t.Errorf("%s, of which the group is assumed: %q", name, s)
+		}
 	}
 }
 

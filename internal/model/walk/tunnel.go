@@ -100,7 +100,8 @@ func (t *transit) carrier(v *fib.VXLAN, step *TunnelStep) packet.Packet {
 		},
 		TTL: v.TTL, TOS: v.TOS, Tunnel: &packet.Tunnel{VNI: step.VNI, Inner: inner},
 		Local: packet.Local{Mark: t.p.Mark, Priority: t.p.Priority, HasOwner: t.p.HasOwner, AssumedOwner: t.p.AssumedOwner,
-			SomeOwner: t.p.SomeOwner, UID: t.p.UID, GID: t.p.GID},
+			AssumedGroup: t.p.AssumedGroup,
+			SomeOwner:    t.p.SomeOwner, UID: t.p.UID, GID: t.p.GID},
 	}
 	outer.KernelMade = !outer.HasOwner && !outer.SomeOwner
 	outer.SourcePort = sourcePort(v, t.m.localPorts())
