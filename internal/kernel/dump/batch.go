@@ -2,6 +2,7 @@ package dump
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -57,7 +58,7 @@ func (d *Dumper) batch(ctx context.Context, ns *netns.Namespace, rows []capture.
 		return nil, false
 	}
 	tool := tools[0]
-	tool.In, tool.Limit = ns.Do, batchLimit
+	tool.In, tool.Limit = ns.Do, cmp.Or(d.limit, batchLimit)
 	for _, row := range rows {
 		_, command, _ := ipCommand(row)
 		tool.Stdin = append(tool.Stdin, strings.Join(command, " ")+"\n"...)

@@ -38,7 +38,9 @@ type Dumper struct {
 	// /proc/PID/ns/net.
 	Hosts map[string]string
 
-	at places // where the machine tells of its modules; the zero value for this machine
+	at        places        // where the machine tells of its modules; the zero value for this machine
+	limit     time.Duration // of each program; 0 for program.Limit
+	maxOutput int           // of each program, in bytes; 0 for program.MaxOutput
 
 	once    sync.Once
 	slots   chan struct{}
@@ -318,7 +320,7 @@ func (d *Dumper) tools(args []string) (tools []program.Command) {
 			continue
 		}
 		// Programs such as xtables-nft-multi go by the name that they are called by.
-		tool := program.Command{Path: path, Name: args[0], Args: args[1:], Root: root}
+		tool := program.Command{Path: path, Name: args[0], Args: args[1:], Root: root, Limit: d.limit, MaxOutput: d.maxOutput}
 		if root != "" {
 			tool.Env = []string{"PATH=" + program.Path} // what is set here is for this root
 		}
