@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/fib"
@@ -183,6 +184,29 @@ func loadListeners(l *Loader, text []byte) error {
 func loadIPVS(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.VirtualServices)
 }
+
+func loadRecent(l *Loader, text []byte) error {
+	var lists []RecentList
+	if err := json.Unmarshal(text, &lists); err != nil {
+		return err
+	}
+	l.Host.RecentLists = map[string]netfilter.RecentList{}
+	for _, list := range lists {
+		read := netfilter.RecentList{}
+		for _, e := range list.Entries {
+			entry := &netfilter.RecentEntry{}
+			for _, ms := range e.Seen {
+				entry.Seen = append(entry.Seen, time.Duration(min(ms, maxAge))*time.Millisecond)
+			}
+			read[e.Address] = entry
+		}
+		l.Host.RecentLists[list.List] = read
+	}
+	return nil
+}
+
+// maxAge is more than any rule asks for, in milliseconds: "--seconds" has 32 bits.
+const maxAge = 1 << 43
 
 func loadIPsec(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.IPsec)

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"net/netip"
 	"time"
 
 	"packetwalk.dev/internal/model/netfilter"
@@ -51,6 +52,7 @@ const (
 	ProgramsFile  = "programs.json"  // []snapshot.Program; captures of before have none
 	IPVSFile      = "ipvs.json"      // []snapshot.VirtualService; captures of before have none
 	IPsecFile     = "ipsec.json"     // []snapshot.IPsecPolicy; captures of before have none
+	RecentFile    = "recent.json"    // []RecentList; captures of before have none
 )
 
 // RulesetFile is nft's rule set.
@@ -106,6 +108,7 @@ var Dumps = []Dump{
 	{File: ListenersFile, Part: snapshot.Listeners, load: loadListeners},
 	{File: ProgramsFile, Part: snapshot.SocketPrograms, Only: "/proc/self", Later: true, load: loadPrograms},
 	{File: IPVSFile, Part: snapshot.IPVS, Only: "/proc/self", Later: true, load: loadIPVS},
+	{File: RecentFile, Part: snapshot.RecentLists, Only: "/proc/self", Later: true, load: loadRecent},
 	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", Later: true, load: loadIPsec},
 }
 
@@ -202,4 +205,16 @@ type Wire struct {
 	NetNS     uint64 `json:"netns,omitempty"`    // inode number of the peer's namespace; 0 where not found
 	Host      string `json:"host,omitempty"`     // the host that has that namespace, where it was known
 	PeerLink  string `json:"peerLink,omitempty"` // name of the peer; "" where the kernel did not tell
+}
+
+// RecentList is a list of recent addresses (iptables' match "recent").
+type RecentList struct {
+	List    string        `json:"list"`
+	Entries []RecentEntry `json:"entries"`
+}
+
+// RecentEntry is an address in a list.
+type RecentEntry struct {
+	Address netip.Addr `json:"address"`
+	Seen    []int64    `json:"seen"` // how long ago packets of it were noted, in milliseconds
 }

@@ -31,7 +31,7 @@ import (
 )
 
 // volatile are the parts of a host's state that packets and time change; the others are those of the first look.
-var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows}
+var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows, snapshot.RecentLists}
 
 // Pair is a walk: two ends as people name them, and a protocol: tcp, udp or icmp.
 type Pair struct{ From, To, Proto string }

@@ -401,7 +401,7 @@ func (b *builtWorld) place(host string) (proof.Place, error) {
 }
 
 // volatile are the parts of a host's state that packets change. Where service proxies remember clients, rules are another.
-var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows}
+var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows, snapshot.RecentLists}
 
 // source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
 func (b *builtWorld) source(ctx context.Context) snapshot.Source {

@@ -106,8 +106,13 @@ func withoutOdds(o walk.Outcome) bool {
 }
 
 func remembers(s netfilter.Statement) bool {
-	note, ok := s.(*netfilter.Note)
-	return ok && note.Remembers
+	switch s := s.(type) {
+	case *netfilter.Note:
+		return s.Remembers
+	case *netfilter.Recent:
+		return s.Action != netfilter.RecentCheck
+	}
+	return false
 }
 
 // oddsOfResult is the experiment that a prediction allows: at the host that tells most ways apart.

@@ -261,6 +261,7 @@ func (o *Owners) pod(a netip.Addr) *snapshot.Pod {
 // setsOf answers rules from a host's IP sets alone.
 type setsOf struct{ *snapshot.Host }
 
+func (setsOf) Recent(string) (netfilter.RecentList, bool) { return nil, false }
 func (s setsOf) IPSet(name string) (*netfilter.Set, bool) { set, ok := s.IPSets[name]; return set, ok }
 func (setsOf) AddressType(netip.Addr, string) (netfilter.AddressType, bool) {
 	return netfilter.Unspec, false

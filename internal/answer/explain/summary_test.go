@@ -210,7 +210,7 @@ func TestKeptOnSeveral(t *testing.T) {
 func TestDependsOnBefore(t *testing.T) {
 	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "n", []byte(`*nat
 :PREROUTING ACCEPT [0:0]
--A PREROUTING -p tcp -m recent --rcheck --seconds 10800 --name X --rsource -j DNAT --to-destination 10.13.76.5:80
+-A PREROUTING -p tcp -m limit --limit 5/min -j DNAT --to-destination 10.13.76.5:80
 COMMIT
 `))
 	if err != nil {
@@ -226,7 +226,7 @@ COMMIT
 	if err := Text(&b, r, Options{Owners: ownersOf(snapshot.Objects{})}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "[depends on what came before: recent --rcheck --seconds 10800 --name X "; !strings.Contains(b.String(), want) {
+	if want := "[depends on what came before: limit --limit 5/min"; !strings.Contains(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
 }

@@ -92,6 +92,7 @@ func (m nsgMaker) secure(n *vnet.Network) {
 // emptyHost answers what rules ask of the machine: nothing, here.
 type emptyHost struct{}
 
+func (emptyHost) Recent(string) (netfilter.RecentList, bool)                       { return nil, false }
 func (emptyHost) IPSet(string) (*netfilter.Set, bool)                              { return nil, false }
 func (emptyHost) AddressType(netip.Addr, string) (netfilter.AddressType, bool)     { return 0, false }
 func (emptyHost) Route(netfilter.RouteQuery) (a netfilter.RouteAnswer, known bool) { return }

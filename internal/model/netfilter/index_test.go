@@ -33,7 +33,8 @@ func (s *scriptedChooser) Choose(c Choice) int {
 // world answers what rules ask of the machine: for some things unknown.
 type world struct{}
 
-func (world) IPSet(name string) (*Set, bool) { return nil, false }
+func (world) Recent(string) (RecentList, bool) { return nil, false }
+func (world) IPSet(name string) (*Set, bool)   { return nil, false }
 func (world) AddressType(a netip.Addr, _ string) (AddressType, bool) {
 	last := a.As4()[3]
 	return AddressType(1 + last%2), last%3 != 0

@@ -41,7 +41,8 @@ func answerOf(t *testing.T, s Statement, h Hook, p *packet.Packet) string {
 // testHost knows a little of a machine.
 type testHost struct{}
 
-func (testHost) IPSet(name string) (*Set, bool) { return nil, false }
+func (testHost) Recent(string) (RecentList, bool) { return nil, false }
+func (testHost) IPSet(name string) (*Set, bool)   { return nil, false }
 
 func (testHost) AddressType(a netip.Addr, link string) (AddressType, bool) {
 	switch a.String() {

@@ -172,6 +172,7 @@ func TestPieces(t *testing.T) {
 // setHost has sets and nothing else.
 type setHost map[string]*Set
 
+func (setHost) Recent(string) (RecentList, bool)                   { return nil, false }
 func (h setHost) IPSet(name string) (*Set, bool)                   { s, ok := h[name]; return s, ok }
 func (setHost) AddressType(netip.Addr, string) (AddressType, bool) { return 0, false }
 func (setHost) Route(RouteQuery) (RouteAnswer, bool)               { return RouteAnswer{}, false }

@@ -154,6 +154,8 @@ type Option struct {
 type Host interface {
 	// IPSet finds a set of ipset(8).
 	IPSet(name string) (*Set, bool)
+	// Recent finds a list of recent addresses, which the walk's packets may change.
+	Recent(name string) (RecentList, bool)
 	// AddressType is the kind of an address in the machine's routing tables; link restricts it to an interface, "" does not.
 	AddressType(a netip.Addr, link string) (AddressType, bool)
 	// Route looks up where a packet to Destination goes; rpfilter and nft's fib ask for the way back, with the ends the other way round.

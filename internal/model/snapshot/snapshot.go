@@ -40,6 +40,8 @@ type Host struct {
 	Listeners []Listener
 	// VirtualServices are those of IPVS; nil where they were not read.
 	VirtualServices []VirtualService
+	// RecentLists are those of "-m recent", by name.
+	RecentLists map[string]netfilter.RecentList
 	// IPsec are the policies of IPsec (xfrm) that may keep packets from going on as they are.
 	IPsec []IPsecPolicy
 	// Programs are BPF programs that the kernel calls for the host's sockets and packets. Those at links are in FIB.
@@ -84,11 +86,12 @@ const (
 	Sysctls    Part = "sysctls"
 	Listeners  Part = "listening sockets"
 	Wires      Part = "other ends of wires"
-	// Programs, SocketPrograms, IPVS and IPsec are not among Parts: most sources of a state say nothing of them.
+	// These are not among Parts: most sources of a state say nothing of them.
 	Programs       Part = "programs at links"
 	SocketPrograms Part = "programs at sockets"
 	IPVS           Part = "services of IPVS"
 	IPsec          Part = "policies of IPsec"
+	RecentLists    Part = "lists of recent addresses"
 )
 
 // Parts are all of them.

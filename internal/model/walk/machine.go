@@ -26,6 +26,7 @@ type machine struct {
 	stations   map[station]string // the bridge port behind which a station was seen
 	remotes    map[remoteStation]*fib.FDBEntry
 	decided    map[fmt.Stringer]bool // what is unknown, and was decided
+	recent     map[string]netfilter.RecentList
 }
 
 type neighbour struct {
@@ -275,6 +276,23 @@ func (m *machine) leadsOut(l *fib.Link) bool {
 func (m *machine) IPSet(name string) (*netfilter.Set, bool) {
 	s, ok := m.IPSets[name]
 	return s, ok
+}
+
+// Recent implements netfilter.Host. A list is the machine's own from when it is first asked for.
+func (m *machine) Recent(name string) (netfilter.RecentList, bool) {
+	if list, ok := m.recent[name]; ok {
+		return list, true
+	}
+	list, ok := m.RecentLists[name]
+	if m.whyUnread(snapshot.RecentLists) != "" || !ok {
+		m.meets(snapshot.RecentLists)
+		return nil, false
+	}
+	if m.recent == nil {
+		m.recent = map[string]netfilter.RecentList{}
+	}
+	m.recent[name] = list.Clone()
+	return m.recent[name], true
 }
 
 // AddressType implements netfilter.Host.

@@ -1,6 +1,13 @@
 package iptables
 
-import "packetwalk.dev/internal/model/netfilter"
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"packetwalk.dev/internal/model/netfilter"
+)
 
 var recentMatch = matchExtension{
 	options: spec("set=0 rcheck=0 update=0 remove=0 seconds hitcount reap=0 rttl=0 name mask rsource=0 rdest=0"),
@@ -8,24 +15,82 @@ var recentMatch = matchExtension{
 	listed:  map[string]listedMatch{"recent:": (*restReader).recent},
 }
 
-// lowerRecent: "--set" alone always holds; the others ask the list (net/netfilter/xt_recent.c).
+// lowerRecent reads what a rule does with a list (net/netfilter/xt_recent.c).
 func lowerRecent(l *lowerer, m *Match) bool {
-	set, ok := m.Option("set")
-	switch {
-	case ok && set.Not:
-		l.test(&netfilter.MatchNever{Words: "never: the address is noted in any case"})
-		return true
-	case ok:
-		name, _ := m.Option("name")
-		_, destination := m.Option("rdest")
-		side := "source"
-		if destination {
-			side = "destination"
+	r := netfilter.Recent{}
+	for _, o := range m.Options {
+		n, err := strconv.ParseUint(o.arg(), 10, 32)
+		switch o.Name {
+		case "set", "rcheck", "update", "remove":
+			if r.Action != "" {
+				return false
+			}
+			r.Action, r.Not, err = netfilter.RecentAction(o.Name), o.Not, nil
+		case "seconds":
+			r.Within = time.Duration(n) * time.Second
+		case "hitcount":
+			r.Hits = int(n)
+		case "reap":
+			r.Reap, err = true, nil
+		case "rttl":
+			r.TTL, err = true, nil
+		case "name":
+			r.List, err = o.arg(), nil
+		case "mask":
+			r.Mask, err = netip.ParseAddr(o.arg())
+		case "rdest":
+			r.Destination, err = true, nil
+		case "rsource":
+			err = nil
 		}
-		l.note("note the %s in list %s", side, name.arg())
-		return true
+		if err != nil {
+			return false
+		}
 	}
-	return lowerHistory(l, m)
+	if r.List == "" {
+		r.List = "DEFAULT" // iptables-extensions(8)
+	}
+	r.Words = recentWords(&r)
+	l.test(&r)
+	return r.Action != ""
+}
+
+func recentWords(r *netfilter.Recent) string {
+	side := "source"
+	if r.Destination {
+		side = "destination"
+	}
+	switch r.Action {
+	case netfilter.RecentSet:
+		text := fmt.Sprintf("note the %s in list %s", side, r.List)
+		if r.Not {
+			text += "; never matches"
+		}
+		return text
+	case netfilter.RecentRemove:
+		return fmt.Sprintf("take the %s out of list %s, where it %s in it", side, r.List, isOrNot(r.Not))
+	}
+	text := fmt.Sprintf("the %s %s in list %s", side, isOrNot(r.Not), r.List)
+	if r.Within > 0 {
+		text += fmt.Sprintf(", seen in the last %.0f s", r.Within.Seconds())
+	}
+	if r.Hits > 1 {
+		text += fmt.Sprintf(", %d times", r.Hits)
+	}
+	if r.TTL {
+		text += ", with the same TTL"
+	}
+	if r.Action == netfilter.RecentUpdate {
+		text += "; note it if so"
+	}
+	return text
+}
+
+func isOrNot(not bool) string {
+	if not {
+		return "is not"
+	}
+	return "is"
 }
 
 var recentActions = map[string]string{"SET": "set", "CHECK": "rcheck", "UPDATE": "update", "REMOVE": "remove"}
