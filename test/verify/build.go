@@ -148,6 +148,11 @@ var quiet = []netns.Sysctl{
 	{Key: "net/netfilter/nf_conntrack_icmp_timeout", Value: "300"}, {Key: "net/netfilter/nf_conntrack_icmpv6_timeout", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_sctp_timeout_closed", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_close", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_sctp_timeout_cookie_echoed", Value: "300"},
+	{Key: "net/netfilter/nf_conntrack_tcp_timeout_syn_sent", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_syn_recv", Value: "300"},
+	{Key: "net/netfilter/nf_conntrack_tcp_timeout_last_ack", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_fin_wait", Value: "300"},
+	{Key: "net/netfilter/nf_conntrack_tcp_timeout_time_wait", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_close_wait", Value: "300"},
+	// A SYN-ACK that no acknowledgement follows within a second is sent again, and what a repeated one meets is not what the first one met.
+	{Key: "net/ipv4/tcp_synack_retries", Value: "0"},
 	// Redirects pass the rules, and change routes that no snapshot shows; how many were sent before decides about the next.
 	{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}, {Key: "net/ipv4/conf/all/send_redirects", Value: "0"},
 }

@@ -155,17 +155,23 @@ func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool
 	if over {
 		a.end() // what follows may take long, and hosts are read in it
 	}
-	if report, err = a.inOrder(o); err != nil {
+	result, report, err := inOrder(a.source, a.predicted, o)
+	if err != nil {
 		return Report{}, 0, err
 	}
-	result := a.predicted
+	if result != a.predicted {
+		*a.predicted, result = *result, a.predicted
+		a.chance = a.chance || byChance(result)
+	}
 	// With the ports known no more agrees than without, but for those of tunnels, by which connections may be known already.
 	if a.chance && (over || report.First == nil || tunnelled(result)) {
 		unpinned := report
 		if result, err = pinned(a.source, a.predicted, o); err != nil {
 			return report, 0, err
 		}
-		report = Compare(result, o)
+		if result, report, err = inOrder(a.source, result, o); err != nil { // with its port, the order may matter
+			return report, 0, err
+		}
 		defer func() {
 			if !result.More {
 				report.Outcome, report.Candidates = unpinned.Outcome, unpinned.Candidates
@@ -203,23 +209,23 @@ func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool
 	return report, still, err
 }
 
-// inOrder compares with the prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order
-// that the trace shows: what agrees as long is the prediction then.
-func (a *attempt) inOrder(o *Observation) (Report, error) {
-	report := Compare(a.predicted, o)
-	if report.First == nil && len(a.predicted.Otherwise) == 0 {
-		return report, nil
+// inOrder compares with a prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order that
+// the trace shows: what agrees as long is the prediction then. Where not all outcomes are enumerated, neither may have the kernel's, and the
+// trace alone decides.
+func inOrder(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, Report, error) {
+	report := Compare(predicted, o)
+	if report.First == nil && len(predicted.Otherwise) == 0 {
+		return predicted, report, nil
 	}
-	result, err := ordered(a.source, a.predicted, o)
-	if err != nil || result == a.predicted {
-		return report, err
+	result, err := ordered(source, predicted, o)
+	if err != nil || result == predicted {
+		return predicted, report, err
 	}
 	seen := Compare(result, o)
-	if seen.isCloser(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.isCloser(seen) {
-		*a.predicted, report = *result, seen
-		a.chance = a.chance || byChance(result)
+	if seen.isCloser(report) || len(result.Otherwise) < len(predicted.Otherwise) && (result.More || !report.isCloser(seen)) {
+		return result, seen, nil
 	}
-	return report, nil
+	return predicted, report, nil
 }
 
 // observed is what has been seen until now.

@@ -77,7 +77,7 @@ func (r Report) isCloser(other Report) bool {
 
 func compareOutcome(outcome *walk.Outcome, o *Observation, id *identity, sender string) Report {
 	of := *id
-	of.expectCarriers(outcome)
+	of.expectCarriers(*outcome)
 	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
 	c := &comparison{observed: o, outcome: outcome, id: &of, sender: sender, unseen: map[string]bool{}, endedCopies: map[direction]bool{}}
 	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided

@@ -26,9 +26,7 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observation) (*wa
 func identifyAny(o *Observation, predicted *walk.Result) *identity {
 	id := identify(o, &predicted.Request)
 	id.refusal = true // an error may be what was carried
-	for i := range predicted.Outcomes {
-		id.expectCarriers(&predicted.Outcomes[i])
-	}
+	id.expectCarriers(predicted.Outcomes...)
 	return id
 }
 

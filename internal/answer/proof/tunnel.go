@@ -24,8 +24,12 @@ type innerPacket struct {
 
 // expectedCarrier is a packet of VXLAN that is predicted to carry a packet of the probe.
 type expectedCarrier struct {
-	*packet.Packet
+	packet.Tuple
 	direction direction
+	length    int
+	vni       uint32
+	station   packet.MAC   // to which the frame goes that it carries
+	inner     packet.Tuple // of what it carries
 }
 
 // inside is the direction of what a packet of VXLAN carries: by its content where there is enough of it, else, as in a trace, by what those
@@ -57,11 +61,10 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 // network and the beginning of the frame that it carries.
 func (c *expectedCarrier) begins(p *packet.Packet, transport []byte) bool {
 	const udp, vxlan, cut = 8, 8, 4
-	if len(transport) < udp+vxlan+cut || !sameTuple(&c.Tuple, &p.Tuple) || c.Length != 0 && c.Length != p.Length {
+	if len(transport) < udp+vxlan+cut || !sameTuple(&c.Tuple, &p.Tuple) || c.length != 0 && c.length != p.Length {
 		return false
 	}
-	station := c.Tunnel.Inner.Frame.Destination
-	return binary.BigEndian.Uint32(transport[udp+4:])>>8 == c.Tunnel.VNI && [cut]byte(transport[udp+vxlan:]) == [cut]byte(station[:])
+	return binary.BigEndian.Uint32(transport[udp+4:])>>8 == c.vni && [cut]byte(transport[udp+vxlan:]) == [cut]byte(c.station[:])
 }
 
 // quotesCarrier reports whether an ICMP error is about a packet of VXLAN that carried one of the probe's: by the length of what it quotes,
@@ -81,7 +84,7 @@ func (id *identity) quotesCarrier(transport []byte) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool { return c.Length == length })
+	return slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool { return c.length == length })
 }
 
 // findCarriers notes what captured packets of VXLAN carried.
@@ -101,21 +104,32 @@ func (id *identity) findCarriers(o *Observation) {
 	}
 }
 
-// expectCarriers notes what is predicted to carry packets of the probe.
-func (id *identity) expectCarriers(outcome *walk.Outcome) {
-	for d, steps := range map[direction][]walk.Step{there: outcome.There, back: outcome.Back} {
-		for i := range steps {
-			p := &steps[i].Packet
-			known := func(c expectedCarrier) bool { return c.direction == d && c.Tuple == p.Tuple && c.Tunnel == p.Tunnel }
-			if p.Tunnel != nil && !slices.ContainsFunc(id.toCarry, known) {
-				id.toCarry = append(id.toCarry, expectedCarrier{p, d})
-			}
-		}
+// expectCarriers notes what is predicted to carry packets of the probe in one of the outcomes.
+func (id *identity) expectCarriers(outcomes ...walk.Outcome) {
+	known := map[expectedCarrier]bool{}
+	for i := range outcomes {
+		o := &outcomes[i]
+		id.addCarriers(o.There, there, known)
+		id.addCarriers(o.Back, back, known)
+		id.refusedCarrier = len(o.Back) > 0 && o.Back[0].Packet.About != nil && slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool {
+			return c.direction == there && c.Tuple == *o.Back[0].Packet.About
+		})
 	}
-	id.refusedCarrier = false
-	if len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil {
-		about := outcome.Back[0].Packet.About
-		id.refusedCarrier = slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool { return c.direction == there && c.Tuple == *about })
+}
+
+// addCarriers adds the packets of steps that carry others, unless they are known.
+func (id *identity) addCarriers(steps []walk.Step, d direction, known map[expectedCarrier]bool) {
+	for i := range steps {
+		p := &steps[i].Packet
+		if p.Tunnel == nil {
+			continue
+		}
+		inner := &p.Tunnel.Inner
+		c := expectedCarrier{p.Tuple, d, p.Length, p.Tunnel.VNI, inner.Frame.Destination, inner.Tuple}
+		if !known[c] {
+			known[c] = true
+			id.toCarry = append(id.toCarry, c)
+		}
 	}
 }
 
@@ -148,7 +162,7 @@ func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 	for _, t := range witness.GroupTrace(h.Trace) { // those that rules dropped before they left
 		i := slices.IndexFunc(id.toCarry, func(c expectedCarrier) bool { return c.begins(&t.Packet, t.Transport) })
 		if i >= 0 && t.Packet.Protocol == packet.UDP && len(id.carriers[carrier{t.Packet.Tuple, t.Packet.Length}]) == 0 {
-			all = append(all, walk.Carrier{Tuple: t.Packet.Tuple, Carried: id.toCarry[i].Tunnel.Inner.Tuple})
+			all = append(all, walk.Carrier{Tuple: t.Packet.Tuple, Carried: id.toCarry[i].inner})
 		}
 	}
 	return all
