@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/bpftest"
 )
 
@@ -26,24 +28,37 @@ func programs(t *testing.T, p *plugin) {
 			t.Errorf("%s:\n%s", args, s.out)
 		}
 	}
-	unsure := func(args, group string, id uint32) {
+	unsure := func(args string, words ...string) {
 		t.Helper()
 		s := p.run(t, 3, strings.Fields(args)...)
-		program := fmt.Sprintf("BPF program pw_sock4 (id %d, connect4", id)
-		if !strings.Contains(s.out, program) || !strings.Contains(s.out, group) {
-			t.Errorf("%s: want %q and %q:\n%s", args, program, group, s.out)
+		for _, w := range words {
+			if !strings.Contains(s.out, w) {
+				t.Errorf("%s: want %q:\n%s", args, w, s.out)
+			}
 		}
 	}
 	sure(lookAt + "one")
 	for group, name := range map[string]string{groupOf(t, p.Name, "pod"+uid): "/pod" + uid + ")", groupOf(t, p.Name, p.nodes[0]): ""} {
 		t.Run(filepath.Base(group), func(t *testing.T) {
 			id := bpftest.AttachToGroup(t, group, "pw_sock4", ebpf.AttachCGroupInet4Connect, elsewhere)
-			unsure(lookAt+"one", name, id)
-			unsure(lookAt+"one --live", name, id)
+			program := fmt.Sprintf("BPF program pw_sock4 (id %d, connect4", id)
+			unsure(lookAt+"one", program, name)
+			unsure(lookAt+"one --live", program, name)
 			sure(lookAt + "two")
 			sure("walk --from pod/one --to pod/two --proto icmp")
 		})
 	}
+	t.Run("any namespace", func(t *testing.T) {
+		node, err := netns.Open("/run/packetwalk/" + p.Name + "/netns/" + p.nodes[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer node.Close()
+		id := bpftest.AttachToHook(t, node, "pw_hook", link.NetfilterInetForward, bpftest.Pass())
+		bpftest.Load(t, "pw_map", ebpf.AttachSkSKBStreamVerdict, bpftest.Pass())
+		unsure(lookAt+"one", fmt.Sprintf("BPF program pw_hook (id %d, netfilter forward) may drop the packet", id))
+		unsure("walk --from pod/one --to pod/two:53 --proto udp", "BPF program pw_map (id", "sk_skb) may choose another socket, or none")
+	})
 	sure(lookAt + "one")
 }
 
