@@ -27,62 +27,64 @@ import (
 
 var texts = flag.Int("texts", 500, "how many mutated texts")
 
-// paste is a change that people make to what a machine printed, when they copy it.
+// paste is a change that people make to what a machine printed, when they copy it. Those of a lower stage come first where several are
+// made: 0 changes what is shown, 1 its form, 2 how lines look, and 3 what stands around them.
 type paste struct {
-	name string
+	name  string
+	stage int
 	// change gives the text as it is pasted. lines are those of the whole.
 	change func(r *rand.Rand, lines []string) []string
 }
 
 // pastes are the changes. None of them leaves a rule out without a trace.
 var pastes = []paste{
-	{"annotated", func(r *rand.Rand, lines []string) []string {
+	{"annotated", 0, func(r *rand.Rand, lines []string) []string {
 		i := someRule(r, lines)
 		lines[i] += oneOf(r, "   <--- here", "  ← this one", " <== why?", "  # what is this?", " <-- does not match")
 		return lines
 	}},
-	{"quoted", each(func(line string) string { return "> " + line })},
-	{"quoted twice", each(func(line string) string { return "> > " + line })},
-	{"indented", each(func(line string) string { return "    " + line })},
-	{"with tabs", each(func(line string) string { return "\t" + line })},
-	{"of Windows", each(func(line string) string { return line + "\r" })},
-	{"with blanks behind", each(func(line string) string { return line + "   " })},
-	{"in a fence", func(_ *rand.Rand, lines []string) []string {
+	{"quoted", 3, each(func(line string) string { return "> " + line })},
+	{"quoted twice", 3, each(func(line string) string { return "> > " + line })},
+	{"indented", 3, each(func(line string) string { return "    " + line })},
+	{"with tabs", 3, each(func(line string) string { return "\t" + line })},
+	{"of Windows", 3, each(func(line string) string { return line + "\r" })},
+	{"with blanks behind", 2, each(func(line string) string { return line + "   " })},
+	{"in a fence", 3, func(_ *rand.Rand, lines []string) []string {
 		return slices.Concat([]string{"```console"}, lines, []string{"```"})
 	}},
-	{"in back quotes", each(func(line string) string { return "`" + line + "`" })},
-	{"numbered", numbered("%d:%s")},
-	{"numbered by cat", numbered("%6d\t%s")},
-	{"with the time", each(func(line string) string { return "2026-11-02T10:11:12Z " + line })},
-	{"with the time of day", each(func(line string) string { return "[10:11:12] " + line })},
-	{"in HTML", each(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace)},
-	{"typeset", each(func(line string) string {
+	{"in back quotes", 3, each(func(line string) string { return "`" + line + "`" })},
+	{"numbered", 3, numbered("%d:%s")},
+	{"numbered by cat", 3, numbered("%6d\t%s")},
+	{"with the time", 3, each(func(line string) string { return "2026-11-02T10:11:12Z " + line })},
+	{"with the time of day", 3, each(func(line string) string { return "[10:11:12] " + line })},
+	{"in HTML", 2, each(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace)},
+	{"typeset", 2, each(func(line string) string {
 		line = strings.ReplaceAll(line, " --", " –")
 		for strings.Contains(line, `"`) {
 			line = strings.Replace(strings.Replace(line, `"`, "“", 1), `"`, "”", 1)
 		}
 		return line
 	})},
-	{"wrapped", func(r *rand.Rand, lines []string) []string { return wrap(lines, 60+r.IntN(60)) }},
-	{"a sentence below a rule", func(r *rand.Rand, lines []string) []string {
+	{"wrapped", 2, func(r *rand.Rand, lines []string) []string { return wrap(lines, 60+r.IntN(60)) }},
+	{"a sentence below a rule", 0, func(r *rand.Rand, lines []string) []string {
 		return slices.Insert(lines, someRule(r, lines)+1, oneOf(r, "This is the rule that I mean.", "I do not know what this rule does.",
 			"Why does it not match?"))
 	}},
-	{"prose around", func(_ *rand.Rand, lines []string) []string {
+	{"prose around", 3, func(_ *rand.Rand, lines []string) []string {
 		return slices.Concat([]string{"Hello, these are the rules of my node:", ""}, lines, []string{"", "What is wrong with them?"})
 	}},
-	{"a rule is cut off", func(r *rand.Rand, lines []string) []string {
+	{"a rule is cut off", 0, func(r *rand.Rand, lines []string) []string {
 		i := someRule(r, lines)
-		lines[i] = lines[i][:4+r.IntN(max(strings.LastIndex(lines[i], " -j ")-2, 1))]
+		lines[i] = lines[i][:min(4+r.IntN(max(strings.LastIndex(lines[i], " -j ")-2, 1)), len(lines[i]))]
 		return lines
 	}},
-	{"rules are left out", func(r *rand.Rand, lines []string) []string {
+	{"rules are left out", 0, func(r *rand.Rand, lines []string) []string {
 		i := someRule(r, lines)
 		return slices.Replace(lines, i, min(i+1+r.IntN(20), len(lines)), oneOf(r, "...", "…", "[...]", "(many more)", "<snip>"))
 	}},
-	{"the beginning is left out", func(r *rand.Rand, lines []string) []string { return lines[r.IntN(len(lines)):] }},
-	{"the end is left out", func(r *rand.Rand, lines []string) []string { return lines[:1+r.IntN(len(lines)-1)] }},
-	{"tables in another order", func(r *rand.Rand, lines []string) []string {
+	{"the beginning is left out", 1, func(r *rand.Rand, lines []string) []string { return lines[r.IntN(len(lines)):] }},
+	{"the end is left out", 1, func(r *rand.Rand, lines []string) []string { return lines[:1+r.IntN(max(len(lines)-1, 1))] }},
+	{"tables in another order", 1, func(r *rand.Rand, lines []string) []string {
 		var tables [][]string
 		begin := 0
 		for i, line := range lines {
@@ -93,10 +95,83 @@ var pastes = []paste{
 		r.Shuffle(len(tables), func(i, j int) { tables[i], tables[j] = tables[j], tables[i] })
 		return append(slices.Concat(tables...), lines[begin:]...)
 	}},
-	{"rules alone", func(_ *rand.Rand, lines []string) []string {
+	{"rules alone", 1, func(_ *rand.Rand, lines []string) []string {
 		return slices.DeleteFunc(lines, func(line string) bool { return !isRule(line) })
 	}},
-	{"listed by table", listed},
+	{"listed by table", 1, listed},
+	{"as commands", 1, asCommands},
+	{"a line that is not read", 0, func(r *rand.Rand, lines []string) []string {
+		return slices.Insert(lines, r.IntN(len(lines)+1), oneOf(r, "set firewall rule 7 from 10.0.0.0/8 to any DENY", "deny in on eth0 from 10.0.0.0/8",
+			"The policy of FORWARD is DROP here.", "2: eth0 -> 10.0.0.1 (allow)"))
+	}},
+	{"an unknown match", 0, func(r *rand.Rand, lines []string) []string {
+		i := someRule(r, lines)
+		if at := strings.LastIndex(lines[i], " -j "); at >= 0 {
+			lines[i] = lines[i][:at] + oneOf(r, " -m foo --bar 1", " -m u64 ! --x y") + lines[i][at:]
+		}
+		return lines
+	}},
+	{"redacted", 0, func(r *rand.Rand, lines []string) []string {
+		i := someRule(r, lines)
+		lines[i] = redactedAddress.ReplaceAllString(lines[i], oneOf(r, "x.x.x.x", "<ip>", "a.b.c.xxx", "10.xx.xx.xx"))
+		return lines
+	}},
+	{"coloured", 2, each(func(line string) string {
+		return strings.NewReplacer(" -j ", " \x1b[1;31m-j\x1b[0m ", " -d ", " \x1b[32m-d\x1b[m\x1b[K ").Replace(line)
+	})},
+	{"coloured without escapes", 2, each(func(line string) string { return strings.ReplaceAll(line, " -j ", " [0;31m-j[0m ") })},
+	{"with tabs between", 2, each(func(line string) string {
+		if !isRule(line) || strings.Contains(line, `"`) {
+			return line
+		}
+		return strings.ReplaceAll(line, " ", "\t")
+	})},
+	{"with blanks between", 2, each(func(line string) string {
+		switch {
+		case strings.HasPrefix(line, "*"):
+			return "* " + line[1:]
+		case isRule(line) && !strings.Contains(line, `"`):
+			return strings.ReplaceAll(line, " ", "   ")
+		}
+		return line
+	})},
+	{"in a numbered list", 3, numbered("%d. %s")},
+	{"with a chevron", 3, each(func(line string) string { return ">> " + line })},
+	{"with a pod's name", 3, each(func(line string) string { return "[pod/debug-x7z/main] " + line })},
+	{"of a container's log", 3, func(r *rand.Rand, lines []string) []string {
+		for i := range lines {
+			lines[i] = fmt.Sprintf("2026-11-02T10:11:%02d.%dZ stdout F %s", i%60, r.IntN(1e9), lines[i])
+		}
+		return lines
+	}},
+	{"of the journal", 3, numbered("Nov 02 10:11:12 node-1 dump[%d]: %s")},
+	{"in a box", 3, each(func(line string) string { return fmt.Sprintf("│ %-60s │", line) })},
+	{"in a list of YAML", 3, each(func(line string) string { return "  - \"" + strings.ReplaceAll(line, `"`, `\"`) + "\"" })},
+}
+
+// redactedAddress is the place of an address that people hide.
+var redactedAddress = regexp.MustCompile(`(?:[0-9]{1,3}\.){3}[0-9]{1,3}`)
+
+// asCommands are the commands of iptables that make the tables.
+func asCommands(r *rand.Rand, lines []string) []string {
+	prompt := oneOf(r, "", "$ ", "# ", "sudo ", "root@n:~# ")
+	var out []string
+	table := ""
+	for _, line := range listed(r, lines) {
+		if rest, ok := strings.CutPrefix(line, "root@n:~# iptables -t "); ok {
+			table = strings.TrimSuffix(rest, " -S")
+		} else if strings.HasPrefix(line, "-") {
+			out = append(out, prompt+"iptables -t "+table+" "+line)
+		}
+	}
+	return out
+}
+
+// clashes reports whether a paste cannot be made with another one: what it needs is gone, or the end is left out of what has no trace of it.
+func (p *paste) clashes(other paste) bool {
+	forms := []string{"rules alone", "listed by table", "as commands", "tables in another order"}
+	return slices.Contains(forms, p.name) && (slices.Contains(forms, other.name) || other.name == "the end is left out" ||
+		other.name == "the beginning is left out") || p.name == "wrapped" && (other.stage == 2 || other.name == "as commands")
 }
 
 func each(f func(string) string) func(*rand.Rand, []string) []string {
@@ -126,6 +201,9 @@ func someRule(r *rand.Rand, lines []string) int {
 		if isRule(line) {
 			rules = append(rules, i)
 		}
+	}
+	if len(rules) == 0 {
+		return r.IntN(len(lines))
 	}
 	return rules[r.IntN(len(rules))]
 }
@@ -322,6 +400,12 @@ func conclude(book *attribution.Book, text string, p packet.Packet) (conclusion,
 	for _, o := range r.Outcomes {
 		one := outcome{unshown: map[string]bool{}, asked: map[string]bool{}}
 		one.end = fmt.Sprintf("%s %s>%s", o.End.Kind, o.End.Packet.SourceEnd(), o.End.Packet.DestinationEnd())
+		if o.End.Kind == walk.Undecided {
+			one.asked[o.End.Why] = true
+		}
+		if packet.IsRedacted(o.End.Packet.Source) || packet.IsRedacted(o.End.Packet.Destination) {
+			one.unshown["a redacted address"] = true
+		}
 		for _, u := range o.Unshown {
 			what := string(u.Part)
 			if u.Chain != nil {
@@ -387,10 +471,23 @@ func comparePasted(t *testing.T, n int, whole, mutated reader) (accounts []accou
 	for i := range n {
 		of, which := r.IntN(len(dumps)), i%len(pastes)
 		lines := strings.Split(strings.TrimSuffix(dumps[of], "\n"), "\n")
-		if r.IntN(3) == 0 && pastes[which].name != "the end is left out" { // of which a listing has no trace
+		if r.IntN(3) == 0 && pastes[which].name != "the end is left out" && pastes[which].stage != 1 { // of which a listing has no trace
 			lines = listed(r, lines)
 		}
-		text := strings.Join(pastes[which].change(r, lines), "\n") + "\n"
+		made := []paste{pastes[which]}
+		for r.IntN(2) == 0 && len(made) < 4 { // a random combination
+			other := pastes[r.IntN(len(pastes))]
+			if !slices.ContainsFunc(made, func(p paste) bool { return p.name == other.name || p.clashes(other) || other.clashes(p) }) {
+				made = append(made, other)
+			}
+		}
+		slices.SortStableFunc(made, func(a, b paste) int { return a.stage - b.stage })
+		var names []string
+		for _, p := range made {
+			lines = p.change(r, lines)
+			names = append(names, p.name)
+		}
+		text := strings.Join(lines, "\n") + "\n"
 		for _, p := range packets(r, dumps[of]) {
 			key := fmt.Sprint(of, p.Tuple)
 			want, known := wants[key]
@@ -406,7 +503,7 @@ func comparePasted(t *testing.T, n int, whole, mutated reader) (accounts []accou
 			case err != nil:
 				accounts[which].unread++
 			case got.contradicts(want):
-				return accounts, fmt.Sprintf("%s: %v\n got %v\nwant %v\nassumed %s\n%s", pastes[which].name, p.Tuple, got.ends, want.ends,
+				return accounts, fmt.Sprintf("%s: %v\n got %v\nwant %v\nassumed %s\n%s", strings.Join(names, ", "), p.Tuple, got.ends, want.ends,
 					strings.Join(got.read, "\n        "), text)
 			case same(got.ends, want.ends):
 				accounts[which].same++

@@ -149,7 +149,7 @@ func (s *scanner) cutShort(line string) bool {
 		return false
 	}
 	if !last.open {
-		*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
+		*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(last.text + " " + line).Unknown, Counters: r.rule.Counters},
 			r.hidden)
 		s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so that rule's effect is unknown", s.at)
 	}

@@ -43,7 +43,7 @@ func linesOf(text []byte) []textLine {
 		if strings.IndexByte(line, '&') >= 0 && entity.MatchString(line) {
 			line = html.UnescapeString(line)
 		}
-		rest, isRule := strings.CutPrefix(strings.TrimLeft(line, " \t>"), "-A ")
+		rest, isRule := strings.CutPrefix(strings.TrimLeft(strings.ReplaceAll(line, "\t", " "), " >"), "-A ")
 		if strings.IndexByte(line, general) >= 0 && isRule && strings.ContainsAny(rest, "“”„–—") {
 			line = "-A " + typesetDash.ReplaceAllString(typesetQuotes.Replace(rest), "$1--$2")
 		}
@@ -138,7 +138,7 @@ func withoutPrefixes(lines []string) {
 			lines[first] = lines[first][len(begin):]
 			if quote != "" {
 				lines[first] = strings.ReplaceAll(strings.TrimSuffix(strings.TrimSuffix(lines[first], ","), quote), `\`+quote, quote)
-			} else if border := strings.TrimSpace(begin); border == "│" || border == "|" || border == "┃" {
+			} else if border := lastWord(begin); border == "│" || border == "|" || border == "┃" {
 				lines[first] = strings.TrimRight(strings.TrimSuffix(lines[first], border), " ")
 			}
 		}
@@ -148,6 +148,14 @@ func withoutPrefixes(lines []string) {
 
 // prefixMarks are characters of which each prefix has one.
 const prefixMarks = "0123456789.:|>\"')](├│┃*•-"
+
+func lastWord(text string) string {
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return ""
+	}
+	return words[len(words)-1]
+}
 
 // cuts returns the places where a line's prefix can end: behind a blank, and behind a mark.
 func cuts(line string) []int {
@@ -196,7 +204,7 @@ var stateBegin = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`chain [\w.-]+ \{`, `(?:(?:unicast|local|broadcast|multicast|blackhole|unreachable|prohibit|throw) )?(?:default|[0-9a-f:.]+(?:/[0-9]+)?) (?:via|dev|proto|scope) \S`,
 	`\s*nexthop `, `[0-9]+:\s+(?:not )?from \S`,
 	`[0-9]+: [\w.@-]+: <[A-Z]`, `\s*inet6? \S+/[0-9]+ `, `(?:tcp|udp|icmp)\s+[0-9]+ [0-9]+ .*src=`, `(?:create|add) \S+ [0-9a-z]+[:.]\S+`,
-	`Name: \S+$`, `# (?:Generated|Completed)`, `(?:TCP|UDP)\s+[0-9.]+:[0-9]+\s+[a-z]`,
+	`Name: \S+$`, `(?:(?:[\w.-]+@[\w.-]+[: ]\S*)?[$#] (?:sudo )?|sudo )?(?:ip6?tables(?:-save|-nft|-legacy)?|nft|ip|ipset|conntrack|sysctl) (?:-\S|\w)`, `# (?:Generated|Completed)`, `(?:TCP|UDP)\s+[0-9.]+:[0-9]+\s+[a-z]`,
 }, "|") + `)`)
 
 // beginsState reports whether a line is one that a known program prints, as it stands.
