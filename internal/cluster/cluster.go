@@ -118,7 +118,7 @@ func (c *Cluster) makeCommon(ctx context.Context) error {
 		return explain(err)
 	}
 	c.namespace = Namespace
-	return explain(c.makeAccount(ctx))
+	return explainIn(c.namespace, c.makeAccount(ctx))
 }
 
 // makeOwn makes a namespace of the run's own and what all pods have in it.

@@ -12,14 +12,17 @@ import (
 )
 
 // explain adds the remedy to an error of the API server.
-func explain(err error) error {
+func explain(err error) error { return explainIn("", err) }
+
+// explainIn is explain for what is made in a namespace; "" where that is unknown.
+func explainIn(namespace string, err error) error {
 	var unanswered *url.Error
 	var network net.Error
 	switch {
 	case err == nil:
 		return nil
 	case isRefused(err):
-		return fmt.Errorf("%w; %s", err, remedy(err.Error()))
+		return fmt.Errorf("%w; %s", err, remedy(namespace, err.Error()))
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server does not know you: %w; log in again", err)
 	case errors.As(err, &unanswered):
@@ -44,9 +47,12 @@ var (
 	limit   = regexp.MustCompile(`(?:minimum|maximum) \S+ usage per (?:Pod|Container)|max limit to request ratio per`)
 )
 
-// remedy says what to do about a refusal, by its words.
-func remedy(refusal string) string {
-	const ours = "use --kept-namespace, and make that possible in namespace " + Namespace + ", which 'kubectl packetwalk rbac' prints"
+// remedy says what to do about a refusal in a namespace, by its words.
+func remedy(namespace, refusal string) string {
+	ours := "use --kept-namespace, and make that possible in namespace " + Namespace + ", which 'kubectl packetwalk rbac' prints"
+	if namespace == Namespace {
+		ours = "change it in namespace " + Namespace
+	}
 	if noRight.MatchString(refusal) {
 		return "'kubectl packetwalk rbac' prints the rights that it takes"
 	}

@@ -63,10 +63,12 @@ func TestRefusedPod(t *testing.T) {
 	client.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &corev1.EventList{Items: []corev1.Event{{Message: "Error creating: " + refusals["quota of limits"].err.Error()}}}, nil
 	})
-	c := &Cluster{client: client, namespace: "packetwalk-a"}
-	err := c.refused(t.Context(), "job")
-	if err == nil || !strings.Contains(err.Error(), "ResourceQuota cpu leaves no room") || strings.Contains(err.Error(), "policy") {
-		t.Errorf("error %v", err)
+	for namespace, want := range map[string]string{"packetwalk-a": "use --kept-namespace", Namespace: "change it in namespace packetwalk"} {
+		c := &Cluster{client: client, namespace: namespace}
+		err := c.refused(t.Context(), "job")
+		if err == nil || !strings.Contains(err.Error(), "ResourceQuota cpu leaves no room for it: "+want) || strings.Contains(err.Error(), "policy") {
+			t.Errorf("in %s: error %v", namespace, err)
+		}
 	}
 }
 

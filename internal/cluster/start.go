@@ -60,7 +60,7 @@ func (c *Cluster) startPod(ctx context.Context, number int, name string) (*corev
 	making, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime) // as with the namespace
 	defer cancel()
 	if _, err := c.client.BatchV1().Jobs(c.namespace).Create(making, job, metav1.CreateOptions{}); err != nil {
-		return nil, explain(err)
+		return nil, explainIn(c.namespace, err)
 	}
 	return c.running(ctx, job)
 }
@@ -171,7 +171,7 @@ func (c *Cluster) refused(ctx context.Context, job string) error {
 	events, err := c.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
 	if err == nil && len(events.Items) > 0 { // they are a help only
 		message := events.Items[0].Message
-		return fmt.Errorf("its pod is refused: %s; %s", termsafe.Line(message), remedy(message))
+		return fmt.Errorf("its pod is refused: %s; %s", termsafe.Line(message), remedy(c.namespace, message))
 	}
 	return nil
 }

@@ -76,11 +76,13 @@ func TestPlugin(t *testing.T) {
 	p.restrict(t)
 	p.parts(t, []part{
 		{"walks", walks},
+		{"workloads", workloads},
 		{"policies", policies},
 		{"programs at sockets", programs},
 		{"capture", captures},
 		{"dry run with least rights", dryRun},
 		{"wrong image", wrongImage},
+		{"quota", quota},
 		{"interrupted", interrupted},
 		{"output cut", cut},
 		{"hung node", hungNode},
