@@ -118,6 +118,8 @@ func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump,
 		return d.flows(ctx, ns, row, m)
 	case row.File == capture.RulesetFile:
 		return d.ruleset(ctx, ns, row, m)
+	case row.Part == snapshot.IPSets:
+		return d.ipsets(ctx, ns, row, m)
 	case len(row.Commands) > 0:
 		return d.command(ctx, ns, row, m)
 	case row.File == capture.SysctlsFile:

@@ -158,7 +158,7 @@ func TestDumpOfLegacyTables(t *testing.T) {
 	}
 }
 
-// TestDumpWithoutTools: what is not there is told, and the rest is there.
+// TestDumpWithoutTools checks that the kernel itself says what a namespace does not have, and that the rest is known to be unread.
 func TestDumpWithoutTools(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
@@ -169,6 +169,12 @@ func TestDumpWithoutTools(t *testing.T) {
 	}
 	if err := os.Symlink(ip, filepath.Join(dir, "ip")); err != nil {
 		t.Fatal(err)
+	}
+	tools := map[string]string{}
+	for _, name := range []string{"ipset", "iptables-legacy"} {
+		if tools[name], err = exec.LookPath(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Setenv("PATH", dir)
 	defer func(dirs []string) { *dump.ProgramDirs = dirs }(*dump.ProgramDirs)
@@ -182,7 +188,16 @@ func TestDumpWithoutTools(t *testing.T) {
 	if _, ok := h.Unread[snapshot.Links]; ok || len(h.FIB.Links) == 0 {
 		t.Errorf("links: %d, %s", len(h.FIB.Links), h.Unread[snapshot.Links])
 	}
-	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.NFT, snapshot.IPSets, snapshot.Bridge} {
+	if len(h.Unread) != 1 || !strings.Contains(h.Unread[snapshot.FDB], "program not found") {
+		t.Errorf("unread: %v", h.Unread)
+	}
+	run(t, ns, tools["ipset"], "create", "pool", "hash:net")
+	run(t, ns, tools["iptables-legacy"], "-A", "FORWARD", "-j", "DROP")
+	if raw, err = d.All(t.Context(), "node/a", ns); err != nil {
+		t.Fatal(err)
+	}
+	h = capture.NewLoader(raw.Name).Load(raw)
+	for _, part := range []snapshot.Part{snapshot.IPSets, snapshot.Rules} {
 		if !strings.Contains(h.Unread[part], "program not found") {
 			t.Errorf("%s: %q", part, h.Unread[part])
 		}

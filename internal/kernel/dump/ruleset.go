@@ -17,7 +17,7 @@ import (
 var manyChains = 5000
 
 // ruleset prints nft's rule set in JSON. Where that takes seconds, the rules of iptables' tables are left out, which iptables-save prints,
-// asking for them chain by chain: what is missed of them are their handles.
+// asking for them chain by chain: what is missed of them are their handles. Where nft fails, the kernel itself lists what there is.
 func (d *Dumper) ruleset(ctx context.Context, ns *netns.Namespace, row capture.Dump, m *modules) capture.Output {
 	if missing, err := m.firstMissing("nf_tables"); missing != "" || err != nil {
 		return d.command(ctx, ns, row, m)
@@ -27,7 +27,17 @@ func (d *Dumper) ruleset(ctx context.Context, ns *netns.Namespace, row capture.D
 			return out
 		}
 	}
-	return d.command(ctx, ns, row, m)
+	out := d.command(ctx, ns, row, m)
+	if out.Error == "" {
+		return out
+	}
+	cause, _, _ := strings.Cut(out.Error, ":") // without what nft said
+	text, err := listByNetlink(ctx, ns, cause)
+	if err != nil {
+		out.Error += "; " + err.Error()
+		return out
+	}
+	return capture.Output{Data: text}
 }
 
 // nftObject is one of nft's JSON (libnftables-json(5)): what there is of it, by its kind.

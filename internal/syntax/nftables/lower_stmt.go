@@ -63,6 +63,8 @@ func (l *lowerer) single(name string, n, whole *Node) netfilter.Statement {
 		return &netfilter.Decision{Verdict: v}
 	}
 	switch name {
+	case "unread": // of a list that packetwalk made without nft
+		return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Undecided, Detail: "the rule could not be read: " + n.Text}}
 	case "match":
 		if s := l.match(n); s != nil {
 			return s

@@ -49,6 +49,9 @@ func statementText(n *Node) string {
 	if text := statementTexts[name]; text != nil {
 		return text(inner)
 	}
+	if name == "unread" {
+		return "(not read)"
+	}
 	if inner.Kind == Null {
 		return name // accept, drop, notrack, …
 	}

@@ -1,0 +1,64 @@
+package dump
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestNFTFails checks that a walk is undecided where the packet meets a rule that nft cannot show, names the cause, and goes its way where it
+// meets none. Rules of iptables-nft are known from iptables-save.
+func TestNFTFails(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	const own = `nft add table ip own '{ chain more { drop; }; chain c { type filter hook input priority 10; counter; jump more; }; }'; `
+	for name, c := range map[string]struct{ rules, kind, why string }{
+		"a rule that matches": {`nft add table ip own '{ chain c { type filter hook input priority 0; tcp dport 80 drop; }; }'`,
+			"unknown", "what own c 1 does is unknown: the rule could not be read: nft was killed by SIGSEGV; install a newer version"},
+		"a verdict":         {own, "dropped", "own more 1"},
+		"a dormant table":   {own + `nft add table ip own '{ flags dormant; }'`, "delivered", ""},
+		"another hook":      {`nft add table ip own '{ chain c { type filter hook forward priority 0; tcp dport 80 drop; }; }'`, "delivered", ""},
+		"another family":    {`nft add table ip6 own '{ chain c { type filter hook input priority 0; tcp dport 80 drop; }; }'`, "delivered", ""},
+		"rules of iptables": {`iptables-nft -A INPUT -p tcp -m tcp --dport 80 -j DROP`, "dropped", "filter INPUT 1"},
+		"a policy":          {`nft add table ip own '{ chain c { type filter hook input priority 0; policy drop; }; }'`, "dropped", "own c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := ofTest(t)
+			cmd := exec.Command("sh", "-ec", "ip link set lo up; "+c.rules)
+			cmd.Stderr = os.Stderr
+			if err := ns.Do(cmd.Run); err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := os.WriteFile(dir+"/nft", []byte("#!/bin/sh\nkill -SEGV $$\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			raw, err := new(Dumper).All(t.Context(), "node/a", ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source := capture.NewSource(capture.OriginOf([]*capture.Raw{raw}, nil))
+			host, err := source.Host("node/a")
+			if err != nil || len(host.Unread) > 0 {
+				t.Fatalf("%v, unread %v", err, host.Unread)
+			}
+			lo := netip.MustParseAddr("127.0.0.1")
+			p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: lo, SourcePort: packet.Exactly(1), Destination: lo,
+				DestinationPort: packet.Exactly(80)}, TCPFlags: packet.SYN}
+			r, err := walk.Walk(source, walk.Request{Host: "node/a", Packet: p, OneWay: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e := r.Outcomes[0].End; len(r.Outcomes) != 1 || string(e.Kind) != c.kind || !strings.Contains(e.Why, c.why) {
+				t.Errorf("%d outcomes, %s: %s", len(r.Outcomes), e.Kind, e.Why)
+			}
+		})
+	}
+}
