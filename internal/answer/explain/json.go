@@ -394,7 +394,7 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 	ob.Component, ob.Action = why.component(st)
 	switch st.Stage {
 	case walk.Ruled:
-		r := why.reason(st.Visit, p)
+		r := why.reason(st.Host, st.Visit, p)
 		ob.ComponentInfo, ob.Owner, ob.Writer, ob.Rule = reference(st.Visit), r.For, r.Writer, ruleDoc(st.Visit)
 	case walk.Routed:
 		ob.ComponentInfo = routeText(st.Route)

@@ -48,7 +48,7 @@ func TestMasqOutside(t *testing.T) {
 func whyOf(objects snapshot.Objects, rule string, verdict netfilter.VerdictKind, p *packet.Packet) string {
 	for _, c := range chains(netfilter.IPv4, "nat", rule) {
 		if len(c.Rules) > 0 {
-			return newReasoner(ownersOf(objects)).why(&netfilter.Visit{Chain: c, Rule: &c.Rules[0], Verdict: netfilter.Verdict{Kind: verdict}}, p)
+			return newReasoner(ownersOf(objects)).why("", &netfilter.Visit{Chain: c, Rule: &c.Rules[0], Verdict: netfilter.Verdict{Kind: verdict}}, p)
 		}
 	}
 	return ""

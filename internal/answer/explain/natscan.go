@@ -45,7 +45,7 @@ func (p *natScan) through(c *netfilter.Chain) {
 		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p.packet):
 			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
 			ref := reference(v)
-			text := ref + " does not apply" + paren(cmp.Or(p.why(v, p.packet), ruleWithoutComments(r)))
+			text := ref + " does not apply" + paren(cmp.Or(p.why(p.host, v, p.packet), ruleWithoutComments(r)))
 			e := exemption{host: p.host, ref: ref, text: text, at: atStep(p.at) + 1, unmatched: onHost(p.host, ref)}
 			for _, c := range p.cleared {
 				if c.bits&asksMark(r, c.field) != 0 {

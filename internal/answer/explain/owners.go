@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,6 +30,8 @@ func (o Owner) String() string {
 	}
 	return o.Kind + " " + o.Name + ": " + o.Role
 }
+
+const clusterIP = "cluster IP"
 
 // Owners knows the owners of addresses and chains. The zero value and nil know no owner.
 type Owners struct {
@@ -82,7 +85,7 @@ func NewOwners(objects snapshot.Objects, book *attribution.Book) *Owners {
 		s := &o.objects.Services[i]
 		name := s.Namespace + "/" + s.Name
 		for _, a := range s.ClusterIPs {
-			o.services[a] = append(o.services[a], serviceAddress{Owner{"service", name, "cluster IP"}, s})
+			o.services[a] = append(o.services[a], serviceAddress{Owner{"service", name, clusterIP}, s})
 		}
 		for _, a := range s.External {
 			o.services[a] = append(o.services[a], serviceAddress{Owner{"service", name, "load balancer IP"}, s})
@@ -142,6 +145,40 @@ func (o *Owners) Address(a netip.Addr, proto packet.Protocol, port uint16) (Owne
 	}
 	owner, ok := o.hosts[a]
 	return owner, ok
+}
+
+// addService adds to what is known of a rule which Service the packet is for, by its address or node port, and which traffic policy of the
+// Service is for that.
+func (o *Owners) addService(r *attribution.Rule) {
+	if o == nil {
+		return
+	}
+	protocol := func(p snapshot.ServicePort) bool { return strings.ToLower(p.Protocol.String()) == r.Protocol }
+	add := func(s *snapshot.Service, traffic string, isPort func(snapshot.ServicePort) bool) {
+		r.Known["owning"], r.Known["traffic"] = s.Namespace+"/"+s.Name, traffic
+		if i := slices.IndexFunc(s.Ports, func(p snapshot.ServicePort) bool { return protocol(p) && isPort(p) }); i >= 0 {
+			r.Known["serviceport"] = strings.TrimSuffix(s.Namespace+"/"+s.Name+":"+s.Ports[i].Name, ":")
+		}
+	}
+	for _, a := range o.services[r.Destination] {
+		traffic := "externalTrafficPolicy"
+		if a.owner.Role == clusterIP {
+			traffic = "internalTrafficPolicy"
+		}
+		if r.Known["serviceport"] == "" { // several Services may share an address
+			add(a.service, traffic, func(p snapshot.ServicePort) bool { return p.Port == r.Port })
+		}
+	}
+	if !o.nodes[r.Destination] || r.Port == 0 {
+		return
+	}
+	isPort := func(p snapshot.ServicePort) bool { return p.NodePort == r.Port }
+	for i := range o.objects.Services {
+		s := &o.objects.Services[i]
+		if slices.ContainsFunc(s.Ports, func(p snapshot.ServicePort) bool { return protocol(p) && isPort(p) }) {
+			add(s, "externalTrafficPolicy", isPort)
+		}
+	}
 }
 
 func (o *Owners) nodePort(proto packet.Protocol, port uint16) (*snapshot.Service, bool) {

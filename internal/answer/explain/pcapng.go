@@ -88,7 +88,7 @@ func (c *packetFile) addSteps(steps []walk.Step, at time.Time, what string, o *O
 	for i := range steps {
 		st := &steps[i]
 		if st.Visit != nil {
-			why.reason(st.Visit, &st.Packet) // what it says holds where it leads to
+			why.reason(st.Host, st.Visit, &st.Packet) // what it says holds where it leads to
 		}
 		link := ""
 		switch st.Stage {
@@ -123,7 +123,7 @@ func changeNote(st *walk.Step, why *reasoner) []string {
 		return nil
 	}
 	if st.Visit != nil {
-		return []string{reference(st.Visit) + ": " + changed(visible) + paren(why.why(st.Visit, &st.Packet))}
+		return []string{reference(st.Visit) + ": " + changed(visible) + paren(why.why(st.Host, st.Visit, &st.Packet))}
 	}
 	return []string{changed(visible) + paren(st.Why)}
 }

@@ -169,9 +169,9 @@ func newReasoner(o *Owners) *reasoner {
 	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]attribution.Fields{}, drawn: map[*netfilter.Rule]string{}}
 }
 
-// reason returns why a rule, or a chain's policy, exists and which component writes such rules. For a rule that no writer signs, it returns
-// the comment. p is the packet as the rule left it.
-func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reason {
+// reason returns why a rule of a host, or a chain's policy, exists and which component writes such rules. For a rule that no writer signs,
+// it returns the comment. p is the packet as the rule left it.
+func (t *reasoner) reason(host string, v *netfilter.Visit, p *packet.Packet) attribution.Reason {
 	c, to := v.Chain, v.Verdict.Chain
 	if c.Table == nil {
 		return attribution.Reason{For: comment(v.Rule)}
@@ -193,6 +193,15 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) attribution.Reas
 			r.Source = endAddress(change.From)
 		case "destination":
 			r.Translated = change.To
+		}
+	}
+	t.owners.addService(&r)
+	if host != "" {
+		r.Known["machine"] = hostName(host)
+	}
+	if e := v.Verdict.Element; e != nil {
+		if r.Known["element"] = e.Comment; v.Verdict.Kind == netfilter.Drop {
+			r.To = "drop"
 		}
 	}
 	for _, fields := range []attribution.Fields{t.commonFields(to), t.commonFields(c), t.called[c]} {
@@ -282,7 +291,9 @@ func (t *reasoner) end(a netip.Addr, p *packet.Packet) string {
 }
 
 // why is the reason in words; "" where it is unknown.
-func (t *reasoner) why(v *netfilter.Visit, p *packet.Packet) string { return t.reason(v, p).For }
+func (t *reasoner) why(host string, v *netfilter.Visit, p *packet.Packet) string {
+	return t.reason(host, v, p).For
+}
 
 // endAddress is the address of an end as packet prints it.
 func endAddress(s string) netip.Addr {

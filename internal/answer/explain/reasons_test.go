@@ -140,7 +140,7 @@ func TestWhy(t *testing.T) {
 			if test.source != "" {
 				p.Source = netip.MustParseAddr(test.source)
 			}
-			if got := newReasoner(ownersOf(test.objects)).why(v, &p); got != test.want {
+			if got := newReasoner(ownersOf(test.objects)).why("", v, &p); got != test.want {
 				t.Errorf("got  %q\nwant %q", got, test.want)
 			}
 		})
@@ -160,7 +160,7 @@ func TestNobodyTakes(t *testing.T) {
 	} {
 		v := &netfilter.Visit{Chain: &netfilter.Chain{Table: &netfilter.Table{Name: tt.table}, Name: "forward"},
 			Verdict: netfilter.Verdict{Kind: tt.verdict}}
-		if got := newReasoner(ownersOf(snapshot.Objects{})).why(v, &packet.Packet{}); got != tt.want {
+		if got := newReasoner(ownersOf(snapshot.Objects{})).why("", v, &packet.Packet{}); got != tt.want {
 			t.Errorf("policy %s of table %s: %q, want %q", tt.verdict, tt.table, got, tt.want)
 		}
 	}

@@ -109,7 +109,7 @@ func (t *renderer) copied(st *walk.Step) []line {
 		v := c.Steps[i].Visit
 		looked = looked || v != nil && v.Rule != nil
 		if v != nil && v.Verdict.Kind == netfilter.Drop {
-			l.owner = t.why(v, &c.Steps[i].Packet)
+			l.owner = t.why(st.Host, v, &c.Steps[i].Packet)
 		}
 	}
 	if !looked {
@@ -150,7 +150,7 @@ func (s *signatures) balances(c *netfilter.Chain) bool {
 func (t *renderer) ruled(st *walk.Step) []line {
 	v := st.Visit
 	choice := t.choice(v)
-	why := t.why(v, &st.Packet)
+	why := t.why(st.Host, v, &st.Packet)
 	caller := t.last
 	t.last = st
 	// the source that the destination sees, of which what carries the packet has none
@@ -264,7 +264,7 @@ func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step
 	}
 	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why, at: atStep(t.at)}
 	if r := t.role(v.Chain); (r == attribution.MasqueradeMark || r == attribution.DropMark) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
-		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
+		m.ref, m.why = reference(caller.Visit), t.why(caller.Host, caller.Visit, &caller.Packet)
 	}
 	t.marks = append(t.marks, m)
 	if !t.reply && t.role(v.Chain) == attribution.DropMark {
@@ -337,7 +337,7 @@ func (t *renderer) translated(st *walk.Step) []line {
 			if slices.Contains(changesOf(t.last), c) {
 				continue // of a flooded frame's first copy, which the rule's line tells
 			}
-			tr.ref, tr.does, tr.why = reference(v), targetOf(v), t.why(v, &st.Packet)
+			tr.ref, tr.does, tr.why = reference(v), targetOf(v), t.why(st.Host, v, &st.Packet)
 			tr.mark = t.markFor(v)
 		}
 		t.note(&tr, st)

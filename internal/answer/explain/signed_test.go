@@ -99,15 +99,23 @@ func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilt
 		seen[c] = true
 		visit := func(r *netfilter.Rule, verdict netfilter.Verdict) {
 			v := &netfilter.Visit{Chain: c, Rule: r, Verdict: verdict}
-			found(v, why.reason(v, &packet.Packet{}))
+			found(v, why.reason("", v, &packet.Packet{}))
 			if verdict.Chain != nil {
 				open = append(open, verdict.Chain)
 			}
 		}
 		for i := range c.Rules {
 			to := targets(c.Rules[i].Text, chains)
+			element := &netfilter.Element{Comment: "default/web:http"}
 			for _, chain := range to {
-				visit(&c.Rules[i], jump(chain))
+				verdict := jump(chain)
+				if strings.Contains(c.Rules[i].Text, "vmap") {
+					verdict.Element = element
+				}
+				visit(&c.Rules[i], verdict)
+			}
+			if strings.Contains(c.Rules[i].Text, "vmap") && strings.Contains(c.Rules[i].Text, ": drop") {
+				visit(&c.Rules[i], netfilter.Verdict{Kind: netfilter.Drop, Element: element})
 			}
 			if len(to) == 0 || strings.Contains(c.Rules[i].Text, "vmap") {
 				visit(&c.Rules[i], netfilter.Verdict{})

@@ -108,7 +108,7 @@ func wideRule(st *walk.Step, why *reasoner) line {
 	if v.Rule != nil {
 		text += ": " + v.Rule.Text
 	}
-	r := why.reason(v, &st.Packet)
+	r := why.reason(st.Host, v, &st.Packet)
 	l := line{label: v.Verdict.Kind.String(), text: text, owner: r.For}
 	if r.Writer != "" {
 		l.owner += "  [" + r.Writer + "]"

@@ -200,7 +200,9 @@ func (m *VerdictMap) Eval(c *Context) Verdict {
 	case e.Data.Verdict == nil:
 		return Verdict{Kind: Undecided, Detail: "an element without a verdict: " + m.String()}
 	}
-	return *e.Data.Verdict
+	v := *e.Data.Verdict
+	v.Element = e
+	return v
 }
 
 // Effect tells that it decides.

@@ -62,9 +62,11 @@ func (k VerdictKind) String() string {
 
 // Verdict is a decision with what belongs to it.
 type Verdict struct {
-	Kind   VerdictKind
-	Chain  *Chain // Jump and Goto
-	Detail string // Reject: what with ("tcp-reset", "icmp-port-unreachable"); Stolen: by what; Undecided: why
+	Kind  VerdictKind
+	Chain *Chain // Jump and Goto
+	// Element is the element of a verdict map that has the verdict; nil for a rule's own.
+	Element *Element
+	Detail  string // Reject: what with ("tcp-reset", "icmp-port-unreachable"); Stolen: by what; Undecided: why
 }
 
 // Context is one packet at one hook of one machine, and what evaluation needs from around it.

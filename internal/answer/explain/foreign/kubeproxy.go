@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"cmp"
 	"strings"
 
 	"packetwalk.dev/internal/model/attribution"
@@ -28,15 +29,15 @@ func kubeProxy() attribution.Writer {
 		{To: "services", For: "Services: is the packet for one of them?"},
 		{To: "masquerading", For: "Services: is it marked to leave with the node's address?"},
 		{To: "firewall-check", For: "Services: is it from outside a load balancer's source ranges?"},
-		{To: "service-endpoints-check", For: "Services: is it for one without endpoints?"},
-		{To: "nodeport-endpoints-check", For: "Services: is it for a node port without endpoints?"},
+		{To: "service-endpoints-check", For: "Services: is it for one without endpoints, or without local ones?"},
+		{To: "nodeport-endpoints-check", For: "Services: is it for a node port without endpoints, or without local ones?"},
 		{To: "cluster-ips-check", For: "Services: check for unknown ports of cluster IPs"},
 	}
 	return attribution.Writer{
 		Name: "kube-proxy, nftables mode", File: "internal/answer/explain/foreign/kubeproxy.go", Know: knowKubeProxy,
 		Words: map[string]string{
 			"id": "[A-Z0-9]+", "to": "[A-Z0-9]+", "service": "[^/]+/[^/]+", "proto": "tcp|udp|sctp", "name": "[a-z0-9-]*", "base": "filter|nat",
-			"address": "[0-9a-f.]+", "number": "[0-9]+", "set": "[^ ]+",
+			"address": "[0-9a-f.]+", "number": "[0-9]+", "set": "[^ ]+", "check": "service|nodeport",
 			"hook": "prerouting|input|forward|output|postrouting|prerouting-pre-dnat|output-pre-dnat|output-post-dnat",
 		},
 		Chains: []attribution.Chain{
@@ -66,28 +67,29 @@ func kubeProxy() attribution.Writer {
 				attribution.Line{To: "masquerade", For: "marked by a rule of a Service"},
 				attribution.Line{For: "the mark has done its work"}),
 			chain("reject-chain", "refuses what is for a Service without endpoints", attribution.NoRole,
-				attribution.Line{For: "Services: it has no endpoints"}),
-			chain("service-endpoints-check", "finds what is for a Service without endpoints", attribution.NoRole,
-				attribution.Line{For: "Services: is it for one without endpoints?"}),
-			chain("nodeport-endpoints-check", "finds what is for a node port without endpoints", attribution.NoRole,
-				attribution.Line{For: "Services: is it for a node port without endpoints?"}),
+				attribution.Line{For: "[{port}: has|Services: it has] no endpoints"}),
+			chain("{check}-endpoints-check", "finds what is for a Service without endpoints, or without local ones", attribution.NoRole,
+				attribution.Line{To: "drop", For: "{port}: no local endpoints[ on {machine}][ ({traffic}: Local)]"},
+				attribution.Line{To: "reject-chain", For: "{port}: has no endpoints"},
+				attribution.Line{For: "Services: is it for one without endpoints, or without local ones?"}),
 			chain("firewall-check", "finds what is for a load balancer with source ranges", attribution.NoRole,
 				attribution.Line{To: "firewall" + of, For: "{port}: load balancer IP, from its source ranges?"},
 				attribution.Line{For: "Services: is it from outside a load balancer's source ranges?"}),
 			chain("cluster-ips-check", "refuses what is for a cluster IP, but for no port of its Service", attribution.NoRole,
-				attribution.Line{Text: "@cluster-ips *", For: "Services: a cluster IP, but no port of its Service"},
+				attribution.Line{Text: "@cluster-ips *", For: "Services: a cluster IP[ of {owning}], but no port of its Service"},
 				attribution.Line{To: "drop", For: "Services: an unallocated cluster IP"}),
 		},
 	}
 }
 
-// knowKubeProxy reads what chains' names have: a port's name, an endpoint with dots for an IPv6 address's colons.
+// knowKubeProxy reads what chains' names have: a port's name, an endpoint with dots for an IPv6 address's colons. Elements of maps have a
+// port's name as their comment.
 func knowKubeProxy(_ *attribution.Rule, f attribution.Fields) {
 	port := f["service"]
 	if f["name"] != "" {
 		port += ":" + f["name"]
 	}
-	f.Set("port", port)
+	f.Set("port", cmp.Or(port, f["element"], f["serviceport"]))
 	switch address := f["address"]; {
 	case strings.Count(address, ".") > 3 || strings.Contains(address, ".."):
 		f.Set("endpoint", "["+strings.ReplaceAll(address, ".", ":")+"]:"+f["number"])

@@ -166,15 +166,16 @@ var natChains = []attribution.Chain{
 
 var filterChains = []attribution.Chain{
 	{Name: "{builtin}", For: "where the service proxy begins", Rules: []attribution.Line{
-		{To: chainServices, For: "Services: is it for a cluster IP without endpoints?"},
-		{To: chainExternal, For: "Services: is it for another of their addresses, without endpoints here?"},
+		{To: chainServices, For: "Services: is it for a cluster IP without endpoints, or without local ones?"},
+		{To: chainExternal, For: "Services: is it for another of their addresses, without endpoints, or without local ones?"},
 		{To: chainNodePorts, For: "Services: is it a load balancer's health check?"},
 		{To: chainForward, For: "Services: may it be forwarded?"},
 		{To: chainProxyFW, For: "Services: is it from outside a load balancer's source ranges?"},
 		{To: chainFirewall, For: "Services: is it marked to be dropped, or from outside to 127.0.0.0/8?"},
 	}},
-	{Name: chainServices, Role: attribution.Dispatch, For: "refuses what is for a cluster IP without endpoints", Rules: noEndpoints},
-	{Name: chainExternal, For: "refuses what is for an external address or node port without endpoints here", Rules: noEndpoints},
+	{Name: chainServices, Role: attribution.Dispatch, For: "refuses what is for a cluster IP without endpoints", Rules: noEndpoints("internal")},
+	{Name: chainExternal, For: "refuses what is for an external address or node port without endpoints here",
+		Rules: noEndpoints("external")},
 	{Name: chainNodePorts, For: "lets health checks of externalTrafficPolicy Local in", Rules: []attribution.Line{
 		{To: "ACCEPT", Comment: "* health check node port", For: "{port}: health check node port"},
 	}},
@@ -196,9 +197,12 @@ var filterChains = []attribution.Chain{
 		}},
 }
 
-var noEndpoints = []attribution.Line{
-	{To: "REJECT", For: "{port}: has no endpoints"},
-	{To: "DROP", For: "{port}: has no local endpoints"},
+// noEndpoints are the rules for traffic of a kind, "internal" or "external", to Services without endpoints.
+func noEndpoints(traffic string) []attribution.Line {
+	return []attribution.Line{
+		{To: "REJECT", For: "{port}: has no endpoints"},
+		{To: "DROP", For: "{port}: no local endpoints[ on {machine}] (" + traffic + "TrafficPolicy: Local)"},
+	}
 }
 
 // canary is an empty chain. While it exists, the table has not been flushed.

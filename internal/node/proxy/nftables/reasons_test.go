@@ -33,7 +33,7 @@ func TestReasons(t *testing.T) {
 		{"filter-input", "reject", "ct state new meta l4proto . th dport @no-endpoint-node-ports reject", "without endpoints",
 			"10.13.76.4:30001", nil, "a/web:http: has no endpoints", "", ""},
 		{"filter-forward", "drop", "ct state new ip daddr . meta l4proto . th dport @no-local-endpoint-ips drop",
-			"without endpoints on this node", "203.0.113.10:80", nil, "a/web:http: has no endpoints on this node", "", ""},
+			"without endpoints on this node", "203.0.113.10:80", nil, "a/web:http: no local endpoints", "", ""},
 		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", attribution.Fields{"port": "a/web:http"},
 			"a/web:http: one of 3 endpoints", "", ""},
 		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", attribution.Fields{"port": "a/web:http"},
