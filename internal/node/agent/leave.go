@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -26,34 +28,49 @@ func (a *agent) handOver(ctx context.Context, found []string) {
 		if p.left {
 			continue
 		}
-		left, err := a.handOverFamily(ctx, p)
+		has, err := a.hasRules(ctx, p)
+		if err == nil && !has {
+			p.left = a.Backend == BackendNFTables // the chains of iptables may be in question later
+			continue
+		}
+		keep := true
+		if err == nil {
+			keep, err = a.mustKeep(ctx, p)
+		}
+		if err == nil && !keep {
+			err = a.removeOwn(ctx, p)
+		}
 		a.faults.note(fmt.Sprintf("hand the %s rules over", p.family), err)
-		if p.left = left && err == nil; p.left && p.triggered != nil {
+		if p.left = err == nil && !keep; p.left {
 			a.log("handed the %s rules of Services over to %s and removed packetwalk-node's", p.family, strings.Join(found, ", "))
 		}
 	}
 }
 
-// handOverFamily reports whether another service proxy's rules are in force, and none of this agent's are left.
-func (a *agent) handOverFamily(ctx context.Context, p *familyProxy) (bool, error) {
-	ports := p.ports.All()
+// hasRules reports whether a family may have rules that are this agent's alone. Chains of iptables are those of the service proxy that
+// runs, except where that has a table of nftables.
+func (a *agent) hasRules(ctx context.Context, p *familyProxy) (bool, error) {
+	if a.Backend == BackendIPTables {
+		return nftables.KubeProxyServes(ctx, a.rules, p.family, nil)
+	}
+	return p.syncer.Canary(ctx)
+}
+
+// mustKeep reports whether a service port of a family is reached by this agent's rules only.
+func (a *agent) mustKeep(ctx context.Context, p *familyProxy) (bool, error) {
+	ports := slices.DeleteFunc(p.ports.All(), func(p service.Port) bool { return !p.LeadsInside() })
+	if len(ports) == 0 {
+		return false, nil
+	}
 	serves, err := nftables.KubeProxyServes(ctx, a.rules, p.family, ports)
-	switch {
-	case err != nil:
-		return false, err
-	case serves:
-		return true, a.removeOwn(ctx, p)
-	case a.Backend == BackendIPTables:
-		return false, nil // the chains are whoever's who runs
+	if err != nil || serves || a.Backend == BackendIPTables {
+		return !serves, err
 	}
 	nat, err := p.programs.Save(ctx, iptables.NAT)
 	if errors.Is(err, exec.ErrNotFound) {
-		return false, nil
+		return true, nil
 	}
-	if err != nil || !iptablesproxy.Serves(nat, ports) {
-		return false, err
-	}
-	return true, a.removeOwn(ctx, p)
+	return !iptablesproxy.Serves(nat, ports), err
 }
 
 // removeOwn removes the rules that the agent's own backend writes.

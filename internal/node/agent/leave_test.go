@@ -18,6 +18,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -43,12 +44,20 @@ func handsOver(t *testing.T, family service.Family, mode string) {
 	w.service("nobody", "10.0.0.4", "", false, tcp(0))
 	w.state.Options.SyncPeriod = time.Second // how often it looks for another service proxy
 	w.save()
-	agent := w.agent()
+	proxy := w.kubeProxy()
+	w.kubeProxysRules(mode, true)
+	agent, started := w.launch()
 	stop := w.connections()
+	w.eventually("it waits", func() bool { return len(w.ready("10256").Waiting) == 1 })
+	_ = proxy.Process.Kill()
+	if !<-started {
+		t.Fatalf("it ended\n%s", agent.log)
+	}
+	w.eventually("it takes over", func() bool { return w.hasTable() && w.ready("10256").Waiting == nil })
 
 	began := time.Now()
 	phase := func(what string) { t.Logf("%v %s", time.Since(began).Round(time.Millisecond), what) }
-	proxy := w.kubeProxy()
+	proxy = w.kubeProxy()
 	w.eventually("it sees the other", func() bool { return w.counts("packetwalk_proxy_other_service_proxies", "1") })
 	w.kubeProxysRules(mode, false)
 	looked := time.Now()
@@ -260,7 +269,8 @@ func TestLeave(t *testing.T) {
 					t.Fatal(err)
 				}
 				a.ServiceProxy, a.Backend = true, c.backend
-				p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts()}
+				p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
+					syncer: nftables.NewSyncer(proxy.Config{Family: service.IPv4}, nftables.NewRules(noKernel{}))}
 				a.proxies = []*familyProxy{p}
 				a.source, a.rules = &toldEvents{}, nftables.NewRules(noKernel{})
 				began := time.Now()

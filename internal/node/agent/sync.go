@@ -165,7 +165,7 @@ func (a *agent) syncFamily(ctx context.Context, p *familyProxy, delta kube.Delta
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 		a.whole = true
 	}
-	p.behind = false
+	p.left, p.behind = false, false
 	a.removeOthers(ctx, p)
 	a.metrics.lastSync.of(p.family.String()).setNow()
 	a.health.Updated(p.family)

@@ -8,8 +8,8 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// Serves reports whether the rules of a service proxy with iptables are in force and lead to all of some service ports, by their cluster
-// IPs. nat is table nat as iptables-save prints it. kube-proxy writes all its rules of a table in one transaction.
+// Serves reports whether the rules of a service proxy with iptables are in force and lead to all ports, which have endpoints, by their
+// cluster IPs. nat is table nat as iptables-save prints it. kube-proxy writes all its rules of a table in one transaction.
 func Serves(nat []byte, ports []service.Port) bool {
 	type key struct {
 		ip       netip.Addr
@@ -49,7 +49,7 @@ func Serves(nat []byte, ports []service.Port) bool {
 	}
 	for i := range ports {
 		p := &ports[i]
-		if p.LeadsInside() && !served[key{p.ClusterIP, p.Protocol.Lower(), p.Port}] {
+		if !served[key{p.ClusterIP, p.Protocol.Lower(), p.Port}] {
 			return false
 		}
 	}

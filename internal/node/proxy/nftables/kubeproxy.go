@@ -24,7 +24,7 @@ func RemoveKubeProxys(ctx context.Context, k Kernel, f service.Family) error {
 	return remove(ctx, k, tableOf(f, kubeProxyTable))
 }
 
-// KubeProxyServes reports whether kube-proxy's table exists and translates to the cluster IPs of all of some service ports. kube-proxy
+// KubeProxyServes reports whether kube-proxy's table exists and translates to the cluster IPs of all ports, which have endpoints. kube-proxy
 // writes the table with all that it knows in one transaction.
 func KubeProxyServes(ctx context.Context, k Kernel, f service.Family, ports []service.Port) (bool, error) {
 	answers, err := k.Ask(ctx, tableOf(f, kubeProxyTable).ListElements(kubeProxyServices))
@@ -44,7 +44,7 @@ func KubeProxyServes(ctx context.Context, k Kernel, f service.Family, ports []se
 	}
 	for i := range ports {
 		p := &ports[i]
-		if p.LeadsInside() && !served[addressField(p.ClusterIP)+protocolField(p.Protocol)+portField(p.Port)] {
+		if !served[addressField(p.ClusterIP)+protocolField(p.Protocol)+portField(p.Port)] {
 			return false, nil
 		}
 	}
