@@ -71,7 +71,7 @@ spec:
       containers:
       - name: kube-proxy
         image: %[2]s
-        command: [/kube-proxy, --proxy-mode=nftables, --master=%[1]s, --kubeconfig=/config/kubeconfig, --cluster-cidr=10.244.0.0/16,
+        command: [/kube-proxy, --proxy-mode=%[3]s, --master=%[1]s, --kubeconfig=/config/kubeconfig, --cluster-cidr=10.244.0.0/16,
           --conntrack-max-per-core=0, --hostname-override=$(NODE_NAME)]
         env:
         - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
@@ -84,6 +84,7 @@ spec:
         - {name: sbin, mountPath: /sbin}
         - {name: lib, mountPath: /lib}
         - {name: lib64, mountPath: /lib64}
+        - {name: alternatives, mountPath: /etc/alternatives}
       volumes:
       - {name: config, configMap: {name: kube-proxy}}
       - {name: usr, hostPath: {path: /usr}}
@@ -91,14 +92,39 @@ spec:
       - {name: sbin, hostPath: {path: /sbin}}
       - {name: lib, hostPath: {path: /lib}}
       - {name: lib64, hostPath: {path: /lib64}}
+      - {name: alternatives, hostPath: {path: /etc/alternatives}} # which iptables
 `
 
 // chartAPI is where the nodes of a lab have the API server.
 const chartAPI = "https://203.0.113.1:443"
 
-// TestChart installs the Helm chart by the commands of docs/node-components.md, with all that pods and services need, on a cluster in which
-// kube-proxy runs: it waits for that, takes over, stands another kube-proxy beside it, is upgraded and rolled back, and is removed. No
-// connection is lost until then, and nothing is left after.
+// chartRounds install the chart beside kube-proxy and remove it again, for each backend and each mode of kube-proxy. So each round begins
+// where the one before ended.
+var chartRounds = []struct {
+	mode, backend string
+	all           bool // also change, roll back and disturb it
+}{
+	{"iptables", "nftables", true},
+	{"iptables", "iptables", false},
+	{"nftables", "iptables", false},
+	{"nftables", "nftables", false},
+}
+
+// The blocks of commands of docs/node-components.md, in their order.
+const (
+	blockInstall = iota
+	blockTakeOver
+	blockUpgrade
+	blockRollBack
+	blockUninstall
+	blockChangeBackend
+	blockRemoveAll
+	blocks
+)
+
+// TestChart runs all commands of docs/node-components.md on a cluster with kube-proxy, and all that pods and services need from the chart.
+// Under connections, packetwalk-node waits for kube-proxy, takes over, is upgraded, changed and rolled back, hands over, and is
+// uninstalled. No connection is lost, and no table of it is left.
 func TestChart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
@@ -114,50 +140,127 @@ func TestChart(t *testing.T) {
 	for _, node := range nodes(t, w, "real") {
 		w.SSH(t, node, "rm", "/opt/cni/bin/packetwalk-cni") // which such a node has of the lab: a program of others' stays
 	}
-	tag, proxy := c.images(t)
-	apply := func(manifest string) {
-		t.Helper()
-		if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
-			t.Fatal(err)
+	c.tag, c.kubeProxy = c.images(t)
+	c.writeFiles(t)
+	c.blocks = c.documented(t)
+	for i, r := range chartRounds {
+		c.startKubeProxy(t, r.mode)
+		c.writeValues(t, r.backend, "")
+		ok := t.Run(fmt.Sprintf("%s beside kube-proxy with %s", r.backend, r.mode), func(t *testing.T) {
+			if i == 0 {
+				c.first(t)
+			} else {
+				c.step(t, "install", func() { c.run(t, c.blocks[blockInstall]) })
+			}
+			c.step(t, "take over", func() { c.run(t, c.blocks[blockTakeOver]); c.ready(t, r.backend) })
+			if r.all {
+				c.changes(t)
+			}
+			if r.backend == "iptables" && r.mode == "nftables" {
+				c.step(t, "change the backend", func() { c.run(t, c.blocks[blockChangeBackend]); c.ready(t, "nftables") })
+			}
+			c.step(t, "uninstall", func() { c.run(t, c.blocks[blockUninstall]); c.uninstalled(t, r.mode) })
+			c.rollOut(t)
+		})
+		if !ok {
+			return
 		}
 	}
-	apply(fmt.Sprintf(kubeProxy, chartAPI, proxy))
-	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=50s")
-
-	c.image = "packetwalk.dev/packetwalk:" + tag
-	c.writeFiles(t, fmt.Sprintf(chartValues, tag, chartAPI))
-	blocks := c.documented(t)
-	c.run(t, blocks[0])
-	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-cni", "--timeout=50s")
-	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
-
-	t.Run("waits for kube-proxy", func(t *testing.T) { c.waits(t) })
-	inside, public := c.service(t)
-	step := func(name, backend string, do func()) {
-		t.Run(name, func(t *testing.T) {
-			streams := []*world.Stream{world.NewStream(t, w, "pod/default/ubuntu", inside), world.NewStream(t, w, "client", public)}
-			began := time.Now()
-			do()
-			c.ready(t, backend)
-			for _, s := range streams {
-				s.Check(t, fmt.Sprintf("%s in %v", name, time.Since(began).Round(100*time.Millisecond)), false)
-			}
+	c.startKubeProxy(t, "iptables")
+	t.Run("uninstall at once", func(t *testing.T) {
+		c.writeValues(t, "nftables", "")
+		c.run(t, c.blocks[blockInstall])
+		c.run(t, c.blocks[blockTakeOver])
+		c.ready(t, "nftables")
+		c.step(t, "uninstall without waiting", func() {
+			c.patchKubeProxy(t, "null")
+			c.helm(t, "uninstall", "packetwalk", "--wait")
+			c.uninstalled(t, "iptables")
 		})
-	}
-	step("takes over", "nftables", func() { c.run(t, blocks[1]) })
-	step("second service proxy", "nftables", func() { c.secondProxy(t) })
-	step("upgrade", "nftables", func() { c.upgrade(t, "node.podAnnotations.upgrade=yes") })
-	step("upgrade to iptables", "iptables", func() { c.upgrade(t, "serviceProxy.backend=iptables") })
-	step("rollback", "nftables", func() { c.helm(t, "rollback", "packetwalk", "1") })
-	t.Run("uninstall", func(t *testing.T) { c.run(t, blocks[2]); c.uninstalled(t) })
-	t.Run("remove", func(t *testing.T) { c.remove(t, blocks[3]) })
+		c.rollOut(t)
+	})
+	t.Run("remove all", func(t *testing.T) { c.remove(t, c.blocks[blockRemoveAll]) })
 }
 
-// chartValues are those of the documented values.yaml, and what pods need on this cluster.
+// first installs the chart on nodes that have no network for pods yet, and makes the service.
+func (c *chartTest) first(t *testing.T) {
+	c.run(t, c.blocks[blockInstall])
+	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-cni", "--timeout=50s")
+	c.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
+	t.Run("waits for kube-proxy", func(t *testing.T) { c.waits(t) })
+	c.inside, c.public = c.service(t)
+}
+
+// changes are what an operator does to the chart with nftables, and what happens to it.
+func (c *chartTest) changes(t *testing.T) {
+	c.step(t, "second service proxy", func() { c.secondProxy(t); c.ready(t, "nftables") })
+	c.writeValues(t, "nftables", "node: {podAnnotations: {upgrade: 'yes'}}")
+	c.step(t, "upgrade", func() { c.run(t, c.blocks[blockUpgrade]); c.ready(t, "nftables") })
+	c.writeValues(t, "iptables", "")
+	c.step(t, "upgrade to iptables", func() { c.run(t, c.blocks[blockUpgrade]); c.ready(t, "iptables") })
+	c.step(t, "roll back", func() { c.run(t, c.blocks[blockRollBack]); c.ready(t, "nftables") })
+	c.step(t, "delete the pods", func() {
+		c.Kubectl(t, "-n", "kube-system", "delete", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=50s")
+		c.ready(t, "nftables")
+	})
+}
+
+// step does something under connections, none of which may be lost.
+func (c *chartTest) step(t *testing.T, name string, do func()) {
+	t.Run(name, func(t *testing.T) {
+		streams := []*world.Stream{world.NewStream(t, c.World, "pod/default/ubuntu", c.inside), world.NewStream(t, c.World, "client", c.public)}
+		began := time.Now()
+		do()
+		for _, s := range streams {
+			s.Check(t, fmt.Sprintf("%s in %v", name, time.Since(began).Round(100*time.Millisecond)), false)
+		}
+	})
+}
+
+// rollOut replaces the endpoints of the service, which the rules in force must follow.
+func (c *chartTest) rollOut(t *testing.T) {
+	t.Helper()
+	c.Kubectl(t, "rollout", "restart", "deployment/web")
+	c.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=50s")
+	c.step(t, "after a rollout", func() {})
+}
+
+// startKubeProxy starts kube-proxy in a mode on each node. What the other mode left goes.
+func (c *chartTest) startKubeProxy(t *testing.T, mode string) {
+	t.Helper()
+	if _, err := c.TryInput(time.Minute, fmt.Sprintf(kubeProxy, chartAPI, c.kubeProxy, mode), "kubectl", "--name", c.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=50s")
+	for _, node := range nodes(t, c.World, "real") {
+		eventually.Succeeds(t, 50*time.Second, func() error { return c.hasKubeProxys(t, node, mode) })
+	}
+}
+
+// hasKubeProxys is an error unless a node has the rules of kube-proxy's mode.
+func (c *chartTest) hasKubeProxys(t *testing.T, node, mode string) error {
+	t.Helper()
+	rules := c.SSH(t, node, "nft", "list", "ruleset")
+	table, chain := strings.Contains(rules, "table ip kube-proxy "), strings.Contains(rules, "chain KUBE-SERVICES ")
+	if table != (mode == "nftables") || chain != (mode == "iptables") {
+		return fmt.Errorf("%s with kube-proxy's mode %s: table %v, chain %v in\n%s", node, mode, table, chain, rules)
+	}
+	return nil
+}
+
+// writeValues writes the documented values.yaml, with what pods need on this cluster, and more.
+func (c *chartTest) writeValues(t *testing.T, backend, more string) {
+	t.Helper()
+	text := fmt.Sprintf(chartValues, c.tag, chartAPI, backend) + more + "\n"
+	if err := os.WriteFile(filepath.Join(c.dir, "values.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 const chartValues = `
 image: {tag: %q}
 apiServer: %s
-serviceProxy: {clusterCIDR: 10.244.0.0/16, cleanupOnDelete: true}
+serviceProxy: {clusterCIDR: 10.244.0.0/16, backend: %s}
 metrics: {port: 10300}
 cni: {enabled: true}
 ipMasqAgent: {enabled: true, config: {nonMasqueradeCIDRs: [10.0.0.0/8]}}
@@ -167,17 +270,19 @@ type chartTest struct {
 	*world.World
 	kubeconfig string
 	dir        string // in which the documented commands run
-	image      string
-	values     []string
+	tag        string // of packetwalk's image
+	kubeProxy  string // kube-proxy's image
+	blocks     []string
+
+	inside, public string // addresses of the service
 }
 
-// writeFiles makes the directory in which the documented commands run: with values.yaml, the chart, and the programs helm and kubectl.
-func (c *chartTest) writeFiles(t *testing.T, values string) {
+// writeFiles makes the directory in which the documented commands run: with the chart, and the programs helm and kubectl.
+func (c *chartTest) writeFiles(t *testing.T) {
 	t.Helper()
 	c.dir = filepath.Dir(c.kubeconfig)
 	kubectl := fmt.Sprintf("#!/bin/sh\nexec %s kubectl --name %s \"$@\"\n", filepath.Join(c.Root, "bin", "packetwalk"), c.Name)
 	err := errors.Join(
-		os.WriteFile(filepath.Join(c.dir, "values.yaml"), []byte(values), 0o600),
 		os.WriteFile(filepath.Join(c.dir, "kubectl"), []byte(kubectl), 0o700), //nolint:gosec // a program
 		os.Symlink(filepath.Join(c.Root, "bin", "helm"), filepath.Join(c.dir, "helm")),
 		os.Symlink(filepath.Join(c.Root, "deploy"), filepath.Join(c.dir, "deploy")))
@@ -186,21 +291,20 @@ func (c *chartTest) writeFiles(t *testing.T, values string) {
 	}
 }
 
-// documented are the blocks of commands of docs/node-components.md: to install, to remove kube-proxy, to uninstall, and to remove what is
-// left.
-func (c *chartTest) documented(t *testing.T) (blocks []string) {
+// documented are the blocks of commands of docs/node-components.md.
+func (c *chartTest) documented(t *testing.T) (found []string) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(c.Root, "docs", "node-components.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range regexp.MustCompile("(?s)\n```sh\n(.*?)```\n").FindAllStringSubmatch(string(page), -1) {
-		blocks = append(blocks, m[1])
+		found = append(found, m[1])
 	}
-	if len(blocks) != 4 {
-		t.Fatalf("the page has %d blocks of commands: %q", len(blocks), blocks)
+	if len(found) != blocks {
+		t.Fatalf("the page has %d blocks of commands: %q", len(found), found)
 	}
-	return blocks
+	return found
 }
 
 // run runs a block of commands as it is written.
@@ -221,10 +325,6 @@ func (c *chartTest) run(t *testing.T, block string) string {
 // secondProxy has kube-proxy start beside packetwalk-node, as kubeadm upgrade does, and end again.
 func (c *chartTest) secondProxy(t *testing.T) {
 	t.Helper()
-	patch := func(selector string) {
-		t.Helper()
-		c.Kubectl(t, "-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec":{"template":{"spec":{"nodeSelector":`+selector+`}}}}`)
-	}
 	others := func(want string) func() error {
 		return func() error {
 			for _, node := range nodes(t, c.World, "real") {
@@ -237,13 +337,27 @@ func (c *chartTest) secondProxy(t *testing.T) {
 			return nil
 		}
 	}
-	patch("null")
+	c.patchKubeProxy(t, "null")
 	eventually.Succeeds(t, time.Minute, others("[1-9]"))
+	for _, node := range nodes(t, c.World, "real") {
+		eventually.Succeeds(t, time.Minute, func() error {
+			if tables := c.SSH(t, node, "nft", "list", "tables"); strings.Contains(tables, nftables.TableName) {
+				return fmt.Errorf("%s has not handed over: %s", node, tables)
+			}
+			return nil
+		})
+	}
 	if events := c.Kubectl(t, "get", "events", "-A"); !strings.Contains(events, "OtherServiceProxyRunning") {
 		t.Errorf("no event among\n%s", events)
 	}
-	patch(`{"kube-proxy":"none"}`)
+	c.patchKubeProxy(t, `{"kube-proxy":"none"}`)
 	eventually.Succeeds(t, time.Minute, others("0"))
+}
+
+// patchKubeProxy selects kube-proxy's nodes.
+func (c *chartTest) patchKubeProxy(t *testing.T, selector string) {
+	t.Helper()
+	c.Kubectl(t, "-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec":{"template":{"spec":{"nodeSelector":`+selector+`}}}}`)
 }
 
 // images loads packetwalk's image and makes kube-proxy's of the control plane's program, and gives the tag of the one and the name of the
@@ -273,14 +387,6 @@ func (c *chartTest) images(t *testing.T) (tag, proxy string) {
 	return name[1], proxy
 }
 
-func (c *chartTest) set() (flags []string) {
-	flags = []string{"-f", filepath.Join(c.dir, "values.yaml")}
-	for _, v := range c.values {
-		flags = append(flags, "--set", v)
-	}
-	return flags
-}
-
 // helm runs upstream's Helm, of which make helm makes a program.
 func (c *chartTest) helm(t *testing.T, args ...string) string {
 	t.Helper()
@@ -292,12 +398,6 @@ func (c *chartTest) helm(t *testing.T, args ...string) string {
 		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-func (c *chartTest) upgrade(t *testing.T, value string) {
-	t.Helper()
-	c.values = append(c.values, value)
-	c.helm(t, append([]string{"upgrade", "packetwalk", filepath.Join(c.Root, "deploy", "chart")}, c.set()...)...)
 }
 
 // waits: while kube-proxy runs packetwalk-node is ready, reports that it waits in its log, in an event and at /readyz, and writes nothing.
@@ -374,8 +474,8 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 	}
 }
 
-// uninstalled: with the release the rules of Services go from each node, and what pods need to end stays.
-func (c *chartTest) uninstalled(t *testing.T) {
+// uninstalled: with the release packetwalk's rules of Services go from each node, and what pods need to end stays.
+func (c *chartTest) uninstalled(t *testing.T, mode string) {
 	t.Helper()
 	for _, node := range nodes(t, c.World, "real") {
 		eventually.Succeeds(t, 50*time.Second, func() error {
@@ -385,7 +485,7 @@ func (c *chartTest) uninstalled(t *testing.T) {
 				!strings.Contains(files, "packetwalk-cni") || !strings.Contains(files, "10-packetwalk.conflist") {
 				return fmt.Errorf("%s has of %s\n%s", node, files, rules)
 			}
-			return nil
+			return c.hasKubeProxys(t, node, mode)
 		})
 	}
 }
@@ -394,7 +494,7 @@ func (c *chartTest) uninstalled(t *testing.T) {
 func (c *chartTest) remove(t *testing.T, block string) {
 	t.Helper()
 	for _, node := range nodes(t, c.World, "real") {
-		out := c.run(t, strings.NewReplacer("node/NODE", "node/"+node, "registry.example/packetwalk:TAG", c.image).Replace(block))
+		out := c.run(t, strings.NewReplacer("node/NODE", "node/"+node, "registry.example/packetwalk:TAG", "packetwalk.dev/packetwalk:"+c.tag).Replace(block))
 		pod := regexp.MustCompile(`node-debugger-\S+`).FindString(out)
 		if pod == "" {
 			t.Fatalf("no pod: %s", out)
