@@ -216,6 +216,10 @@ func loadPrograms(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.Programs)
 }
 
+func loadAgents(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.Agents)
+}
+
 // loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attachment

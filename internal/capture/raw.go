@@ -31,7 +31,7 @@ type Dump struct {
 	File string
 	Part snapshot.Part
 	// Commands are ways to the same text, best first: that whose program is there is run. None for what packetwalk reads from the kernel
-	// itself: sysctls, sockets, wires, IPVS, IPsec.
+	// itself: sysctls, sockets, wires, IPVS, IPsec, agents.
 	Commands [][]string
 	// Only is a path; where no such file or directory exists, or the file is empty, there is nothing to dump.
 	Only string
@@ -53,6 +53,7 @@ const (
 	IPVSFile      = "ipvs.json"      // []snapshot.VirtualService; captures of before have none
 	IPsecFile     = "ipsec.json"     // []snapshot.IPsecPolicy; captures of before have none
 	RecentFile    = "recent.json"    // []RecentList; captures of before have none
+	AgentsFile    = "agents.json"    // []snapshot.Agent; captures of before have none
 )
 
 // RulesetFile is nft's rule set.
@@ -110,6 +111,7 @@ var Dumps = []Dump{
 	{File: IPVSFile, Part: snapshot.IPVS, Only: "/proc/self", Later: true, load: loadIPVS},
 	{File: RecentFile, Part: snapshot.RecentLists, Only: "/proc/self", Later: true, load: loadRecent},
 	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", Later: true, load: loadIPsec},
+	{File: AgentsFile, Part: snapshot.Agents, Only: "/proc/self", Later: true, load: loadAgents},
 }
 
 // SysctlFiles are the settings that decide about packets, as paths below /proc/sys; a "*" stands for one element (Documentation/networking/

@@ -235,6 +235,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
+	options.Notes = append(options.Notes, orphans(source, met)...)
 	options.Notes = append(options.Notes, dropNotes(ctx, opened, &req, from, to)...)
 	options.Read = append(options.Read, explain.NetworkPolicies(source, result, options.Owners)...)
 	options.Read = append(options.Read, assumedInterfaces(source, slices.Compact(slices.Sorted(slices.Values(met))))...)
@@ -438,4 +439,14 @@ func owners(s *session.Session, hosts []string) *explain.Owners {
 		}
 	}
 	return o
+}
+
+// orphans returns a note for each table of packetwalk-node that no packetwalk-node keeps, on hosts that a walk read.
+func orphans(source snapshot.Source, hosts []string) (notes []string) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
+		if h, err := source.Host(name); err == nil {
+			notes = append(notes, writers.Orphans(h)...)
+		}
+	}
+	return notes
 }

@@ -8,8 +8,10 @@ import (
 	"packetwalk.dev/internal/answer/explain/foreign"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/attribution"
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/cni/ebrules"
+	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/proxy/iptables"
@@ -32,6 +34,20 @@ func Book(objects *snapshot.Objects) *attribution.Book {
 		iptables.Signed(ports), nftables.Signed(ports),
 		ipmasq.Signed(configs), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
 	}, foreign.Writers(pools)...)}
+}
+
+// Orphans returns a sentence for each table of packetwalk-node on a host where no packetwalk-node keeps it. It returns none where it is
+// unknown whether one runs.
+func Orphans(h *snapshot.Host) (notes []string) {
+	if h.Agents == nil || h.Rules == nil || slices.Contains(h.Agents, snapshot.Agent{Role: conflict.ServiceProxy}) {
+		return nil
+	}
+	for _, t := range h.Rules.Tables {
+		if t.Dialect == netfilter.NFTables && slices.Contains(nftables.TableNames, t.Name) {
+			notes = append(notes, nftables.Orphaned(h.Name, t.Family.String(), t.Name))
+		}
+	}
+	return notes
 }
 
 func servicePorts(services []snapshot.Service) (ports []service.Port) {

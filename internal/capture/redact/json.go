@@ -21,7 +21,7 @@ func decodeNumbers(data []byte, into any) error {
 // here nor in jsonKeys are left out.
 var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen_mode info_kind info_slave_kind state family scope protocol
 	type table pref action nh_family dst_mode mode vlan_protocol group_fwd_mask group_fwd_mask_str fwmark fwmask ipproto tos dscp proto
-	stp_state what dir attach hook`)
+	stp_state what dir attach hook role`)
 
 // jsonKeys say what the texts under a key name.
 var jsonKeys = map[string]func(*redactor, string) string{

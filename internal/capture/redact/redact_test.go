@@ -432,6 +432,7 @@ func TestRedactOddTexts(t *testing.T) {
 		{"ebtables-save.txt", " *nat\n :PREROUTING ACCEPT\n  -A PREROUTING -i  acme1 -j  DROP\n",
 			`^\*nat\n:PREROUTING ACCEPT\n-A PREROUTING -i if\w+ -j DROP\n$`},
 		{"ipsec.json", `[{"dir":"out","src":"10.13.0.0/16","dst":"0.0.0.0/0"}]`, `^\[{"dir":"out","dst":"0\.0\.0\.0/0","src":"10\.\d+\.0\.0/16"}\]$`},
+		{"agents.json", `[{"role":"service-proxy"}]`, `^\[{"role":"service-proxy"}\]$`},
 		{"ipvs.json", `[{"protocol":6,"local":"10.13.76.5:53"},{"mark":7}]`, `^\[{"local":"10\.[\d.]+:53","protocol":6},{"mark":7}\]$`},
 		{"iptables-save.txt", "*nat\n:X - [0:0]\n-A X -i  acme1 --acme-unknown\nCOMMIT\n",
 			`^\*nat\n:chain-\w+ - \[0:0\]\n-A chain-\w+ -i if\w+ --acme-unknown\nCOMMIT\n$`},

@@ -134,6 +134,8 @@ func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump,
 		out.Data, err = encode(ipvs(ns))
 	case row.File == capture.RecentFile:
 		out.Data, err = encode(recentLists(ns))
+	case row.File == capture.AgentsFile:
+		out.Data, err = encode(Agents(ns))
 	case row.File == capture.IPsecFile:
 		var missing string
 		if missing, err = m.firstMissing("xfrm_user"); err == nil && missing != "" {

@@ -62,6 +62,18 @@ func count(ctx context.Context, n *netns.Namespace, what string, list func(nf.Ta
 	return len(answers), nil
 }
 
+// HasTable reports whether the kernel has a table of nf_tables.
+func HasTable(n *netns.Namespace, family, table string) (bool, error) {
+	_, err := askNFT(n, family, table, nf.Table.Get)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask for table %s %s in %s: %w", family, table, n.Path(), err)
+	}
+	return true, nil
+}
+
 // HasChain reports whether the kernel has a chain. iptables-nft-save prints the built-in chains of a table also where there are none.
 func HasChain(n *netns.Namespace, family, table, chain string) (bool, error) {
 	fail := func(err error) (bool, error) {

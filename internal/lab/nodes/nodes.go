@@ -17,7 +17,9 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
@@ -27,6 +29,8 @@ import (
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
+	"packetwalk.dev/internal/node/conflict"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -232,6 +236,24 @@ func (l *Nodes) Report(s *status.Status) {
 		s.Nodes = append(s.Nodes, status)
 	}
 	s.Problems = append(s.Problems, agentFaults(AskAgents[faultReport](l, "/faults"))...)
+	s.Problems = append(s.Problems, l.orphans()...)
+}
+
+// orphans returns a sentence for each table of packetwalk-node on a node where no packetwalk-node keeps it, as far as the kernel says.
+func (l *Nodes) orphans() (problems []string) {
+	for _, n := range l.List() {
+		for _, table := range nftables.TableNames {
+			for _, family := range []string{"ip", "ip6"} {
+				if has, err := ruleset.HasTable(n.ns, family, table); err != nil || !has {
+					continue
+				}
+				if runs, err := dump.HasAgent(n.ns, conflict.ServiceProxy); err == nil && !runs {
+					problems = append(problems, nftables.Orphaned("node/"+n.Name, family, table))
+				}
+			}
+		}
+	}
+	return problems
 }
 
 // faultReport is what is read of what packetwalk-node cannot do.

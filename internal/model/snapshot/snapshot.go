@@ -48,8 +48,10 @@ type Host struct {
 	Programs []Program
 	// Sandbox says why the host's pod may have a separate network stack; "" if it uses the node's kernel, or the host is none of a pod.
 	Sandbox string
-	Peers   []Peer
-	Beyond  []Beyond // only where no routes are known
+	// Agents are the packetwalk-nodes in this network namespace, one for each role; nil where they were not read.
+	Agents []Agent
+	Peers  []Peer
+	Beyond []Beyond // only where no routes are known
 	// Forwarders are machines outside the snapshot that forward packets for others, by the links that lead to them.
 	Forwarders map[string]Forwarder
 	// Missing tells what the snapshot does not show of the host, and why: a text has a part of its state. A walk assumes something of it.
@@ -92,6 +94,7 @@ const (
 	IPVS           Part = "services of IPVS"
 	IPsec          Part = "policies of IPsec"
 	RecentLists    Part = "lists of recent addresses"
+	Agents         Part = "roles of packetwalk-node"
 )
 
 // Parts are all of them.
@@ -185,6 +188,11 @@ func (s *VirtualService) String() string {
 		return fmt.Sprintf("service for the mark %#x", s.Mark)
 	}
 	return fmt.Sprintf("service %s %s", s.Protocol, s.Local)
+}
+
+// Agent is a packetwalk-node that keeps rules.
+type Agent struct {
+	Role string `json:"role"` // "service-proxy" or "ip-masq-agent"
 }
 
 // IPsecPolicy blocks the packets that it selects, or has them encrypted; of those that came in it wants that they were.

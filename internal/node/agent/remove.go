@@ -19,7 +19,7 @@ import (
 // RemoveRules removes the rules that packetwalk-nodes left on this node: those of Services, the chain IP-MASQ-AGENT and kubenet's rule.
 // Rules that another program has taken over stay, and the log names it. It fails while a packetwalk-node runs.
 func RemoveRules(ctx context.Context, o Options, log func(format string, args ...any)) error {
-	for _, role := range []string{"service-proxy", "ip-masq-agent"} {
+	for _, role := range []string{conflict.ServiceProxy, conflict.MasqAgent} {
 		if err := conflict.Take(role); errors.Is(err, conflict.ErrTaken) {
 			return fmt.Errorf("packetwalk-node runs on this node (%s); delete its DaemonSet first", role)
 		} else if err != nil {

@@ -92,7 +92,7 @@ func (w *waitState) set(others []string, unknown error) bool {
 
 // roles are what the agent keeps, by the names under which it acquires them.
 func (a *agent) roles() (names []string) {
-	for name, wanted := range map[string]bool{"service-proxy": a.ServiceProxy, "ip-masq-agent": a.IPMasqAgent} {
+	for name, wanted := range map[string]bool{conflict.ServiceProxy: a.ServiceProxy, conflict.MasqAgent: a.IPMasqAgent} {
 		if wanted {
 			names = append(names, name)
 		}

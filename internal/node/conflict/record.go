@@ -18,6 +18,12 @@ import (
 // does. A name ends in random text, so that no other user can take it first.
 const recordName = "@packetwalk-node/"
 
+// The roles of packetwalk-node, by which processes take them.
+const (
+	ServiceProxy = "service-proxy"
+	MasqAgent    = "ip-masq-agent"
+)
+
 // ErrTaken is that another process has the part.
 var ErrTaken = errors.New("another packetwalk-node on this node has it")
 

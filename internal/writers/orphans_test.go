@@ -1,0 +1,33 @@
+package writers
+
+import (
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/node/proxy/nftables"
+)
+
+// TestOrphans: only a table of ours is told, and only where it is known that no packetwalk-node has the role.
+func TestOrphans(t *testing.T) {
+	for name, c := range map[string]struct {
+		agents []snapshot.Agent
+		table  netfilter.Table
+		told   bool
+	}{
+		"orphaned":        {[]snapshot.Agent{}, netfilter.Table{Name: nftables.TableName, Dialect: netfilter.NFTables}, true},
+		"another role":    {[]snapshot.Agent{{Role: "ip-masq-agent"}}, netfilter.Table{Name: nftables.TableName, Dialect: netfilter.NFTables}, true},
+		"kept":            {[]snapshot.Agent{{Role: "service-proxy"}}, netfilter.Table{Name: nftables.TableName, Dialect: netfilter.NFTables}, false},
+		"not known":       {nil, netfilter.Table{Name: nftables.TableName, Dialect: netfilter.NFTables}, false},
+		"another's table": {[]snapshot.Agent{}, netfilter.Table{Name: "kube-proxy", Dialect: netfilter.NFTables}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &snapshot.Host{Name: "node/a", Agents: c.agents, Rules: &netfilter.Ruleset{Tables: []*netfilter.Table{&c.table}}}
+			notes := Orphans(h)
+			if (len(notes) == 1) != c.told || c.told && !strings.HasPrefix(notes[0], `node/a has the nftables table "ip packetwalk-services"`) {
+				t.Errorf("%q", notes)
+			}
+		})
+	}
+}
