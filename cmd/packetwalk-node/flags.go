@@ -100,7 +100,7 @@ func (c *command) flags() *pflag.FlagSet {
 	f.StringVar(&c.hostname, "node-name", "", "the same as --hostname-override")
 	f.StringVar(&c.Server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
 	f.StringVar(&c.CleanupOnDelete, "cleanup-on-delete", "",
-		"at the end do --cleanup if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
+		"when told to end do --cleanup after 20s if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end (see also "+removeAll+")")
 	podUID(f, &c.PodUID)
 	f.StringVar(&c.Pod, "pod", "", "`NAMESPACE/NAME` of the pod that this runs in: it gets the condition "+agent.WaitingCondition)

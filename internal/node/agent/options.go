@@ -75,7 +75,7 @@ type Options struct {
 	// IPTablesVariant is which of iptables' programs are run: those of a node's own distribution by default.
 	IPTablesVariant string
 
-	// CleanupOnDelete is the DaemonSet, NAMESPACE/NAME, whose deletion is the end of the service proxy's rules, too; empty: they always stay.
+	// CleanupOnDelete is the DaemonSet, NAMESPACE/NAME, whose deletion is the end of the service proxy's rules, too; empty: none is followed.
 	CleanupOnDelete string
 }
 
