@@ -189,7 +189,8 @@ func (s *scanner) endRules() {
 	}
 }
 
-// isCutOff reports whether a rule has no effect. People copy such rules when the end is cut off. Some matches have an effect themselves.
+// isCutOff reports whether a rule has no effect. People copy such rules when the end is cut off. A
+// rule that only adds to a list of recent addresses is complete.
 func isCutOff(r *iptables.Rule) bool {
 	if r.Unknown == "" && r.Target.Name != "" {
 		return false
@@ -198,7 +199,10 @@ func isCutOff(r *iptables.Rule) bool {
 		return !strings.Contains(" "+r.Unknown, " -j ") && !strings.Contains(" "+r.Unknown, " -g ") &&
 			!strings.Contains(" "+r.Unknown, " --jump") && !strings.Contains(" "+r.Unknown, " --goto")
 	}
-	return r.Target.Name == "" && !slices.ContainsFunc(r.Matches, func(m iptables.Match) bool {
-		return slices.Contains([]string{"recent", "nfacct", "set", "quota", "limit", "hashlimit", "connlimit"}, m.Module)
+	return !slices.ContainsFunc(r.Matches, func(m iptables.Match) bool {
+		_, sets := m.Option("set")
+		_, ends := m.Option("rsource") // which iptables prints last
+		_, ends2 := m.Option("rdest")
+		return m.Module == "recent" && sets && (ends || ends2)
 	})
 }
