@@ -1,11 +1,11 @@
 package excerpt
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/capture/pastedtext"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -18,7 +18,7 @@ func (rd *reader) beyond(families ...[]iptables.Table) {
 		return
 	}
 	var from, to []snapshot.Beyond
-	for r := range rules(families) {
+	for r := range pastedtext.Rules(families) {
 		switch {
 		case masqueradesNetwork(r):
 			rd.addBeyond(snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.Out.Name}, "by MASQUERADE for what leaves it")
@@ -33,21 +33,6 @@ func (rd *reader) beyond(families ...[]iptables.Table) {
 	for _, b := range from {
 		if slices.Contains(to, b) {
 			rd.addBeyond(b, "by ACCEPT both ways")
-		}
-	}
-}
-
-// rules are those of all chains of all tables.
-func rules(families [][]iptables.Table) iter.Seq[*iptables.Rule] {
-	return func(yield func(*iptables.Rule) bool) {
-		for _, t := range slices.Concat(families...) {
-			for _, c := range t.Chains {
-				for i := range c.Rules {
-					if !yield(&c.Rules[i]) {
-						return
-					}
-				}
-			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"packetwalk.dev/internal/capture/pastedtext"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/testing/goldentest"
@@ -91,7 +92,7 @@ func TestOneHost(t *testing.T) {
 	if _, err := s.Host("node/y"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("another host: %v", err)
 	}
-	if _, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("no rules here")); !errors.Is(err, errNothingFound) {
+	if _, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("no rules here")); !errors.Is(err, pastedtext.ErrNothingFound) {
 		t.Errorf("prose: %v", err)
 	}
 	if _, err := Read(writers.Book(&snapshot.Objects{}), nil, "x", []byte("table ip t {\n}\n")); err == nil || !strings.Contains(err.Error(), "line 1: nft list ruleset: ") {

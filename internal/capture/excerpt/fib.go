@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/capture/pastedtext"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -17,18 +18,18 @@ import (
 
 // routes reads the routes of the table that the command names, else of main, or of the tables that the lines name. Lines that cannot be
 // read are said.
-func (rd *reader) routes(b block) {
-	text := viaName.ReplaceAllStringFunc(b.command.withTable(string(b.Text)), func(via string) string {
+func (rd *reader) routes(b pastedtext.Block) {
+	text := viaName.ReplaceAllStringFunc(b.Routes(), func(via string) string {
 		m := viaName.FindStringSubmatch(via)
-		if a := rd.redacted(m[2], b.command.ipv6); a.IsValid() {
+		if a := rd.redacted(m[2], b.IPv6()); a.IsValid() {
 			return m[1] + a.String()
 		}
 		return via
 	})
-	routes, bad := iproute.ParseRoutesText(text, b.command.ipv6)
+	routes, bad := iproute.ParseRoutesText(text, b.IPv6())
 	for _, e := range bad {
 		if e.Unread {
-			rd.account.notRead(b.numbers[e.Line-1], "the route cannot be read")
+			rd.account.NotRead(b.Numbers()[e.Line-1], "the route cannot be read")
 		}
 		rd.Assume("line %d: the route cannot be read, so where it leads is unknown: %v", b.Line+e.Line-1, e.Err)
 		rd.Host.Partial[snapshot.Routes] = "a line of them cannot be read"
@@ -42,71 +43,9 @@ func (rd *reader) routes(b block) {
 	rd.Host.FIB.Routes = append(rd.Host.FIB.Routes, routes...)
 }
 
-// ipCommand is what an ip command asked for.
-type ipCommand struct {
-	table string // of routes: "" for main
-	ipv6  bool
-	some  bool // not for all that there are: of one interface or destination, one route
-	get   bool // for the route that one packet takes
-}
-
-// ipCommandLine is "ip -4 route show table 2" in its parts, with its short forms (iproute2 takes a word's beginning for the word).
-var ipCommandLine = regexp.MustCompile(
-	`(?:^|[\s/])ip\s+((?:-\S+\s+)*)(?:-n(?:etns)?\s+\S+\s+)?(r|ro|rou|rout|route|a|ad|add|addr|address|ru|rul|rule|l|li|lin|link)(?:\s+([^|>]*))?(?:[|>]|$)`)
-
-// parseIP reads a command line; the zero value is for any other command.
-func parseIP(command string) ipCommand {
-	m := ipCommandLine.FindStringSubmatch(command)
-	if m == nil {
-		return ipCommand{}
-	}
-	c := ipCommand{ipv6: strings.Contains(m[1], "-6")}
-	words := strings.Fields(m[3])
-	if len(words) > 0 && strings.HasPrefix("get", words[0]) {
-		return ipCommand{ipv6: c.ipv6, some: true, get: true}
-	}
-	if len(words) > 0 && (strings.HasPrefix("show", words[0]) || strings.HasPrefix("list", words[0]) || words[0] == "ls") {
-		words = words[1:]
-	}
-	ofRoutes := strings.HasPrefix(m[2], "r") && !strings.HasPrefix(m[2], "ru")
-	if len(words) == 2 && ofRoutes && (strings.HasPrefix("table", words[0]) || words[0] == "vrf") {
-		if words[1] != "all" && words[1] != "cache" {
-			c.table = words[1]
-		}
-		words = nil
-	}
-	c.some = len(words) > 0
-	return c
-}
-
-// ofPacket is what "ip route get" prints behind a route.
-var ofPacket = regexp.MustCompile(`\s+uid [0-9]+\s*$`)
-
-// withTable writes the table into each line with a route that names none.
-func (c ipCommand) withTable(text string) string {
-	if c.table == "" {
-		return text
-	}
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		words := strings.Fields(line)
-		if len(words) > 0 && words[0] != "nexthop" && !slices.Contains(words, "table") {
-			at := len(words[0])
-			if iproute.IsRouteType(words[0]) && len(words) > 1 {
-				at += 1 + len(words[1])
-			}
-			joined := strings.Join(words, " ")
-			line = joined[:at] + " table " + c.table + joined[at:]
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
-}
-
 // policy reads policy rules of the family that the command names, else of IPv6 if one has such an address, else of IPv4.
-func (rd *reader) policy(b block) error {
-	rules, err := iproute.ParseRulesText(string(b.Text), b.command.ipv6)
+func (rd *reader) policy(b pastedtext.Block) error {
+	rules, err := iproute.ParseRulesText(string(b.Text), b.IPv6())
 	isIPv6 := func(r fib.Rule) bool { return r.From.Addr().Is6() || r.To.Addr().Is6() }
 	if slices.ContainsFunc(rules, isIPv6) { // no command says so
 		for i := range rules {
@@ -118,7 +57,7 @@ func (rd *reader) policy(b block) error {
 }
 
 // addresses reads links and their addresses.
-func (rd *reader) addresses(b block) error {
+func (rd *reader) addresses(b pastedtext.Block) error {
 	text := addressName.ReplaceAllStringFunc(string(b.Text), func(found string) string {
 		m := addressName.FindStringSubmatch(found)
 		if a := rd.redacted(m[2], m[1] == "inet6 "); a.IsValid() {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/capture/pastedtext"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
@@ -99,7 +100,7 @@ func isForPort(r *netfilter.Rule, port uint16) bool {
 
 // nameTargets gives translations to what is redacted an unknown address with that name.
 func (rd *reader) nameTargets(tables []iptables.Table) {
-	for r := range rules([][]iptables.Table{tables}) {
+	for r := range pastedtext.Rules([][]iptables.Table{tables}) {
 		if r.Unknown != "" {
 			continue
 		}
@@ -140,6 +141,6 @@ func (rd *reader) virtualAddresses() {
 		}
 	}
 	if len(names) > 0 {
-		rd.Assume("no addresses in the text; assuming those of IPVS services: %s", some(names))
+		rd.Assume("no addresses in the text; assuming those of IPVS services: %s", pastedtext.Some(names))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/pastedtext"
 	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
@@ -30,13 +31,13 @@ const notShown = "not in the text"
 //
 // Of several machines that the text shows, the one called name is taken if it is one of them. about are the destinations that the snapshot
 // is wanted for, port 0 for any: a text may show rules at several times, see [parse], and rules for the machine's own addresses, which it
-// need not show. The error is errNothingFound for a text that shows nothing, and another if nothing that it shows can be read.
+// need not show. The error is pastedtext.ErrNothingFound for a text that shows nothing, and another if nothing that it shows can be read.
 func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
 	addresses := make([]netip.Addr, len(about))
 	for i, a := range about {
 		addresses[i] = a.Addr()
 	}
-	shows, err := newKnownRules(book).parse(name, text, addresses...)
+	shows, err := pastedtext.Parse(book, name, text, addresses...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
@@ -81,36 +82,15 @@ func (s singleSource) Objects() snapshot.Objects { return snapshot.Objects{} }
 type reader struct {
 	*capture.Loader
 	nft     NFT
-	account accountOf
+	account pastedtext.Fates
 	tables  []*netfilter.Table // of iptables
 	hidden  bool               // an address of the machine's is redacted
 }
 
-// accountOf is the account of a text's lines.
-type accountOf struct {
-	snapshot.Account
-	lines []textLine
-}
-
-// noEffect states why a line has no effect.
-func (a accountOf) noEffect(line int, why string) {
-	if line > 0 && a.Account[line-1].Fate != snapshot.LineNotRead {
-		a.Account[line-1] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: why}
-	}
-}
-
-// notRead states that a line was not read. Lines without a number are not of the text.
-func (a accountOf) notRead(line int, why string) {
-	if line > 0 {
-		_, ipv4, ipv6 := stateOf(a.lines[line-1].raw)
-		a.Account[line-1] = snapshot.TextLine{Fate: snapshot.LineNotRead, As: why, IPv4: ipv4, IPv6: ipv6}
-	}
-}
-
-func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
+func (rd *reader) rules(e *pastedtext.Contents, d netfilter.Dialect) error {
 	for _, of := range []struct {
 		tables []iptables.Table
-		whole  savedTables
+		whole  pastedtext.SavedTables
 		family netfilter.Family
 		part   snapshot.Part
 	}{{e.Tables, e.Whole, netfilter.IPv4, snapshot.Rules}, {e.IPv6, e.IPv6Whole, netfilter.IPv6, snapshot.RulesIPv6}} {
@@ -118,7 +98,7 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 			continue
 		}
 		rd.nameTargets(of.tables)
-		lowered, err := iptables.Lower(withUnshown(of.tables, of.whole, e.Beside), of.family, d)
+		lowered, err := iptables.Lower(pastedtext.WithUnshown(of.tables, of.whole, e.Beside), of.family, d)
 		if err != nil {
 			return err
 		}
@@ -127,7 +107,7 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 		delete(rd.Host.Missing, of.part)
 	}
 	for _, legacy := range e.Legacy {
-		lowered, err := iptables.Lower(withUnshown(legacy.tables, legacy.whole, false), legacy.family, netfilter.IPTablesLegacy)
+		lowered, err := iptables.Lower(pastedtext.WithUnshown(legacy.Tables, legacy.Whole, false), legacy.Family, netfilter.IPTablesLegacy)
 		if err != nil {
 			return err
 		}
@@ -143,76 +123,21 @@ func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	return nil
 }
 
-// savedTables are the tables that a text shows whole, from *table to COMMIT.
-type savedTables struct {
-	names map[string]bool
-	// selected says that they are not what an iptables-save prints without options: it was asked for tables, or a file for iptables-restore
-	// is shown, which leaves the other chains and tables as they are.
-	selected bool
-}
-
-// all reports whether they are all tables that there are: nat and filter, which every machine of interest has, and so
-// those that are missing
-// do not exist. Fewer may be what was copied.
-func (s *savedTables) all() bool {
-	return !s.selected && s.names[iptables.NAT] && s.names[iptables.Filter]
-}
-
-// check drops the tables without all their built-in chains, which iptables-save always prints; that of nf_tables only those that were ever
-// used.
-func (s *savedTables) check(tables []iptables.Table, byNFT bool) {
-	for i := range tables {
-		t := &tables[i]
-		lacks := slices.ContainsFunc(iptables.BuiltIn(t.Name), func(chain string) bool {
-			return t.Chain(chain) == nil && (t.Name != iptables.NAT || chain != "INPUT") // which nat has since Linux 2.6.36
-		})
-		if s.names[t.Name] && lacks && !byNFT {
-			s.selected = true
-			delete(s.names, t.Name)
-		}
-	}
-}
-
-// withUnshown are the tables with the built-in chains that the text does not show: they may have rules. Where there are tables beside, each
-// built-in chain may have others' rules around its own.
-func withUnshown(tables []iptables.Table, whole savedTables, beside bool) []iptables.Table {
-	tables = slices.Clone(tables)
-	for _, name := range []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter} {
-		if !beside && (whole.names[name] || whole.all()) {
-			continue
-		}
-		i := slices.IndexFunc(tables, func(t iptables.Table) bool { return t.Name == name })
-		if i < 0 {
-			i, tables = len(tables), append(tables, iptables.Table{Name: name})
-		}
-		t := &tables[i]
-		t.Chains = slices.Clone(t.Chains)
-		for _, chain := range iptables.BuiltIn(name) {
-			if c := t.Chain(chain); c == nil {
-				t.Chains = append(t.Chains, iptables.Chain{Name: chain, Policy: "ACCEPT", Partial: true})
-			} else if beside {
-				c.Partial = true
-			}
-		}
-	}
-	return tables
-}
-
 // latest leaves out earlier listings of a set that is listed again.
-func latest(blocks []block) []block {
+func latest(blocks []pastedtext.Block) []pastedtext.Block {
 	last := map[string]int{}
-	name := func(b block) string {
+	name := func(b pastedtext.Block) string {
 		line, _, _ := bytes.Cut(b.Text, []byte("\n"))
 		return string(bytes.TrimSpace(line))
 	}
 	for i, b := range blocks {
-		if b.Kind == ipsetList {
+		if b.Kind == pastedtext.IPSetList {
 			last[name(b)] = i
 		}
 	}
-	var out []block
+	var out []pastedtext.Block
 	for i, b := range blocks {
-		if b.Kind != ipsetList || last[name(b)] == i {
+		if b.Kind != pastedtext.IPSetList || last[name(b)] == i {
 			out = append(out, b)
 		}
 	}
@@ -220,9 +145,9 @@ func latest(blocks []block) []block {
 }
 
 // listsForeign reports whether nft lists tables that another iptables than the legacy one made.
-func listsForeign(blocks []block) bool {
-	return slices.ContainsFunc(blocks, func(b block) bool {
-		if b.Kind != nftJSON {
+func listsForeign(blocks []pastedtext.Block) bool {
+	return slices.ContainsFunc(blocks, func(b pastedtext.Block) bool {
+		if b.Kind != pastedtext.NFTJSON {
 			return false
 		}
 		listed, err := nftables.Parse(b.Text)
@@ -231,47 +156,47 @@ func listsForeign(blocks []block) bool {
 }
 
 // files are the texts of a capture that say the same as a kind of block.
-var files = map[blockKind]string{
-	ebtablesSave: "ebtables-save.txt", nftJSON: "nft.json", ipsetList: "ipset.txt", ipsetSave: "ipset.txt",
-	conntrackList: "conntrack.txt", sysctlList: capture.SysctlsFile,
+var files = map[pastedtext.BlockKind]string{
+	pastedtext.EBTablesSave: "ebtables-save.txt", pastedtext.NFTJSON: "nft.json", pastedtext.IPSetList: "ipset.txt", pastedtext.IPSetSave: "ipset.txt",
+	pastedtext.ConntrackList: "conntrack.txt", pastedtext.SysctlList: capture.SysctlsFile,
 }
 
 // read reads a block, and says what part of the host's state it is.
-func (rd *reader) read(b block) (snapshot.Part, error) {
+func (rd *reader) read(b pastedtext.Block) (snapshot.Part, error) {
 	switch b.Kind {
-	case arptablesSave:
+	case pastedtext.ARPTablesSave:
 		return "", errors.New("the walk does not know it")
-	case ipRoute:
+	case pastedtext.IPRoute:
 		rd.routes(b)
 		return snapshot.Routes, nil
-	case ipAddress:
+	case pastedtext.IPAddress:
 		return snapshot.Addresses, rd.addresses(b)
-	case bridgeFDB:
+	case pastedtext.BridgeFDB:
 		entries, err := iproute.ParseFDBText(string(b.Text))
 		rd.Host.FIB.FDB = append(rd.Host.FIB.FDB, entries...)
 		return snapshot.FDB, err
-	case ipvsList:
+	case pastedtext.IPVSList:
 		return snapshot.IPVS, rd.virtualServices(b)
-	case ipRule:
+	case pastedtext.IPRule:
 		return snapshot.Policy, rd.policy(b)
 	}
 	return rd.Read(files[b.Kind], b.Text)
 }
 
 // blocks reads what other programs printed. The error says why none could be read.
-func (rd *reader) blocks(blocks []block) error {
+func (rd *reader) blocks(blocks []pastedtext.Block) error {
 	var errs []error
-	var nft []block
-	failed := func(b *block, err error) {
+	var nft []pastedtext.Block
+	failed := func(b *pastedtext.Block, err error) {
 		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
-		for _, n := range b.numbers {
-			rd.account.notRead(n, err.Error())
+		for _, n := range b.Numbers() {
+			rd.account.NotRead(n, err.Error())
 		}
 		errs = append(errs, fmt.Errorf("line %d: %s: %w", b.Line, b.Kind, err))
 	}
 	for i := range blocks {
 		b := &blocks[i]
-		if b.Kind == nftText || b.Kind == nftCommand {
+		if b.Kind == pastedtext.NFTText || b.Kind == pastedtext.NFTCommand {
 			nft = append(nft, *b)
 		} else if err := rd.block(b); err != nil {
 			failed(b, err)
@@ -291,28 +216,28 @@ func (rd *reader) blocks(blocks []block) error {
 }
 
 // block reads what another program printed.
-func (rd *reader) block(b *block) error {
+func (rd *reader) block(b *pastedtext.Block) error {
 	part, err := rd.read(*b)
 	switch {
 	case err != nil:
 		return err
-	case b.Kind == sysctlList:
+	case b.Kind == pastedtext.SysctlList:
 		rd.sysctls()
-	case b.Kind == ebtablesSave:
+	case b.Kind == pastedtext.EBTablesSave:
 		delete(rd.Host.Missing, part)
 		if b.Filtered || bytes.Count(b.Text, []byte("*")) < 2 && !bytes.HasPrefix(b.Text, []byte("# Generated")) {
 			rd.Host.Partial[part] = "the text does not show all tables"
 		}
-	case b.Kind == ipAddress && len(rd.Host.FIB.Addresses) == 0: // of ip link
+	case b.Kind == pastedtext.IPAddress && len(rd.Host.FIB.Addresses) == 0: // of ip link
 		delete(rd.Host.Missing, snapshot.Links)
-	case b.Kind == ipsetList || b.Kind == ipsetSave:
+	case b.Kind == pastedtext.IPSetList || b.Kind == pastedtext.IPSetSave:
 		delete(rd.Host.Missing, part)
 		rd.cutSets(*b)
-	case (b.Filtered || b.Kind == ipAddress && rd.hidden) && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule || b.Kind == conntrackList):
+	case (b.Filtered || b.Kind == pastedtext.IPAddress && rd.hidden) && (b.Kind == pastedtext.IPAddress || b.Kind == pastedtext.IPRoute || b.Kind == pastedtext.IPRule || b.Kind == pastedtext.ConntrackList):
 		rd.noteSome(part, "only some are in the text")
 	default:
 		delete(rd.Host.Missing, part)
-		if b.Kind == ipAddress {
+		if b.Kind == pastedtext.IPAddress {
 			delete(rd.Host.Missing, snapshot.Links)
 		}
 	}
@@ -327,14 +252,14 @@ func (rd *reader) noteSome(part snapshot.Part, why string) {
 }
 
 // cutSets gives the sets of which the text may not show every member one that may be any.
-func (rd *reader) cutSets(b block) {
+func (rd *reader) cutSets(b pastedtext.Block) {
 	text := string(b.Text)
 	entries := 0
 	if m := setEntries.FindStringSubmatch(text); m != nil {
 		entries, _ = strconv.Atoi(m[1])
 	}
 	_, members, shown := strings.Cut(text, "Members:\n")
-	if b.Kind == ipsetList && shown && !b.Filtered && strings.Count(members, "\n") >= entries || b.Kind == ipsetSave && !b.Filtered {
+	if b.Kind == pastedtext.IPSetList && shown && !b.Filtered && strings.Count(members, "\n") >= entries || b.Kind == pastedtext.IPSetSave && !b.Filtered {
 		return
 	}
 	for _, line := range strings.Split(text, "\n") {
@@ -382,3 +307,6 @@ func (rd *reader) finishFIB() {
 	rd.localRoutes()
 	rd.linksOfRoutes()
 }
+
+// SeveralHostsError says that a text shows several hosts, and no prompt tells which one is meant.
+type SeveralHostsError = pastedtext.SeveralHostsError

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 )
 
 // tablesOf reads a text, as iptables-save would print it.
-func tablesOf(t *testing.T, text string) (f contents, saved string) {
+func tablesOf(t *testing.T, text string) (f Contents, saved string) {
 	t.Helper()
 	f, err := everywhere.parse("", []byte(text))
 	if err != nil {
@@ -169,7 +169,7 @@ func TestWhole(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f, _ := tablesOf(t, c.text)
 			n := 0
-			for _, table := range withUnshown(f.Tables, f.Whole, f.Beside) {
+			for _, table := range WithUnshown(f.Tables, f.Whole, f.Beside) {
 				for _, chain := range table.Chains {
 					if chain.Partial {
 						n++
@@ -218,7 +218,7 @@ func TestIPCommand(t *testing.T) {
 // checkLines: every line of a text has exactly one fate, and one that was not read is noted.
 func checkLines(t *testing.T, text string) snapshot.Account {
 	t.Helper()
-	s := scanner{known: everywhere, accountOf: accountOf{lines: linesOf([]byte(text))}}
+	s := scanner{known: everywhere, Fates: Fates{lines: linesOf([]byte(text))}}
 	s.scan()
 	if lines := strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1; len(s.Account) != lines {
 		t.Fatalf("%d lines have a fate, and there are %d", len(s.Account), lines)

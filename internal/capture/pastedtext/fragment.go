@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"bytes"
@@ -8,35 +8,37 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nfttext"
 )
 
-// contents are the parts of a machine's state that a text shows: lines copied from a terminal or an article.
-type contents struct {
+// Contents are the parts of a machine's state that a text shows: lines copied from a terminal or an article.
+type Contents struct {
 	Tables           []iptables.Table // IPv4's
 	IPv6             []iptables.Table // ip6tables'
 	Assumed          []assumption
-	Blocks           []block // output of other programs, for their own parsers
-	Whole, IPv6Whole savedTables
+	Blocks           []Block // output of other programs, for their own parsers
+	Whole, IPv6Whole SavedTables
 	// Legacy are the tables of the legacy variant, where the text shows those of both.
-	Legacy []legacyTables
+	Legacy []LegacyTables
 	// Beside says that the machine has tables of the other iptables, nf_tables' or legacy, which the text does not show.
 	Beside  bool
-	Account accountOf
+	Account Fates
 }
 
-// legacyTables are the tables of one family that a machine has beside those of nf_tables.
-type legacyTables struct {
-	family netfilter.Family
-	tables []iptables.Table
-	whole  savedTables
+// LegacyTables are the tables of one family that a machine has beside those of nf_tables.
+type LegacyTables struct {
+	Family netfilter.Family
+	Tables []iptables.Table
+	Whole  SavedTables
 }
 
-// block is a part of the text that another program printed.
-type block struct {
-	Kind blockKind
+// Block is a part of the text that another program printed.
+type Block struct {
+	Kind BlockKind
 	Line int    // of its first line, from 1
 	Text []byte // its lines without the blanks and marks of quotation in front
 	// numbers are the lines of the text, one for each line of Text.
@@ -51,37 +53,37 @@ type block struct {
 }
 
 // add adds a line.
-func (b *block) add(number int, line string) {
+func (b *Block) add(number int, line string) {
 	b.Text, b.numbers = append(append(b.Text, line...), '\n'), append(b.numbers, number)
 }
 
-func (b *block) lines() []string {
+func (b *Block) lines() []string {
 	return strings.Split(strings.TrimSuffix(string(b.Text), "\n"), "\n")
 }
 
-// blockKind is the program and form of a block.
-type blockKind string
+// BlockKind is the program and form of a block.
+type BlockKind string
 
 // The blocks that are recognised.
 const (
-	ipsetList     blockKind = "ipset list"
-	ipsetSave     blockKind = "ipset save"
-	ipRoute       blockKind = "ip route"
-	ipAddress     blockKind = "ip addr"
-	ipRule        blockKind = "ip rule"
-	conntrackList blockKind = "conntrack -L"
-	sysctlList    blockKind = "sysctl"
-	ebtablesSave  blockKind = "ebtables-save"
-	arptablesSave blockKind = "arptables-save"
-	nftJSON       blockKind = "nft -j list ruleset"
-	nftText       blockKind = "nft list ruleset"
-	nftCommand    blockKind = "nft add"
-	ipvsList      blockKind = "ipvsadm -Ln"
-	bridgeFDB     blockKind = "bridge fdb"
+	IPSetList     BlockKind = "ipset list"
+	IPSetSave     BlockKind = "ipset save"
+	IPRoute       BlockKind = "ip route"
+	IPAddress     BlockKind = "ip addr"
+	IPRule        BlockKind = "ip rule"
+	ConntrackList BlockKind = "conntrack -L"
+	SysctlList    BlockKind = "sysctl"
+	EBTablesSave  BlockKind = "ebtables-save"
+	ARPTablesSave BlockKind = "arptables-save"
+	NFTJSON       BlockKind = "nft -j list ruleset"
+	NFTText       BlockKind = "nft list ruleset"
+	NFTCommand    BlockKind = "nft add"
+	IPVSList      BlockKind = "ipvsadm -Ln"
+	BridgeFDB     BlockKind = "bridge fdb"
 )
 
-// errNothingFound is returned for a text without a line that any program is known to print.
-var errNothingFound = errors.New("no rule, set, route or connection in the text; want output of iptables-save, iptables -S, iptables -L, ipset list, " +
+// ErrNothingFound is returned for a text without a line that any program is known to print.
+var ErrNothingFound = errors.New("no rule, set, route or connection in the text; want output of iptables-save, iptables -S, iptables -L, ipset list, " +
 	"nft list ruleset, ebtables-save, ip route, ip addr, ipvsadm -Ln or conntrack -L")
 
 // besideNote is what iptables-save and iptables print where the machine has tables of the other variant (iptables: nft-shared.c and
@@ -91,11 +93,11 @@ var besideNote = regexp.MustCompile(`(?m)^# Warning: ip6?tables-legacy tables pr
 // parse reads a text in which the output of iptables-save, iptables -S and iptables -L stands, whole or in part, between shell
 // prompts, command lines and prose. A rule line is one that begins with -A, or one of a listing; a line that is shown again, by another
 // command, is the same rule. Output from elsewhere than most of the rules, by its prompt or command, is left out. What the text does not
-// say and what is known to be so everywhere is filled in, which contents.Assumed tells each time. Where the rules are shown at several
+// say and what is known to be so everywhere is filled in, which Contents.Assumed tells each time. Where the rules are shown at several
 // times, those of the last one at which they name one of the addresses that it is about are taken, else the last. machine is the one that
 // is wanted, by its prompt. A complete iptables-save
 // is read by [iptables.Parse] alone.
-func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (contents, error) {
+func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Contents, error) {
 	v4, v6 := bytes.Contains(text, []byte("by iptables-save")), bytes.Contains(text, []byte("by ip6tables-save"))
 	mixed := v4 && v6 || bytes.Contains(text, []byte("# Generated by ebtables-save")) ||
 		bytes.Contains(text, []byte("# Generated by arptables-save"))
@@ -104,40 +106,40 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (co
 	ended := bytes.Count(text, []byte("\nCOMMIT\n")) == len(tables)
 	byNFT := bytes.Contains(text, []byte("(nf_tables)"))
 	if err == nil && len(tables) > 0 && !mixed && ended && !isEdited(tables) && !omits(text) {
-		whole := savedTables{names: map[string]bool{}}
+		whole := SavedTables{names: map[string]bool{}}
 		for i := range tables {
 			whole.names[tables[i].Name] = true
 		}
 		whole.check(tables, byNFT)
-		account := accountOf{Account: accountOfSave(text)}
+		account := Fates{Account: accountOfSave(text)}
 		if v6 || !v4 && familyOfTables(tables) == 6 {
-			return contents{IPv6: tables, IPv6Whole: whole, Beside: beside, Account: account}, nil
+			return Contents{IPv6: tables, IPv6Whole: whole, Beside: beside, Account: account}, nil
 		}
-		return contents{Tables: tables, Whole: whole, Beside: beside, Account: account}, nil
+		return Contents{Tables: tables, Whole: whole, Beside: beside, Account: account}, nil
 	}
-	s := scanner{known: k, accountOf: accountOf{lines: linesOf(text)}}
+	s := scanner{known: k, Fates: Fates{lines: linesOf(text)}}
 	s.scan()
 	s.settleProse(about)
 	s.endRules()
 	if err := s.chooseHost(machine); err != nil {
-		return contents{}, err
+		return Contents{}, err
 	}
 	s.leaveOut(machine)
 	s.blocks = s.latestListings(s.blocks)
 	s.chooseTime(about)
-	f := contents{Blocks: s.blocks, Beside: beside, Account: s.accountOf}
+	f := Contents{Blocks: s.blocks, Beside: beside, Account: s.Fates}
 	for _, family := range []int{4, 6} {
 		runs := s.runs(family)
 		if len(runs) == 0 {
 			continue
 		}
 		if legacy, others := splitLegacy(runs); len(legacy) > 0 && len(others) > 0 {
-			b := builder{known: k, runs: legacy, account: s.accountOf}
+			b := builder{known: k, runs: legacy, account: s.Fates}
 			b.build()
-			f.Legacy = append(f.Legacy, legacyTables{map[int]netfilter.Family{4: netfilter.IPv4, 6: netfilter.IPv6}[family], b.tables, b.saved})
+			f.Legacy = append(f.Legacy, LegacyTables{map[int]netfilter.Family{4: netfilter.IPv4, 6: netfilter.IPv6}[family], b.tables, b.saved})
 			s.all, runs = append(s.all, b.told()...), others
 		}
-		b := builder{known: k, runs: runs, byNFT: byNFT, account: s.accountOf}
+		b := builder{known: k, runs: runs, byNFT: byNFT, account: s.Fates}
 		b.build()
 		if family == 4 {
 			f.Tables, f.Whole = b.tables, b.saved
@@ -151,7 +153,7 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (co
 	}
 	f.Assumed = s.told()
 	if len(f.Tables)+len(f.IPv6)+len(f.Blocks) == 0 {
-		return contents{}, errNothingFound
+		return Contents{}, ErrNothingFound
 	}
 	return f, nil
 }
@@ -186,7 +188,7 @@ func splitLegacy(runs []*run) (legacy, others []*run) {
 
 // isEdited reports whether a rule may differ from what iptables-save printed: its target is cut off, or text was added after it.
 func isEdited(tables []iptables.Table) bool {
-	for r := range rules([][]iptables.Table{tables}) {
+	for r := range Rules([][]iptables.Table{tables}) {
 		if r.Unknown != "" || isCutOff(r) {
 			return true
 		}
@@ -195,10 +197,36 @@ func isEdited(tables []iptables.Table) bool {
 }
 
 func familyOfTables(tables []iptables.Table) int {
-	for r := range rules([][]iptables.Table{tables}) {
+	for r := range Rules([][]iptables.Table{tables}) {
 		if f := r.Family(); f != 0 {
 			return f
 		}
 	}
 	return 0
+}
+
+// Parse reads a text. See knownRules.parse.
+func Parse(book *attribution.Book, machine string, text []byte, about ...netip.Addr) (Contents, error) {
+	return newKnownRules(book).parse(machine, text, about...)
+}
+
+// Numbers are the numbers of a block's lines in the text.
+func (b *Block) Numbers() []int { return b.numbers }
+
+// IsWhole reports whether the block is from a listing of all rules of nft.
+func (b *Block) IsWhole() bool { return b.whole }
+
+// IPv6 reports whether the block's command asked for IPv6.
+func (b *Block) IPv6() bool { return b.command.ipv6 }
+
+// Routes returns the routes' text, with the table that the command asked for.
+func (b *Block) Routes() string { return b.command.withTable(string(b.Text)) }
+
+// NFT returns a block in nft's own syntax.
+func (b *Block) NFT() nfttext.Block {
+	one := nfttext.Block{Family: b.nft.family, Table: b.nft.table, Command: b.Kind == NFTCommand}
+	for i, text := range b.lines() {
+		one.Lines = append(one.Lines, nfttext.Line{Number: b.numbers[i], Text: text})
+	}
+	return one
 }

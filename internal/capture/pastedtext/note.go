@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"fmt"
@@ -65,7 +65,7 @@ func (n *notes) told() []assumption {
 	all := n.all
 	for _, key := range n.order {
 		l := n.about[key]
-		all = append(all, assumption{assumptionKind(key[0]), l.line, some(l.chains) + ": " + key[2]})
+		all = append(all, assumption{assumptionKind(key[0]), l.line, Some(l.chains) + ": " + key[2]})
 	}
 	slices.SortStableFunc(all, func(a, b assumption) int { return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind) })
 	return all
@@ -91,8 +91,8 @@ func (l *lineage) add(line int, chain string) {
 	}
 }
 
-// some names things, the first few where there are many.
-func some(names []string) string {
+// Some names things, the first few where there are many.
+func Some(names []string) string {
 	const most = 6
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most-1], ", "), len(names)-most+1)

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"cmp"
@@ -84,10 +84,10 @@ var ipCommandMade = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?ip\s+((?:-\S+\s+)
 func (s *scanner) ipMade(line string) bool {
 	command, _ := commandOf(line)
 	if m := oneSysctl.FindStringSubmatch(command); m != nil {
-		return s.added(sysctlList, "sysctl", m[1]+" = "+m[2])
+		return s.added(SysctlList, "sysctl", m[1]+" = "+m[2])
 	}
 	if m := echoed.FindStringSubmatch(command); m != nil {
-		return s.added(sysctlList, "sysctl", strings.ReplaceAll(m[2], "/", ".")+" = "+m[1])
+		return s.added(SysctlList, "sysctl", strings.ReplaceAll(m[2], "/", ".")+" = "+m[1])
 	}
 	m := ipCommandMade.FindStringSubmatch(command)
 	if m == nil {
@@ -97,14 +97,14 @@ func (s *scanner) ipMade(line string) bool {
 	s.routes = ipCommand{ipv6: six, some: true}
 	switch {
 	case strings.HasPrefix("rule", m[2]) && len(m[2]) > 1 && m[2][:2] == "ru":
-		return s.added(ipRule, "ip rule", s.ruleOf(words, six))
+		return s.added(IPRule, "ip rule", s.ruleOf(words, six))
 	case m[2][0] == 'r':
-		return s.added(ipRoute, "ip route", strings.Join(words, " "))
+		return s.added(IPRoute, "ip route", strings.Join(words, " "))
 	case m[2][0] == 'a':
 		return s.addAddress(words)
 	case m[3] == "set" && words[len(words)-1] == "up":
 		s.reset()
-		s.noEffect(s.at, "a command that changes nothing")
+		s.NoEffect(s.at, "a command that changes nothing")
 		return true
 	case m[3] == "add" && slices.Contains(words, "type"):
 		name := words[0]
@@ -113,7 +113,7 @@ func (s *scanner) ipMade(line string) bool {
 				name = words[i+1]
 			}
 		}
-		return s.added(ipAddress, "ip link", fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), name))
+		return s.added(IPAddress, "ip link", fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), name))
 	}
 	return false
 }
@@ -124,7 +124,7 @@ var (
 )
 
 // added adds lines that a command leaves behind.
-func (s *scanner) added(kind blockKind, what string, lines ...string) bool {
+func (s *scanner) added(kind BlockKind, what string, lines ...string) bool {
 	filtered := s.filtered
 	s.filtered = true
 	for i, line := range lines {
@@ -176,10 +176,10 @@ func (s *scanner) addAddress(words []string) bool {
 		return false
 	}
 	family := map[bool]string{false: "inet", true: "inet6"}[prefix.Addr().Is6()]
-	s.added(ipAddress, "ip address", fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), link),
+	s.added(IPAddress, "ip address", fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), link),
 		fmt.Sprintf("%s %s scope global %s", family, prefix, link))
 	if prefix.IsSingleIP() {
 		return true
 	}
-	return s.added(ipRoute, "ip address", fmt.Sprintf("%s dev %s proto kernel scope link src %s", prefix.Masked(), link, prefix.Addr()))
+	return s.added(IPRoute, "ip address", fmt.Sprintf("%s dev %s proto kernel scope link src %s", prefix.Masked(), link, prefix.Addr()))
 }

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"bytes"
@@ -41,17 +41,17 @@ func (s *scanner) omission(line string) bool {
 func (s *scanner) readUnknown(line string) bool {
 	switch state, ipv4, ipv6 := stateOf(line); {
 	case s.passive != "":
-		s.noEffect(s.at, "output of "+s.passive)
+		s.NoEffect(s.at, "output of "+s.passive)
 		return true
 	case strings.HasSuffix(line, ":") && (len(strings.Fields(line)) < 6 || !ipv4 && !ipv6) || strings.HasPrefix(s.lines[s.at-1].raw, "```"):
-		s.noEffect(s.at, "heading")
+		s.NoEffect(s.at, "heading")
 		s.headHost(line)
 	case !state:
-		s.noEffect(s.at, "prose")
+		s.NoEffect(s.at, "prose")
 	case strings.HasSuffix(line, "?"):
-		s.noEffect(s.at, "question")
+		s.NoEffect(s.at, "question")
 	default:
-		s.notRead(s.at, unknownLine)
+		s.NotRead(s.at, unknownLine)
 	}
 	if s.now.save && !sentence.MatchString(line) {
 		s.gap("")

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"cmp"
@@ -55,10 +55,10 @@ func (s *scanner) prompt(line string) bool {
 	}
 	s.reset()
 	if changes.MatchString(command) {
-		s.notRead(s.at, "a command that changes the machine's state")
+		s.NotRead(s.at, "a command that changes the machine's state")
 		s.note(leftOut, s.at, "line %d: a command that may change the machine's state is not carried out: %s", s.at, command)
 	} else {
-		s.noEffect(s.at, "a command that changes nothing")
+		s.NoEffect(s.at, "a command that changes nothing")
 	}
 	return true
 }

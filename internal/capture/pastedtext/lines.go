@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"html"

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/snapshot"
 )
 
 // older takes a line of a program that ip(8) replaced, or of ip -br, and writes what it says as ip itself does: "route -n", "netstat -rn",
@@ -25,14 +24,14 @@ func (s *scanner) older(line string) bool {
 	case link != nil:
 		s.form, s.link = ifconfig, link[1]
 		flags := strings.ReplaceAll(link[2], "RUNNING", "RUNNING,LOWER_UP")
-		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <%s> mtu %s", s.nextLink(), link[1], flags, link[3]))
+		s.addLine(IPAddress, false, fmt.Sprintf("%d: %s: <%s> mtu %s", s.nextLink(), link[1], flags, link[3]))
 	case oldLink != nil:
 		s.form, s.link = oldIfconfig, oldLink[1]
-		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), s.link))
+		s.addLine(IPAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), s.link))
 	case alone != nil && (s.form == alone4 || s.lastEnd != s.at-1):
 		s.form, s.filtered = alone4, true
-		s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
-		s.addLine(ipAddress, false, line)
+		s.addLine(IPAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
+		s.addLine(IPAddress, false, line)
 	case brief != nil && isBrief(brief[3]):
 		s.briefLink(brief[1], brief[2], strings.Fields(brief[3]))
 	case s.form == routes || s.form == netstat:
@@ -41,7 +40,7 @@ func (s *scanner) older(line string) bool {
 			s.form = ""
 			return false
 		}
-		s.addLine(ipRoute, false, route)
+		s.addLine(IPRoute, false, route)
 	case s.form == oldIfconfig && s.lastEnd == s.at-1:
 		s.oldIfconfig(line)
 	case s.form == ifconfig && s.lastEnd == s.at-1:
@@ -119,15 +118,15 @@ func (s *scanner) ifconfig(fields []string) bool {
 		if len(fields) >= 6 && fields[4] == "broadcast" {
 			broadcast = " brd " + fields[5]
 		}
-		s.addLine(ipAddress, false, fmt.Sprintf("inet %s/%d%s scope global %s", fields[1], ones, broadcast, s.link))
+		s.addLine(IPAddress, false, fmt.Sprintf("inet %s/%d%s scope global %s", fields[1], ones, broadcast, s.link))
 	case len(fields) >= 4 && fields[0] == "inet6" && fields[2] == "prefixlen":
 		scope := "global"
 		if strings.HasPrefix(fields[1], "fe80") {
 			scope = "link"
 		}
-		s.addLine(ipAddress, false, fmt.Sprintf("inet6 %s/%s scope %s", fields[1], fields[3], scope))
+		s.addLine(IPAddress, false, fmt.Sprintf("inet6 %s/%s scope %s", fields[1], fields[3], scope))
 	case len(fields) >= 2 && fields[0] == "ether":
-		s.addLine(ipAddress, false, "link/ether "+fields[1])
+		s.addLine(IPAddress, false, "link/ether "+fields[1])
 	case len(fields) >= 1 && slices.Contains([]string{"loop", "RX", "TX", "device", "unspec", "tunnel"}, fields[0]):
 	default:
 		return false
@@ -144,7 +143,7 @@ func (s *scanner) oldIfconfig(line string) {
 	}
 	if mask, err := netip.ParseAddr(m[2]); err == nil && mask.Is4() {
 		ones, _ := net.IPMask(mask.AsSlice()).Size()
-		s.addLine(ipAddress, false, fmt.Sprintf("inet %s/%d scope global %s", m[1], ones, s.link))
+		s.addLine(IPAddress, false, fmt.Sprintf("inet %s/%d scope global %s", m[1], ones, s.link))
 	}
 }
 
@@ -181,8 +180,8 @@ func (s *scanner) briefLink(name, state string, rest []string) {
 	if name == "lo" {
 		kind = "link/loopback 00:00:00:00:00:00"
 	}
-	s.addLine(ipAddress, false, fmt.Sprintf("%d: %s: %s mtu 1500", s.nextLink(), name, cmp.Or(flags, "<>")))
-	s.addLine(ipAddress, false, kind)
+	s.addLine(IPAddress, false, fmt.Sprintf("%d: %s: %s mtu 1500", s.nextLink(), name, cmp.Or(flags, "<>")))
+	s.addLine(IPAddress, false, kind)
 	for _, a := range addresses {
 		family, scope := "inet", "global"
 		if p := netip.MustParsePrefix(a); p.Addr().Is6() {
@@ -193,7 +192,7 @@ func (s *scanner) briefLink(name, state string, rest []string) {
 		if netip.MustParsePrefix(a).Addr().IsLinkLocalUnicast() {
 			scope = "link"
 		}
-		s.addLine(ipAddress, false, family+" "+a+" scope "+scope+" "+name)
+		s.addLine(IPAddress, false, family+" "+a+" scope "+scope+" "+name)
 	}
 }
 
@@ -206,34 +205,5 @@ func (s *scanner) nextLink() int {
 // fdbLine is an entry that "bridge fdb" lists.
 var fdbLine = regexp.MustCompile(`^(?:[0-9a-f]{2}:){5}[0-9a-f]{2} dev \S+`)
 
-// ipvsService is a service that ipvsadm -Ln lists: "TCP  10.96.0.10:53 rr", or "FWM  5 rr".
-var ipvsService = regexp.MustCompile(`^(TCP|UDP|SCTP|FWM)\s+(\S+)\s+[a-z]{2,10}(?:\s+.*)?$`)
-
-// virtualServices reads what ipvsadm lists.
-func (rd *reader) virtualServices(b block) error {
-	services := []snapshot.VirtualService{} // which were read, if none is there
-	for line := range strings.Lines(string(b.Text)) {
-		m := ipvsService.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		var v snapshot.VirtualService
-		if m[1] == "FWM" {
-			if _, err := fmt.Sscanf(m[2], "%d", &v.Mark); err != nil {
-				return fmt.Errorf("mark %q: %w", m[2], err)
-			}
-		} else {
-			local, err := netip.ParseAddrPort(m[2])
-			if err != nil {
-				return fmt.Errorf("service: %w (list them with ipvsadm -Ln)", err)
-			}
-			if v.Protocol, err = packet.ParseProtocol(strings.ToLower(m[1])); err != nil {
-				return err
-			}
-			v.Local = local
-		}
-		services = append(services, v)
-	}
-	rd.Host.VirtualServices = append(services, rd.Host.VirtualServices...)
-	return nil
-}
+// IPVSService is a service that ipvsadm -Ln lists: "TCP  10.96.0.10:53 rr", or "FWM  5 rr".
+var IPVSService = regexp.MustCompile(`^(TCP|UDP|SCTP|FWM)\s+(\S+)\s+[a-z]{2,10}(?:\s+.*)?$`)

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"fmt"
@@ -57,18 +57,18 @@ func (s *scanner) chooseHost(machine string) error {
 	for _, r := range s.found {
 		r.from.headed = r.from.headed && r.from.machine != chosen
 	}
-	s.blocks = slices.DeleteFunc(s.blocks, func(b block) bool {
+	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool {
 		gone := b.from.headed && b.from.machine != chosen
 		for _, n := range b.numbers {
 			if gone {
-				s.noEffect(n, elsewhere)
+				s.NoEffect(n, elsewhere)
 			}
 		}
 		return gone
 	})
 	s.found = slices.DeleteFunc(s.found, func(r *run) bool {
 		for i := 0; r.from.headed && i < len(r.rules); i++ {
-			s.noEffect(r.rules[i].line, elsewhere)
+			s.NoEffect(r.rules[i].line, elsewhere)
 		}
 		return r.from.headed
 	})
@@ -80,11 +80,11 @@ const elsewhere = "of another machine or namespace"
 
 // splitHosts names the hosts by lines where two blocks contradict each other that no command printed.
 func (s *scanner) splitHosts(machine string) error {
-	first := map[blockKind]*block{}
+	first := map[BlockKind]*Block{}
 	var begins []int
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		if b.prompt > 0 || b.from.headed || b.Kind != ipRoute && b.Kind != ipAddress || b.Filtered {
+		if b.prompt > 0 || b.from.headed || b.Kind != IPRoute && b.Kind != IPAddress || b.Filtered {
 			continue
 		}
 		switch before := first[b.Kind]; {
@@ -120,7 +120,7 @@ func (s *scanner) splitHosts(machine string) error {
 }
 
 // contradicts reports whether two blocks cannot be of one host at one time: their default routes, or the addresses of a link, differ.
-func (b *block) contradicts(o *block) bool {
+func (b *Block) contradicts(o *Block) bool {
 	a, c := b.facts(), o.facts()
 	for key, values := range a {
 		if other := c[key]; other != nil && !slices.ContainsFunc(values, func(v string) bool { return slices.Contains(other, v) }) {
@@ -131,7 +131,7 @@ func (b *block) contradicts(o *block) bool {
 }
 
 // facts are the default routes of a block, and the IPv4 addresses of its links but loopback's.
-func (b *block) facts() map[string][]string {
+func (b *Block) facts() map[string][]string {
 	all := map[string][]string{}
 	link := ""
 	for _, line := range b.lines() {
@@ -148,18 +148,18 @@ func (b *block) facts() map[string][]string {
 }
 
 // latestListings leaves out what a command printed that printed the same later: all routes of a table, all links.
-func (a accountOf) latestListings(blocks []block) []block {
+func (a Fates) latestListings(blocks []Block) []Block {
 	type listing struct {
-		kind    blockKind
+		kind    BlockKind
 		command ipCommand
 	}
 	last := map[listing]int{}
 	for _, b := range blocks {
-		if b.prompt > 0 && !b.Filtered && (b.Kind == ipRoute || b.Kind == ipAddress || b.Kind == ipRule) {
+		if b.prompt > 0 && !b.Filtered && (b.Kind == IPRoute || b.Kind == IPAddress || b.Kind == IPRule) {
 			last[listing{b.Kind, b.command}] = b.prompt
 		}
 	}
-	return slices.DeleteFunc(blocks, func(b block) bool {
+	return slices.DeleteFunc(blocks, func(b Block) bool {
 		at, listed := last[listing{b.Kind, b.command}]
 		earlier := listed && b.prompt > 0 && !b.Filtered && b.prompt < at
 		for _, n := range b.numbers {

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"cmp"
@@ -16,9 +16,9 @@ type builder struct {
 	runs    []*run
 	tables  []iptables.Table
 	chains  map[place]*partialChain
-	saved   savedTables
+	saved   SavedTables
 	byNFT   bool // iptables-save is that of nf_tables
-	account accountOf
+	account Fates
 }
 
 // place is a chain of a table.
@@ -31,7 +31,7 @@ type partialChain struct {
 	rules   []textRule
 	whole   bool
 	unused  bool           // nothing refers to it
-	known   bool           // its contents were filled in, all of them
+	known   bool           // its Contents were filled in, all of them
 	keys    map[string]int // how often each rule stands in it; nil until asked for
 	last    int            // line that was read last
 	parts   int            // how often more of it was shown
@@ -64,7 +64,7 @@ func (b *builder) build() {
 		case r.table == "":
 			left.add(r.line, r.chain)
 			for i := range r.rules {
-				b.account.notRead(r.rules[i].line, "nothing tells its table")
+				b.account.NotRead(r.rules[i].line, "nothing tells its table")
 			}
 			continue
 		case r.why != "":
@@ -76,7 +76,7 @@ func (b *builder) build() {
 	}
 	b.saved.check(b.tables, b.byNFT)
 	if len(left.chains) > 0 {
-		b.note(leftOut, left.line, "%s: unknown table; its rules are left out", some(left.chains))
+		b.note(leftOut, left.line, "%s: unknown table; its rules are left out", Some(left.chains))
 	}
 	b.fillIn()
 	b.restore()
@@ -214,7 +214,7 @@ func (b *builder) merge(r *run) {
 		b.note(conflict, r.line, "line %d shows rules of %s that are not in its listing from line %d; using the listing", r.line, r.chain, c.last)
 		for i := range r.rules {
 			if r.why != "" || r.line > c.last {
-				b.account.notRead(r.rules[i].line, "not in the chain's listing")
+				b.account.NotRead(r.rules[i].line, "not in the chain's listing")
 			}
 		}
 		c.whole = r.line < c.last
@@ -242,9 +242,9 @@ func (b *builder) replaced(c *partialChain, by *run) {
 		switch line := c.rules[i].line; {
 		case met[c.rules[i].key]:
 		case c.assumed || by.why != "":
-			b.account.notRead(line, "shown differently elsewhere, perhaps of another table")
+			b.account.NotRead(line, "shown differently elsewhere, perhaps of another table")
 		case line > 0 && b.account.Account != nil:
-			b.account.noEffect(line, "an earlier state")
+			b.account.NoEffect(line, "an earlier state")
 		}
 	}
 	c.assumed = by.why != ""

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"bytes"
@@ -33,7 +33,7 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-func golden(f *contents) []txtar.File {
+func golden(f *Contents) []txtar.File {
 	files := []txtar.File{{Name: "tables", Data: iptables.AppendSave(nil, f.Tables)}}
 	if len(f.IPv6) > 0 {
 		files = append(files, txtar.File{Name: "IPv6 tables", Data: iptables.AppendSave(nil, f.IPv6)})
@@ -87,7 +87,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 
 func TestNothingFound(t *testing.T) {
 	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
-		if f, err := everywhere.parse("", []byte(text)); !errors.Is(err, errNothingFound) {
+		if f, err := everywhere.parse("", []byte(text)); !errors.Is(err, ErrNothingFound) {
 			t.Errorf("%q: %+v, %v", text, f, err)
 		}
 	}

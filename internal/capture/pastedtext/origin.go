@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"cmp"
@@ -146,17 +146,17 @@ func (s *scanner) leaveOut(machine string) {
 		told[from] = true
 		return true
 	}
-	s.blocks = slices.DeleteFunc(s.blocks, func(b block) bool {
+	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool {
 		gone := away(b.Line, string(b.Kind), b.from)
 		for i := 0; gone && i < len(b.numbers); i++ {
-			s.noEffect(b.numbers[i], elsewhere)
+			s.NoEffect(b.numbers[i], elsewhere)
 		}
 		return gone
 	})
 	s.found = slices.DeleteFunc(s.found, func(r *run) bool {
 		gone := away(r.line, "chain "+r.chain, r.from)
 		for i := 0; gone && i < len(r.rules); i++ {
-			s.noEffect(r.rules[i].line, elsewhere)
+			s.NoEffect(r.rules[i].line, elsewhere)
 		}
 		return gone
 	})
@@ -166,7 +166,7 @@ func (s *scanner) leaveOut(machine string) {
 func (s *scanner) on(machine string) (home origin, found bool) {
 	home = origin{machine: machine}
 	found = slices.ContainsFunc(s.found, func(r *run) bool { return r.from == home }) ||
-		slices.ContainsFunc(s.blocks, func(b block) bool { return b.from == home })
+		slices.ContainsFunc(s.blocks, func(b Block) bool { return b.from == home })
 	return home, found
 }
 

@@ -1,4 +1,4 @@
-package excerpt
+package pastedtext
 
 import (
 	"cmp"
@@ -106,14 +106,14 @@ type context struct {
 type scanner struct {
 	notes
 	known *knownRules
-	accountOf
+	Fates
 	at         int // index of the present line
 	now        context
 	output     *output // that the present line is of
 	found      []*run
 	section    int             // first run of the present command's output
 	headers    map[string]*run // its runs that begin with the chain's name
-	blocks     []block
+	blocks     []Block
 	lastEnd    int       // line after the last block's last line
 	from       origin    // of what the present command printed
 	routes     ipCommand // what the present command asked for
@@ -190,7 +190,7 @@ func (s *scanner) blank(line string) bool {
 	if line != "" && !strings.HasPrefix(s.lines[s.at-1].raw, "```") {
 		return false
 	}
-	s.noEffect(s.at, "blank")
+	s.NoEffect(s.at, "blank")
 	if line == "" && !s.now.save {
 		s.now.listing, s.now.members = false, false
 		s.cut()
@@ -201,7 +201,7 @@ func (s *scanner) blank(line string) bool {
 func (s *scanner) comment(line string) bool {
 	is := strings.HasPrefix(line, "#") && !omission.MatchString(line)
 	if is {
-		s.noEffect(s.at, "comment")
+		s.NoEffect(s.at, "comment")
 	}
 	return is
 }
@@ -237,7 +237,7 @@ func (s *scanner) command(line string) bool {
 			return true
 		}
 		s.note(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
-		s.notRead(s.at, "a command that changes rules")
+		s.NotRead(s.at, "a command that changes rules")
 		for _, r := range s.found {
 			if r.table == cmp.Or(next.table, iptables.Filter) && (r.family == 0 || r.family == next.family) {
 				r.whole = false
@@ -502,7 +502,7 @@ func (s *scanner) listed(line string) bool {
 	if chain == "" {
 		if chain, why = s.known.placeOf(&l.Rule); chain == "" {
 			s.note(leftOut, s.at, "line %d: the rule's chain is not shown, so it is left out: %s", s.at, line)
-			s.notRead(s.at, "a rule whose chain is not shown")
+			s.NotRead(s.at, "a rule whose chain is not shown")
 			return true
 		}
 		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown; assuming %s, %s", s.at, chain, why)

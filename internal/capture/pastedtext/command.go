@@ -1,0 +1,110 @@
+package pastedtext
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/syntax/iproute"
+	"packetwalk.dev/internal/syntax/nfttext"
+)
+
+// ipCommand is what an ip command asked for.
+type ipCommand struct {
+	table string // of routes: "" for main
+	ipv6  bool
+	some  bool // not for all that there are: of one interface or destination, one route
+	get   bool // for the route that one packet takes
+}
+
+// ipCommandLine is "ip -4 route show table 2" in its parts, with its short forms (iproute2 takes a word's beginning for the word).
+var ipCommandLine = regexp.MustCompile(
+	`(?:^|[\s/])ip\s+((?:-\S+\s+)*)(?:-n(?:etns)?\s+\S+\s+)?(r|ro|rou|rout|route|a|ad|add|addr|address|ru|rul|rule|l|li|lin|link)(?:\s+([^|>]*))?(?:[|>]|$)`)
+
+// parseIP reads a command line; the zero value is for any other command.
+func parseIP(command string) ipCommand {
+	m := ipCommandLine.FindStringSubmatch(command)
+	if m == nil {
+		return ipCommand{}
+	}
+	c := ipCommand{ipv6: strings.Contains(m[1], "-6")}
+	words := strings.Fields(m[3])
+	if len(words) > 0 && strings.HasPrefix("get", words[0]) {
+		return ipCommand{ipv6: c.ipv6, some: true, get: true}
+	}
+	if len(words) > 0 && (strings.HasPrefix("show", words[0]) || strings.HasPrefix("list", words[0]) || words[0] == "ls") {
+		words = words[1:]
+	}
+	ofRoutes := strings.HasPrefix(m[2], "r") && !strings.HasPrefix(m[2], "ru")
+	if len(words) == 2 && ofRoutes && (strings.HasPrefix("table", words[0]) || words[0] == "vrf") {
+		if words[1] != "all" && words[1] != "cache" {
+			c.table = words[1]
+		}
+		words = nil
+	}
+	c.some = len(words) > 0
+	return c
+}
+
+// ofPacket is what "ip route get" prints behind a route.
+var ofPacket = regexp.MustCompile(`\s+uid [0-9]+\s*$`)
+
+// withTable writes the table into each line with a route that names none.
+func (c ipCommand) withTable(text string) string {
+	if c.table == "" {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		words := strings.Fields(line)
+		if len(words) > 0 && words[0] != "nexthop" && !slices.Contains(words, "table") {
+			at := len(words[0])
+			if iproute.IsRouteType(words[0]) && len(words) > 1 {
+				at += 1 + len(words[1])
+			}
+			joined := strings.Join(words, " ")
+			line = joined[:at] + " table " + c.table + joined[at:]
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// nftListing is "nft list chain ip nat POSTROUTING", and what it lists without a name.
+var nftListing = regexp.MustCompile(`(?:^|[\s/])nft\s(?:-\S+\s+)*list\s+` +
+	`(?:(ruleset)(\s+(?:ip|ip6|inet|bridge|arp|netdev)\b)?|(?:chain|table)\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?([\w.-]+))`)
+
+// nftOf is what an nft command asked for.
+type nftOf struct {
+	family, table string // "" for none
+	ruleset       bool   // of all families
+}
+
+// parseNFT reads a command line; the zero value is for any other command.
+func parseNFT(command string) nftOf {
+	m := nftListing.FindStringSubmatch(command)
+	if m == nil {
+		return nftOf{}
+	}
+	return nftOf{family: cmp.Or(m[3], "ip"), table: m[4], ruleset: m[1] != "" && m[2] == ""}
+}
+
+// nftMade takes a command that adds rules, with or without the program's name: "nft add rule ip nat postrouting masquerade".
+func (s *scanner) nftMade(line string) bool {
+	command, _ := commandOf(line)
+	command = strings.TrimPrefix(strings.TrimPrefix(command, "sudo "), "nft ")
+	if strings.HasPrefix(command, "-a ") {
+		command = command[3:]
+	}
+	command = strings.NewReplacer(`'`, "", `\`, "").Replace(command)
+	if n := len(command); n > 1 && command[0] == '"' && command[n-1] == '"' {
+		command = command[1 : n-1]
+	}
+	if !nfttext.CommandLine.MatchString(command) || nfttext.Braces(command) != 0 {
+		return false
+	}
+	s.addLine(NFTCommand, true, command)
+	return true
+}
