@@ -189,7 +189,7 @@ func (t transit) reset() (transit, stage) {
 func (t transit) resetByBridge() passage {
 	t.note(Step{Stage: Sent, Why: "straight back by " + t.p.Out + ", past all rules: br_netfilter had the packet"})
 	if t.m.isKnown(snapshot.Routes) {
-		if d := t.lookUp(""); d.Type != "unicast" && d.Type != "local" {
+		if d := t.lookUp(""); d.Type != "unicast" && !staysHere(d) {
 			t.note(Step{Stage: Routed, Route: d})
 			return t.finish(Dropped, "the host has no route for the reset (route type "+d.Type+")")
 		}

@@ -213,7 +213,9 @@ func (t transit) send() passage {
 		return t.unsent(fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.Link))
 	case d.Type == "multicast" || d.Type == "broadcast":
 		return t.finish(Undecided, "how "+d.Type+" packets go on is not walked")
-	case d.Type != "unicast" && d.Type != "local":
+	case p.About != nil && p.IsIPv6() && toAnycastOf(d, p.Destination):
+		return t.unsent("no error is sent to an anycast address (icmpv6_route_lookup)")
+	case d.Type != "unicast" && !staysHere(d):
 		return t.unsent("the host has no route to it: the program gets an error (route type " + d.Type + ")")
 	}
 	p.Out = outLink(d)
@@ -247,9 +249,22 @@ func (t *transit) selfAddress() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
+// staysHere reports whether a route leads to the machine itself (ip6_rt_init_dst).
+func staysHere(a *fib.Answer) bool { return a.Type == "local" || a.Type == "anycast" }
+
+// toAnycastOf reports whether a destination is an anycast address by the route to it: also that of all routers of a link, which is the address
+// of the link's network (ipv6_anycast_destination).
+func toAnycastOf(a *fib.Answer, to netip.Addr) bool {
+	if a.Type == "anycast" {
+		return true
+	}
+	r := a.Route
+	return a.Type == "unicast" && r != nil && !a.Gateway.IsValid() && r.Destination.Bits() < 127 && r.Destination.Addr() == to
+}
+
 // outLink is the interface that local output names: loopback for what stays here.
 func outLink(a *fib.Answer) string {
-	if a.Type == "local" {
+	if staysHere(a) {
 		return "lo"
 	}
 	return a.Link
@@ -282,7 +297,7 @@ func (t transit) output() passage {
 	if end := t.hook(family(&t.p), netfilter.Output); end != nil {
 		return t.over(end)
 	}
-	if d := t.route; d.Link != "" || d.Type == "local" {
+	if d := t.route; d.Link != "" || staysHere(d) {
 		t.p.Out = outLink(d)
 	}
 	return t.to(transit.postrouting)

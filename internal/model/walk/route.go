@@ -182,13 +182,13 @@ func (t *transit) reroute() *End {
 		return end
 	}
 	source := t.p.Source
-	if t.m.FIB.HasAddress(source) == nil {
-		t.p.Source = netip.Addr{} // a foreign source does not choose the route
+	if kind := t.m.FIB.AddressType(source, outLink(t.route)); source.Is4() && kind != "local" && kind != "unicast" {
+		t.p.Source = netip.Addr{} // no route is looked up for such a source
 	}
 	t.route = t.lookUp("")
 	t.p.Source = source
 	t.note(Step{Stage: Routed, Route: t.route, Why: "looked up again: a rule changed what routing looks at"})
-	if kind := t.route.Type; kind != "unicast" && kind != "local" {
+	if kind := t.route.Type; kind != "unicast" && !staysHere(t.route) {
 		return t.end(Dropped, "the host has no route to its new destination (route type "+kind+")")
 	}
 	return nil
