@@ -192,14 +192,20 @@ func (l *nftLister) rule(family uint8, ad *netlink.AttributeDecoder) error {
 			o["handle"] = ad.Uint64()
 		case unix.NFTA_RULE_EXPRESSIONS:
 			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				known := true
-				for ad.Next() && known {
+				var unread object
+				for ad.Next() {
 					ad.Nested(func(ad *netlink.AttributeDecoder) error {
-						var s any
-						if s, known = expression(ad); !known {
-							s = object{"unread": l.cause}
+						name, s, known := expression(ad)
+						if !known && unread == nil {
+							unread = object{"why": l.cause}
+							s = object{"unread": unread}
 						}
-						statements = append(statements, s)
+						if unread != nil && tracking[name] {
+							unread["tracks"] = true
+						}
+						if s != nil {
+							statements = append(statements, s)
+						}
 						return nil
 					})
 				}
@@ -212,16 +218,18 @@ func (l *nftLister) rule(family uint8, ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// expression gives a counter, or a verdict, as nft's statement; false for all others.
-func expression(ad *netlink.AttributeDecoder) (statement any, known bool) {
-	name := ""
+// tracking are expressions for which the kernel tracks connections (nf_ct_netns_get).
+var tracking = map[string]bool{"ct": true, "nat": true, "masq": true, "redir": true}
+
+// expression gives an expression's name, and a counter or a verdict as nft's statement; known is false for all others.
+func expression(ad *netlink.AttributeDecoder) (name string, statement any, known bool) {
 	for ad.Next() {
 		switch ad.Type() {
 		case unix.NFTA_EXPR_NAME:
 			name = ad.String()
 		case unix.NFTA_EXPR_DATA:
 			if name == "counter" {
-				return object{"counter": nil}, true
+				return name, object{"counter": nil}, true
 			}
 			if name == "immediate" {
 				ad.Nested(func(ad *netlink.AttributeDecoder) error {
@@ -231,7 +239,7 @@ func expression(ad *netlink.AttributeDecoder) (statement any, known bool) {
 			}
 		}
 	}
-	return statement, known
+	return name, statement, known
 }
 
 // verdictNames are the verdicts without a chain (include/uapi/linux/netfilter/nf_tables.h).

@@ -21,6 +21,8 @@ func TestNFTFails(t *testing.T) {
 	for name, c := range map[string]struct{ rules, kind, why string }{
 		"a rule that matches": {`nft add table ip own '{ chain c { type filter hook input priority 0; tcp dport 80 drop; }; }'`,
 			"unknown", "what own c 1 does is unknown: the rule could not be read: nft was killed by SIGSEGV; install a newer version"},
+		"a rule that translates": {`nft add table ip own '{ chain c { type nat hook output priority -100; tcp dport 80 redirect to :81; }; }'`,
+			"unknown", "what own c 1 does is unknown: the rule could not be read: nft was killed by SIGSEGV; install a newer version"},
 		"a verdict":         {own, "dropped", "own more 1"},
 		"a dormant table":   {own + `nft add table ip own '{ flags dormant; }'`, "delivered", ""},
 		"another hook":      {`nft add table ip own '{ chain c { type filter hook forward priority 0; tcp dport 80 drop; }; }'`, "delivered", ""},

@@ -62,11 +62,32 @@ func (u *UnknownEffect) Effect() EffectKind { return Decides }
 
 func (u *UnknownEffect) String() string { return "not understood: " + u.Text }
 
-// Understood reports whether nothing in the rule is an UnknownTest or an UnknownEffect.
+// UnreadEffect is the rest of a rule that could not be read. What becomes of the packet is unknown.
+type UnreadEffect struct {
+	Why    string
+	Tracks bool // it makes the kernel track connections, else it may
+}
+
+// Eval cannot tell.
+func (u *UnreadEffect) Eval(*Context) Verdict { return Verdict{Kind: Undecided, Detail: u.String()} }
+
+// Effect tells that it decides.
+func (u *UnreadEffect) Effect() EffectKind { return Decides }
+
+func (u *UnreadEffect) String() string { return "the rule could not be read: " + u.Why }
+
+func (u *UnreadEffect) tracking() truth {
+	if u.Tracks {
+		return yes
+	}
+	return maybe
+}
+
+// Understood reports whether nothing in the rule is unknown or unread.
 func (r *Rule) Understood() bool {
 	for _, s := range r.Statements {
 		switch s.(type) {
-		case *UnknownTest, *UnknownEffect:
+		case *UnknownTest, *UnknownEffect, *UnreadEffect:
 			return false
 		}
 	}

@@ -64,7 +64,7 @@ func (l *lowerer) single(name string, n, whole *Node) netfilter.Statement {
 	}
 	switch name {
 	case "unread": // of a list that packetwalk made without nft
-		return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Undecided, Detail: "the rule could not be read: " + n.Text}}
+		return &netfilter.UnreadEffect{Why: n.text("why"), Tracks: n.Get("tracks") != nil}
 	case "match":
 		if s := l.match(n); s != nil {
 			return s
