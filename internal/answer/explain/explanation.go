@@ -26,6 +26,7 @@ type explanation struct {
 	connection *walk.Step    // where the request met a connection that existed before; nil for a new one
 	redirected bool          // a program of the machine takes the request, in place of its destination: a proxy
 	reads      string        // what the conclusion is from: "the text shows"
+	policies   []string      // that are not enforced for the request's pods, or of which that is unknown
 	live       *Live         // what the kernel showed; nil where no packet was sent
 	// namesUnread says that the conclusion names what was not read: of a text that would be most of a machine's state.
 	namesUnread bool

@@ -73,7 +73,7 @@ func NetworkPolicies(src snapshot.Source, r *walk.Result, o *Owners) (assumed []
 		what += snapshot.List(names)
 		switch {
 		case f.unlisted != "":
-			what = "whether a NetworkPolicy selects it is not known: " + f.unlisted
+			what = unlistedPolicies + " is not known: " + f.unlisted
 		case f.unknown:
 			what = fmt.Sprintf("whether %s %s enforced is not known: %s", what, verb, f.why)
 		default:
@@ -82,6 +82,24 @@ func NetworkPolicies(src snapshot.Source, r *walk.Result, o *Owners) (assumed []
 		assumed = append(assumed, walk.Assumption{Host: f.pod, What: what, Component: networkPolicy})
 	}
 	return assumed
+}
+
+// unlistedPolicies is how an assumption begins that names no policy.
+const unlistedPolicies = "whether a NetworkPolicy selects it"
+
+// openPolicies returns those of the assumptions about policies that name one and are about an outcome's pods. A pod that no outcome comes to
+// is the sender, whose namespace is not at hand.
+func openPolicies(r *walk.Result, read []walk.Assumption, o *walk.Outcome) (open []string) {
+	comesTo := func(o *walk.Outcome, host string) bool {
+		return slices.ContainsFunc(o.There, func(s walk.Step) bool { return s.Host == host })
+	}
+	for _, a := range read {
+		isSender := !slices.ContainsFunc(r.Outcomes, func(o walk.Outcome) bool { return comesTo(&o, a.Host) })
+		if a.Component == networkPolicy && !strings.HasPrefix(a.What, unlistedPolicies) && (isSender || comesTo(o, a.Host)) {
+			open = append(open, hostName(a.Host)+": "+a.What)
+		}
+	}
+	return open
 }
 
 func same(a, b *snapshot.Pod) bool { return a.Namespace == b.Namespace && a.Name == b.Name }

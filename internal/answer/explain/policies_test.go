@@ -174,3 +174,28 @@ func TestPolicyNamedAsAChain(t *testing.T) {
 		t.Errorf("assumed %+v", d.Assumed)
 	}
 }
+
+// TestPoliciesInConclusion: an open policy is a condition of the outcomes that come to its pod, and of all if the pod is a sender that is not
+// at hand. That no list of policies is known is none.
+func TestPoliciesInConclusion(t *testing.T) {
+	e := fromInternet(t)
+	pod := e.result.Outcomes[0].End.Host
+	for name, c := range map[string]struct {
+		host, what string
+		want       [2]bool // in the outcomes
+	}{
+		"receiver": {pod, "NetworkPolicy default/deny is not enforced: node n has no rules of a network policy engine", [2]bool{true, false}},
+		"unknown":  {pod, "whether NetworkPolicy default/deny is enforced is not known: x", [2]bool{true, false}},
+		"sender":   {"pod/default/far", "NetworkPolicy default/deny is not enforced: x", [2]bool{true, true}},
+		"no list":  {pod, unlistedPolicies + " is not known: x", [2]bool{false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{Owners: ownersOf(e.objects), Read: []walk.Assumption{{Host: c.host, What: c.what, Component: networkPolicy}}}
+			for i, outcome := range newDocument(e.result, o).Outcomes {
+				if got := slices.Contains(outcome.Sees.Conditions, hostName(c.host)+": "+c.what); got != c.want[i] {
+					t.Errorf("outcome %d: %v, conditions %q", i+1, got, outcome.Sees.Conditions)
+				}
+			}
+		})
+	}
+}

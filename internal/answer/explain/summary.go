@@ -60,6 +60,14 @@ func (a *summary) add(at position, format string, args ...any) {
 // summary is the conclusion. It is no surer than what was read. Where the packet met something that was not read, or left for where nothing
 // was, it says so first.
 func (s *explanation) summary() summary {
+	a := s.walkedOrShown()
+	for _, p := range s.policies {
+		a.add(afterRequest, "%s", p)
+	}
+	return a
+}
+
+func (s *explanation) walkedOrShown() summary {
 	if s.live.decides(s.outcome) {
 		return s.shown()
 	}

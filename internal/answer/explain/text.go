@@ -51,7 +51,7 @@ func (o *Options) room(indent string) int {
 func (o *Options) explanations(r *walk.Result) []*explanation {
 	all := explanations(r, o.Owners)
 	for i := range all {
-		all[i].live = o.Live
+		all[i].live, all[i].policies = o.Live, openPolicies(r, o.Read, &r.Outcomes[i])
 		if all[i].reads, all[i].namesUnread = "the state was read", !o.Text; o.Text {
 			all[i].reads = "the text shows"
 		}
