@@ -222,6 +222,11 @@ func (c *chartTest) rollOut(t *testing.T) {
 	t.Helper()
 	c.Kubectl(t, "rollout", "restart", "deployment/web")
 	c.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=50s")
+	eventually.Succeeds(t, 30*time.Second, func() error { // kube-proxy writes changes once a second
+		_, err := c.Try(50*time.Second, "kubectl", "--name", c.Name, "exec", "ubuntu", "--", "bash", "-c",
+			"for i in {1..20}; do curl -sS -m 2 -o /dev/null http://"+c.inside+" || exit 1; done")
+		return err
+	})
 	c.step(t, "after a rollout", func() {})
 }
 

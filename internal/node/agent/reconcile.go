@@ -30,14 +30,19 @@ type task struct {
 
 // run reconciles until the context ends. A task that runs when the reconciler is told to stop may continue for stopGrace.
 func (r *reconciler) run(ctx context.Context) {
-	do := func(task func(context.Context)) {
-		end := ctx
-		if r.stop != nil && r.stop.Err() == nil {
-			end = r.stop
-		}
-		work, cancel := finishing(end)
+	work, cancel := finishing(ctx)
+	defer cancel()
+	untilStop := work // and for what tasks leave running
+	if r.stop != nil {
+		untilStop, cancel = finishing(r.stop)
 		defer cancel()
-		task(work)
+	}
+	do := func(task func(context.Context)) {
+		if r.stop != nil && r.stop.Err() == nil {
+			task(untilStop)
+		} else {
+			task(work)
+		}
 	}
 	if r.start != nil {
 		do(r.start)

@@ -214,3 +214,28 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 		t.Errorf("after a sync that failed, it was listened to the kernel %d times", watched)
 	}
 }
+
+// TestTaskContext: what a task leaves running, such as the report of an event, goes on after the task, and ends with the reconciler.
+func TestTaskContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stop, tell := context.WithCancel(t.Context())
+		started := make(chan context.Context, 1)
+		r := reconciler{stop: stop, start: func(work context.Context) { started <- work }}
+		ended := make(chan struct{})
+		go func() { r.run(ctx); close(ended) }()
+		work := <-started
+		time.Sleep(time.Minute)
+		if err := work.Err(); err != nil {
+			t.Errorf("a minute after the task: %v", err)
+		}
+		tell()
+		time.Sleep(stopGrace)
+		synctest.Wait()
+		if work.Err() == nil {
+			t.Errorf("%v after it was told to stop, a task that runs goes on", stopGrace)
+		}
+		cancel()
+		<-ended
+	})
+}
