@@ -79,6 +79,7 @@ func (s *scanner) settleProse(about []netip.Addr) {
 			}
 		}
 	}
+	noted := 0
 	for i := range s.Account {
 		line := s.lines[i].text
 		if s.Account[i].Fate != snapshot.LineNotRead || s.Account[i].As != unknownLine {
@@ -94,9 +95,14 @@ func (s *scanner) settleProse(about []netip.Addr) {
 			s.Account[i] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: "prose"}
 			continue
 		}
-		s.note(leftOut, i+1, "line %d: not understood: %s", i+1, line)
+		if noted++; noted <= mostNoted { // the account has all of them
+			s.note(leftOut, i+1, "line %d: not understood: %s", i+1, line)
+		}
 	}
 }
+
+// mostNoted is how many lines that were not read are quoted among the assumptions.
+const mostNoted = 10
 
 // gap is a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
 func (s *scanner) gap(what string) {
