@@ -18,7 +18,7 @@ import (
 // seed makes a snapshot of a listing out of an article about AKS.
 func seed(t *testing.T, name, more string) snapshot.Source {
 	t.Helper()
-	a, err := txtar.ParseFile(filepath.Join("../../capture/excerpt/testdata/fragments", name+".txtar"))
+	a, err := txtar.ParseFile(filepath.Join("../../capture/pastedtext/testdata/fragments", name+".txtar"))
 	if err != nil {
 		t.Fatal(err)
 	}
