@@ -16,13 +16,13 @@ import (
 // sources are Debian's, and whose signatures apt asks for; what this machine has installed, and which Debian it is, does not matter.
 const sources = `Types: deb
 URIs: %[1]s/debian
-Suites: bookworm bookworm-updates
+Suites: trixie trixie-updates
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 
 Types: deb
 URIs: %[1]s/debian-security
-Suites: bookworm-security
+Suites: trixie-security
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 `

@@ -18,8 +18,8 @@ import (
 // packages are those of Debian that the image has files of: programs, the libraries that these need, and what they look for by name.
 var packages = strings.Fields(`
 	base-files ca-certificates conntrack ebtables iproute2 ipset iptables netbase nftables
-	libbpf1 libbsd0 libc6 libcap2 libedit2 libelf1 libgmp10 libip4tc2 libip6tc2 libipset13 libjansson4 libmd0 libmnl0 libnetfilter-conntrack3
-	libnfnetlink0 libnftables1 libnftnl11 libtinfo6 libxtables12 zlib1g
+	libbpf1 libbsd0 libc6 libcap2 libedit2 libelf1t64 libgmp10 libip4tc2 libip6tc2 libipset13t64 libjansson4 libmd0 libmnl0
+	libnetfilter-conntrack3 libnfnetlink0 libnftables1 libnftnl11 libpcre2-8-0 libselinux1 libtinfo6 libxtables12 libzstd1 zlib1g
 `)
 
 // debianPrograms are what the image has of Debian's programs, by name, with the links that lead to them (iptables-nft-save).
