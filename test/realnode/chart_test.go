@@ -507,7 +507,7 @@ func (c *chartTest) remove(t *testing.T, block string) {
 		eventually.Succeeds(t, 50*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
-			if strings.Contains(rules, "chain IP-MASQ-AGENT ") || strings.Contains(files, "packetwalk") {
+			if strings.Contains(rules, "chain IP-MASQ-AGENT ") || strings.Contains(files, "packetwalk-cni") || strings.Contains(files, "10-packetwalk") {
 				log, _ := c.Try(20*time.Second, "kubectl", "--name", c.Name, "logs", pod)
 				return fmt.Errorf("%s still has of %s\n%s\nthe command says %s", node, files, rules, log)
 			}
