@@ -23,7 +23,7 @@ type renderer struct {
 	host        string
 	// that the packet got on this machine; a rule may take one away before the one that it was for
 	marks   []marking
-	cleared []clearing                           // marks of this machine that a rule took away
+	cleared []clearedMark                        // marks of this machine that a rule took away
 	last    *walk.Step                           // the rule before, on this machine
 	bridge  *walk.BridgeStep                     // the last decision of a bridge on this machine
 	visits  map[*netfilter.Rule]*netfilter.Visit // on this machine
@@ -273,8 +273,8 @@ func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step
 	return &m
 }
 
-// clearing is a rule that took away bits of a mark that another rule had set.
-type clearing struct {
+// clearedMark holds the bits of a mark that a rule took away, and that another rule had set.
+type clearedMark struct {
 	field string
 	bits  uint32
 	text  *string // what it did, in words
@@ -288,7 +288,7 @@ func (t *renderer) clear(c packet.Change, ref string) *string {
 	for _, m := range slices.Backward(t.marks) {
 		if m.field == c.Field && m.bits&gone != 0 {
 			text := fmt.Sprintf("%s cleared the %s %#x that %s had set", ref, c.Field, gone, m.ref)
-			t.cleared = append(t.cleared, clearing{c.Field, gone, &text})
+			t.cleared = append(t.cleared, clearedMark{c.Field, gone, &text})
 			return &text
 		}
 	}

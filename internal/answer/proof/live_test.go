@@ -493,14 +493,14 @@ func (c *changingSubject) Refresh(_ context.Context, hosts []string) ([]string, 
 	return nil, nil
 }
 
-// altered is a source in which what was read of one host is changed.
-type altered struct {
+// changedSource changes what was read of one host.
+type changedSource struct {
 	snapshot.Source
 	host   string
 	change func(*snapshot.Host)
 }
 
-func (a altered) Host(name string) (*snapshot.Host, error) {
+func (a changedSource) Host(name string) (*snapshot.Host, error) {
 	h, err := a.Source.Host(name)
 	if err != nil || name != a.host {
 		return h, err
@@ -542,7 +542,7 @@ func TestLiveReceiver(t *testing.T) {
 				}
 			}
 			if c.change != nil {
-				subject.source = altered{subject.source, "node/router", c.change}
+				subject.source = changedSource{subject.source, "node/router", c.change}
 			}
 			if c.script != "" {
 				w.sh("node/router", c.script)
@@ -634,7 +634,7 @@ func TestNarrow(t *testing.T) {
 				}
 				return w.place(host)
 			}
-			source := altered{w.source(), "node/router", missing}
+			source := changedSource{w.source(), "node/router", missing}
 			result, report, err := proof.Once(t.Context(), source, places, walk.Request{Host: "vm/client", Packet: c.p}, false)
 			if err != nil {
 				t.Fatal(err)

@@ -227,7 +227,7 @@ var (
 	lineToken  = regexp.MustCompile(`^(?:[a-z]+ )*(?:accept|drop|reject|masquerade|return);?$|[{};]$`) // of nft: the whole line is lower case
 )
 
-// stateOf tells whether a line that no reader took can say something of a machine's state: a flag, an address, a chain, a table, an
+// stateOf reports whether a line that no reader took can say something of a machine's state: a flag, an address, a chain, a table, an
 // interface or a verdict. ipv4 and ipv6 are set where all addresses that it names are of that family.
 func stateOf(line string) (state, ipv4, ipv6 bool) {
 	line = strings.ReplaceAll(strings.ReplaceAll(line, "```", ""), "---", "")

@@ -283,7 +283,7 @@ func failure(name string, err error) string {
 	if !ok || !status.Signaled() {
 		return err.Error()
 	}
-	return fmt.Sprintf("%s was killed by %s; install a newer version of it, such as that which wrote the state", name,
+	return fmt.Sprintf("%s was killed by %s; install a newer version, such as the one that wrote the state", name,
 		unix.SignalName(status.Signal()))
 }
 

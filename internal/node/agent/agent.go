@@ -74,7 +74,7 @@ type agent struct {
 	waiting     waitState
 	acquired    atomic.Bool // all roles are this agent's
 	others      others
-	leaving     leaving
+	leaving     departure
 	logger      *slog.Logger
 
 	node  *service.Node // as the service ports see it; nil before the first sync

@@ -28,15 +28,17 @@ type apiServer struct {
 const answerTime = 10 * time.Second
 
 // transport returns a transport that notes whether requests are answered.
-func (s *apiServer) transport(next http.RoundTripper) http.RoundTripper { return noting{s, next} }
+func (s *apiServer) transport(next http.RoundTripper) http.RoundTripper {
+	return noteTransport{s, next}
+}
 
-type noting struct {
+type noteTransport struct {
 	api  *apiServer
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
+func (n noteTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	late := time.AfterFunc(answerTime, func() { n.api.noteSilence(fmt.Errorf("no answer within %v", answerTime)) })
 	answer, err := n.next.RoundTrip(r)
 	late.Stop()

@@ -82,8 +82,8 @@ func (a *agent) removeOwn(ctx context.Context, p *familyProxy) error {
 	return err
 }
 
-// leaving is what the agent does between being told to stop and its end. Only the agent's loop uses it.
-type leaving struct {
+// departure holds what the agent does between being told to stop and its end. Only the agent's loop uses it.
+type departure struct {
 	owner   ownerSource                 // the agent's DaemonSet; nil: not followed, so its deletion is never known
 	remove  func(context.Context) error // removes all rules of Services
 	end     context.CancelFunc
@@ -99,12 +99,12 @@ type ownerSource interface {
 	Deleted(ctx context.Context) (bool, error)
 }
 
-func (l *leaving) start() {
+func (l *departure) start() {
 	l.due = time.Now()
 	l.by = l.due.Add(leaveTime)
 }
 
-func (l *leaving) until(now time.Time) time.Duration {
+func (l *departure) until(now time.Time) time.Duration {
 	if l.due.IsZero() {
 		return forever
 	}
