@@ -27,7 +27,7 @@ var refusals = map[string]struct {
 	err       error
 	want, not string
 }{
-	"no right": {apierrors.NewForbidden(batchJobs, "", errors.New(`User "jane" cannot create resource "jobs" in API group "batch"`)), toRights, toKept},
+	"no right": {apierrors.NewForbidden(batchJobs, "", errors.New(`user "jane" cannot create resource "jobs" in API group "batch"`)), toRights, toKept},
 	"quota": {apierrors.NewForbidden(batchJobs, "a", errors.New("exceeded quota: few.jobs, requested: count/jobs.batch=1, used: count/jobs.batch=9, limited: count/jobs.batch=9")),
 		"ResourceQuota few.jobs leaves no room", toRights},
 	"quota of limits": {apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("failed quota: cpu: must specify limits.cpu for: packetwalk")),

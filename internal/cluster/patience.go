@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,7 +28,7 @@ func (t *patientTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	timer := time.AfterFunc(t.patience, func() { cancel(silent) })
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if timer.Stop(); err != nil {
-		if context.Cause(ctx) == silent {
+		if errors.Is(context.Cause(ctx), silent) {
 			err = silent
 		}
 		cancel(err)

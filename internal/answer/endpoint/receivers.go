@@ -37,7 +37,8 @@ func (w *places) endpoints(t packet.Tuple) (addresses []netip.Addr, isService bo
 		own := slices.Contains(s.ClusterIPs, t.Destination) || slices.Contains(s.External, t.Destination)
 		for _, p := range s.Ports {
 			port := t.DestinationPort.Number
-			if p.Protocol != t.Protocol || port == 0 || !(own && p.Port == port || isNode && p.NodePort == port) {
+			isFor := own && p.Port == port || isNode && p.NodePort == port
+			if p.Protocol != t.Protocol || port == 0 || !isFor {
 				continue
 			}
 			isService = true

@@ -22,6 +22,7 @@ var elsewhere = map[string]string{
 	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",
 	"internal/pods/app/agnhost.go":                    "a pod's own program, which does what its client asks for",
 	"internal/tour/run.go":                            "the commands of a page, with a limit and a group of their own",
+	"internal/testing/bpftest/bpftest.go":             "for tests only",
 	"internal/testing/containertest/containertest.go": "for tests only",
 	"internal/testing/runc/runc.go":                   "for tests only",
 }

@@ -14,14 +14,14 @@ type Fates struct {
 	lines []textLine
 }
 
-// noEffect states why a line has no effect.
+// NoEffect states why a line has no effect.
 func (a Fates) NoEffect(line int, why string) {
 	if line > 0 && a.Account[line-1].Fate != snapshot.LineNotRead {
 		a.Account[line-1] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: why}
 	}
 }
 
-// notRead states that a line was not read. Lines without a number are not of the text.
+// NotRead states that a line was not read. Lines without a number are not of the text.
 func (a Fates) NotRead(line int, why string) {
 	if line > 0 {
 		_, ipv4, ipv6 := stateOf(a.lines[line-1].raw)

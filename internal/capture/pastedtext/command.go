@@ -95,9 +95,7 @@ func parseNFT(command string) nftOf {
 func (s *scanner) nftMade(line string) bool {
 	command, _ := commandOf(line)
 	command = strings.TrimPrefix(strings.TrimPrefix(command, "sudo "), "nft ")
-	if strings.HasPrefix(command, "-a ") {
-		command = command[3:]
-	}
+	command = strings.TrimPrefix(command, "-a ")
 	command = strings.NewReplacer(`'`, "", `\`, "").Replace(command)
 	if n := len(command); n > 1 && command[0] == '"' && command[n-1] == '"' {
 		command = command[1 : n-1]

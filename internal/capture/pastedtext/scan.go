@@ -130,7 +130,6 @@ type scanner struct {
 	depth      int          // how many of its braces are open
 	allFlows   bool         // the present command lists all connections
 	setting    string       // the sysctl whose value the present command prints alone
-	defines    string       // what an nft file's rules call by a name
 	priorities map[bool]int // the lowest priority of rules that commands added, by whether they are IPv6's
 	promptAt   int          // the line of the last prompt; 0 for none
 	passive    string       // the program whose output says nothing of rules or routes

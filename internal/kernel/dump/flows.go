@@ -75,7 +75,7 @@ func noBridgeRules(ns *netns.Namespace, modules string) (why string, err error) 
 	}
 	counts, err := filepath.Glob(modules + "/ebtable_*/refcnt")
 	for _, path := range counts {
-		if text, err := os.ReadFile(path); err != nil || string(bytes.TrimSpace(text)) != "0" {
+		if !isUnused(path) {
 			return "", nil
 		}
 	}
@@ -83,4 +83,10 @@ func noBridgeRules(ns *netns.Namespace, modules string) (why string, err error) 
 		return "", err // built in: nothing tells
 	}
 	return "no table of ebtables has rules", nil
+}
+
+// isUnused reports whether a module's count of users is known to be zero.
+func isUnused(path string) bool {
+	text, err := os.ReadFile(path)
+	return err == nil && string(bytes.TrimSpace(text)) == "0"
 }

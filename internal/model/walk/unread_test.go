@@ -71,12 +71,12 @@ func TestUnreadPart(t *testing.T) {
 		{"ipsets that no rule asks", snapshot.IPSets, routed, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n, at, request := c.world(t)
+			n, _, request := c.world(t)
 			whole := n.walk(request)
 			if len(whole.Outcomes) != 1 || whole.Outcomes[0].End.Kind != Delivered {
 				t.Fatalf("the whole state does not suffice: %s", ends(whole.Outcomes[0]))
 			}
-			n, at, request = c.world(t)
+			n, at, request := c.world(t)
 			if at.Unread = map[snapshot.Part]string{c.part: why}; c.part == snapshot.Wires {
 				at.Peers = nil // what a failed dump leaves
 			}

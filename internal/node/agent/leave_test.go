@@ -130,7 +130,12 @@ func TestEndsForGood(t *testing.T) {
 			w.service("web", "10.0.0.2", vip, false, tcp(30001), "10.13.2.5")
 			w.save()
 			w.eventually("it keeps the rules up to date while another service proxy may come", func() bool {
-				return strings.HasPrefix(w.ask("client", "tcp", vip+":80"), "p2 ") && strings.HasPrefix(w.ask("client", "tcp", vip+":80"), "p2 ")
+				for range 2 { // one answer may be chance
+					if !strings.HasPrefix(w.ask("client", "tcp", vip+":80"), "p2 ") {
+						return false
+					}
+				}
+				return true
 			})
 			if err := <-agent.end; err != nil {
 				t.Errorf("%v\n%s", err, agent.log)

@@ -24,8 +24,9 @@ type Block struct {
 }
 
 var (
-	// TableLine begins a table, and ChainLine a chain.
+	// TableLine begins a table.
 	TableLine = regexp.MustCompile(`^(?:(?:add|create)\s+)?table\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?(\S+)\s*\{`)
+	// ChainLine begins a chain.
 	ChainLine = regexp.MustCompile(`^chain\s+([\w.-]+)\s*\{`)
 	// CommandLine changes rules: "add rule ip nat postrouting masquerade".
 	CommandLine = regexp.MustCompile(`^(add|create|insert|delete|destroy|replace|flush|reset|rename)\s+(table|chain|rule|set|map|element|flowtable|ruleset|counter|quota)\b\s*` +

@@ -26,9 +26,11 @@ func (c *First) Choose(q netfilter.Choice) int { c.Asked = append(c.Asked, q.Wha
 // Links is a host with links, by their names, and nothing else.
 type Links map[string]netfilter.Link
 
-// IPSet finds no set.
+// Recent finds no list.
 func (Links) Recent(string) (netfilter.RecentList, bool) { return nil, false }
-func (Links) IPSet(string) (*netfilter.Set, bool)        { return nil, false }
+
+// IPSet finds no set.
+func (Links) IPSet(string) (*netfilter.Set, bool) { return nil, false }
 
 // AddressType knows no address.
 func (Links) AddressType(netip.Addr, string) (netfilter.AddressType, bool) { return 0, false }
