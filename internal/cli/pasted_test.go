@@ -70,6 +70,22 @@ func TestPastedCases(t *testing.T) {
 		{"two-hosts-unnamed", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: line-1, line-4"}, nil},
 		{"two-hosts-unnamed", "--at line-4 --from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"via 198.51.100.1 dev ens5"}, nil},
 		{"two-hosts", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: Host A, Host B; name one with --at"}, nil},
+		{"two-hosts-prompts", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: Machine A, Machine B"}, nil},
+		// Commands, and what people write between outputs.
+		{"route-replaced", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 6, which was not read", "is not carried out: ip route replace 203.0.113.0/24"}, nil},
+		{"route-added-then-listed", "--from node/node --to 203.0.113.9:443", 0, []string{"via 192.0.2.1 dev eth0 (table main: default)"}, nil},
+		{"two-commands-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ip route del default", "unless line 18"}, nil},
+		{"policy-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD policy: DROP"}, nil},
+		{"restored", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
+		{"shell-c", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
+		{"link-enslaved", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
+		{"sysctl-file", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
+		{"command-failed", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 6", "a command failed, which is taken as run: RTNETLINK answers"}, nil},
+		{"prose-below-ping", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 22"}, nil},
+		{"nft-dormant", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the sender's own address, 10.0.0.5:"}, nil},
+		{"nft-flush-iptables", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 19"}, nil},
+		{"nft-commented-rule", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:", "read all 7 lines"}, nil},
+		{"nft-file", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 9 lines", "the sender's own address, 10.0.0.5:"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

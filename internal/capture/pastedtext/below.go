@@ -40,9 +40,12 @@ func (s *scanner) omission(line string) bool {
 // readUnknown takes a line that no program prints: prose, or a line that was not read.
 func (s *scanner) readUnknown(line string) bool {
 	switch state, ipv4, ipv6 := stateOf(line); {
-	case s.passive != "":
+	case s.passive != "" && !changes.MatchString(line) && !ruleToken.MatchString(line):
 		s.NoEffect(s.at, "output of "+s.passive)
 		return true
+	case failure.MatchString(line):
+		s.NotRead(s.at, "a command failed")
+		s.note(leftOut, s.at, "line %d: a command failed, which is taken as run: %s", s.at, line)
 	case strings.HasSuffix(line, ":") && (len(strings.Fields(line)) < 6 || !ipv4 && !ipv6) || strings.HasPrefix(s.lines[s.at-1].raw, "```"):
 		s.NoEffect(s.at, "heading")
 		s.headHost(line)
@@ -60,6 +63,12 @@ func (s *scanner) readUnknown(line string) bool {
 	}
 	return true
 }
+
+// ruleToken is a rule in a line of another program's output: it may stand below that output.
+var ruleToken = regexp.MustCompile(`(?:^|\s)-[AID]\s+[A-Za-z]\S*\s+(?:[0-9]+\s+)?[-!]`)
+
+// failure is what programs say of a command that changed nothing.
+var failure = regexp.MustCompile(`^(?:RTNETLINK answers: |Cannot find device |Error: |ip6?tables(?: v\S+(?: \(\w+\))?)?: |Bad argument )`)
 
 // unknownLine is why most lines are not read.
 const unknownLine = "no reader knows it"

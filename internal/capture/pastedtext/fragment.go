@@ -49,7 +49,8 @@ type Block struct {
 	command  ipCommand
 	whole    bool // of nft's rules: all of them, from "nft list ruleset"
 	nft      nftOf
-	prompt   int // the line of the prompt above; 0 for none
+	prompt   int    // the line of the prompt above; 0 for none
+	verb     string // of the command that makes the route: "replace"; "" for what a program printed
 }
 
 // add adds a line.
@@ -126,6 +127,7 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 	}
 	s.leaveOut(machine)
 	s.blocks = s.latestListings(s.blocks)
+	s.settleMadeRoutes()
 	s.chooseTime(about)
 	f := Contents{Blocks: s.blocks, Beside: beside, Account: s.Fates}
 	for _, family := range []int{4, 6} {

@@ -224,7 +224,9 @@ var (
 	linkToken = regexp.MustCompile(`\b(?:eth|ens|eno|enp|enx|wlan|wlp|wwan|docker|virbr|veth|cali|cni|tun|tap|wg|bond|team|vlan|vxlan|flannel|ppp|br-|azv|cbr|` +
 		`kube-ipvs|tunl|ib)(?:[0-9]\w*|-\w+)(?:[.@]\w+)?\b`)
 	tableToken = regexp.MustCompile(`\btables? (?:ip6?|inet|nat|filter|mangle|raw|[0-9]+)\b|\b(?:nat|mangle|filter|raw) table\b`)
-	lineToken  = regexp.MustCompile(`^(?:[a-z]+ )*(?:accept|drop|reject|masquerade|return);?$|[{};]$`) // of nft: the whole line is lower case
+	// settingToken is a sysctl's name, with or without its path.
+	settingToken = regexp.MustCompile(`\bnet[./](?:ipv[46]|core|bridge|netfilter)[./]|\b(?:ip_forward|rp_filter|route_localnet|bridge-nf-call-\w+)\b`)
+	lineToken    = regexp.MustCompile(`^(?:[a-z]+ )*(?:accept|drop|reject|masquerade|return);?$|[{};]$`) // of nft: the whole line is lower case
 )
 
 // stateOf reports whether a line that no reader took can say something of a machine's state: a flag, an address, a chain, a table, an
@@ -234,7 +236,7 @@ func stateOf(line string) (state, ipv4, ipv6 bool) {
 	for _, m := range addressToken.FindAllStringSubmatch(line, -1) {
 		ipv4, ipv6 = ipv4 || m[1] != "", ipv6 || isIPv6(m[2])
 	}
-	state = ipv4 || ipv6 || slices.ContainsFunc([]*regexp.Regexp{flagToken, verdictToken, linkToken, tableToken, lineToken},
+	state = ipv4 || ipv6 || slices.ContainsFunc([]*regexp.Regexp{flagToken, verdictToken, linkToken, tableToken, settingToken, lineToken},
 		func(r *regexp.Regexp) bool { return r.MatchString(line) })
 	return state, ipv4 && !ipv6, ipv6 && !ipv4
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/syntax/iproute"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -99,10 +100,12 @@ func (s *scanner) ipMade(line string) bool {
 	case strings.HasPrefix("rule", m[2]) && len(m[2]) > 1 && m[2][:2] == "ru":
 		return s.added(IPRule, "ip rule", s.ruleOf(words, six))
 	case m[2][0] == 'r':
-		return s.added(IPRoute, "ip route", strings.Join(words, " "))
+		s.added(IPRoute, "ip route", strings.Join(words, " "))
+		s.blocks[len(s.blocks)-1].verb = m[3]
+		return true
 	case m[2][0] == 'a':
 		return s.addAddress(words)
-	case m[3] == "set" && words[len(words)-1] == "up":
+	case m[3] == "set" && (len(words) == 2 || len(words) == 3 && words[0] == "dev") && words[len(words)-1] == "up":
 		s.reset()
 		s.NoEffect(s.at, "a command that changes nothing")
 		return true
@@ -133,6 +136,55 @@ func (s *scanner) added(kind BlockKind, what string, lines ...string) bool {
 	s.filtered, s.routes = filtered, ipCommand{}
 	s.noteChain(assumedRun, "", s.at, what, "assuming its commands were run")
 	return true
+}
+
+// settleMadeRoutes leaves out the routes that commands made before all of main's were listed, and does not carry out a command that changes
+// which of several routes to a destination comes first.
+func (s *scanner) settleMadeRoutes() {
+	listed := map[bool]int{} // the last prompt whose command listed all of main's routes, by whether they are IPv6's
+	for _, b := range s.blocks {
+		if b.Kind == IPRoute && b.verb == "" && !b.Filtered && b.command == (ipCommand{ipv6: b.command.ipv6}) {
+			listed[b.command.ipv6] = max(listed[b.command.ipv6], b.prompt)
+		}
+	}
+	known := map[string]bool{}
+	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool {
+		if b.Kind != IPRoute {
+			return false
+		}
+		words := strings.Fields(b.lines()[0])
+		order := b.verb != "" && strings.Trim(b.verb, "ad") != "" && b.verb != "append"
+		switch {
+		case b.verb != "" && b.Line < listed[b.command.ipv6] && !slices.Contains(words, "table"):
+			s.NoEffect(b.Line, "an earlier state")
+			return true
+		case order && known[destinationOf(words)]:
+			s.at = b.Line
+			command, _ := commandOf(s.lines[b.Line-1].text)
+			s.noteChange(command)
+			return true
+		}
+		for _, line := range b.lines() {
+			known[destinationOf(strings.Fields(line))] = true
+		}
+		return false
+	})
+}
+
+// destinationOf is where a route leads, in one way of writing.
+func destinationOf(words []string) string {
+	if len(words) > 1 && iproute.IsRouteType(words[0]) {
+		words = words[1:]
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	if p, ok := routeDestination(words[0]); ok && p.Bits() > 0 {
+		return p.Masked().String()
+	} else if ok {
+		return "default"
+	}
+	return words[0]
 }
 
 // ruleOf writes a policy rule as it is listed. One without a priority gets the next one before all others (fib_default_rule_pref).

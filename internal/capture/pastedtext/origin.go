@@ -52,7 +52,9 @@ func (s *scanner) see(line string) {
 	if !prompted {
 		return
 	}
-	s.from, s.promptAt = origin{entered: s.session}, s.at
+	if s.promptAt = s.at; !s.from.headed || s.session != "" {
+		s.from = origin{entered: s.session}
+	}
 	if m := namedPrompt.FindStringSubmatch(line); m != nil {
 		s.from, s.session = origin{machine: m[1]}, ""
 	}

@@ -17,7 +17,7 @@ func (s *scanner) foreign(line string) bool {
 		last := &s.blocks[len(s.blocks)-1]
 		switch {
 		case s.whole == "}":
-			if strings.HasPrefix(s.lines[s.at-1].raw, "```") || namedPrompt.MatchString(line) || barePrompt.MatchString(line) {
+			if strings.HasPrefix(s.lines[s.at-1].raw, "```") || s.endsBlock(line) {
 				s.whole, last.whole = "", false // the end is missing
 				return false
 			}
@@ -72,6 +72,16 @@ func (s *scanner) foreign(line string) bool {
 	s.blocks = append(s.blocks, b)
 	return true
 }
+
+// endsBlock reports whether a line in a block is a prompt. A rule that is commented out, "# ip saddr 10.0.0.1 drop", is none.
+func (s *scanner) endsBlock(line string) bool {
+	raw := s.lines[s.at-1].raw
+	comment := line[:min(len(line), 1)] == "#" && (strings.TrimLeft(raw, " \t") != raw || commentedRule.MatchString(line))
+	return !comment && (namedPrompt.MatchString(line) || barePrompt.MatchString(line))
+}
+
+// commentedRule is the beginning of a rule of nft behind the sign of a comment.
+var commentedRule = regexp.MustCompile(`^#\s*ip\s+(?:[sd]addr|protocol|dscp|ecn|ttl|version|length|id|frag-off|hdrlength|checksum)\s`)
 
 // nftDefine gives a name to what a file's rules then call by it.
 var nftDefine = regexp.MustCompile(`^define \w+ = \S`)

@@ -28,9 +28,14 @@ var (
 )
 
 // changes are commands that change what decides about packets.
-var changes = regexp.MustCompile(`(?:^|[\s/])(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm|conntrack|tc|bridge|brctl|ip)\s(?:.*\s)?` +
+var changes = regexp.MustCompile("(?:^|[\\s/'\"(;&|`])" + `(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm|conntrack|tc|bridge|brctl|ip)\s(?:.*\s)?` +
 	`(?:-[AIDRFXNPZEC]|--(?:append|insert|delete|flush|policy)|add|append|prepend|insert|del|delete|destroy|replace|change|set|flush|restore|create)\b|` +
-	`ip6?tables-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|echo\s.*>\s*/proc/)`)
+	`ip6?tables\S*-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|(?:echo|printf)\s.*>\s*/proc/|tee\s.*/proc/|` +
+	`(?:systemctl|service)\s(?:.*\s)?(?:start|stop|restart|reload)\s+(?:.*\s)?(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)|` +
+	`(?:service\s+|/etc/init\.d/)(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)\s+(?:start|stop|restart|reload))`)
+
+// restores is a program that replaces rules by its input.
+var restores = regexp.MustCompile(`\bip6?tables\S*-restore\b|\bnft\s+-f\b`)
 
 // commandOf returns the command behind a prompt, or the line as it is.
 func commandOf(line string) (command string, prompted bool) {
@@ -55,12 +60,70 @@ func (s *scanner) prompt(line string) bool {
 	}
 	s.reset()
 	if changes.MatchString(command) {
-		s.NotRead(s.at, "a command that changes the machine's state")
-		s.note(leftOut, s.at, "line %d: a command that may change the machine's state is not carried out: %s", s.at, command)
+		s.noteChange(command)
 	} else {
 		s.NoEffect(s.at, "a command that changes nothing")
 	}
 	return true
+}
+
+// noteChange states that a command, which may change the machine's state, is not carried out.
+func (s *scanner) noteChange(command string) {
+	s.NotRead(s.at, "a command that changes the machine's state")
+	s.note(leftOut, s.at, "line %d: a command that may change the machine's state is not carried out: %s", s.at, command)
+}
+
+// several takes a line of several commands that change something, each as if it had a line to itself.
+func (s *scanner) several(line string) bool {
+	command, _ := commandOf(line)
+	if !strings.ContainsAny(command, ";&") || !changes.MatchString(command) {
+		return false
+	}
+	commands := splitCommands(command)
+	if len(commands) < 2 {
+		return false
+	}
+	for _, c := range commands {
+		if taken := s.command(c) || s.ipMade(c) || s.nftMade(c); !taken && changes.MatchString(c) {
+			s.noteChange(c)
+		}
+	}
+	return true
+}
+
+// splitCommands splits a shell's line at ";" and "&&" outside of quotation marks and braces.
+func splitCommands(line string) []string {
+	var commands []string
+	begin, braces, quote := 0, 0, byte(0)
+	cut := func(end, next int) {
+		if c := strings.TrimSpace(line[begin:end]); c != "" {
+			commands = append(commands, c)
+		}
+		begin = next
+	}
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case c == '\\':
+			i++
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '"' || c == '\'':
+			quote = c
+		case c == '{':
+			braces++
+		case c == '}':
+			braces--
+		case braces > 0:
+		case c == ';':
+			cut(i, i+1)
+		case strings.HasPrefix(line[i:], "&&"):
+			cut(i, i+2)
+		}
+	}
+	cut(len(line), len(line))
+	return commands
 }
 
 // plainPrompt writes a command line with a prompt that the scanner knows. Other lines are returned as they are.

@@ -169,6 +169,7 @@ func init() { // the readers use each other
 	}{
 		{"a whole block", (*scanner).foreign},
 		{"blank", (*scanner).blank},
+		{"commands", (*scanner).several},
 		{"command of iptables", (*scanner).command},
 		{"command of ip", (*scanner).ipMade},
 		{"command of nft", (*scanner).nftMade},
@@ -245,6 +246,9 @@ func (s *scanner) command(line string) bool {
 		next = context{}
 	case !lists:
 		return false // prose
+	case next.piped && restores.MatchString(line):
+		s.noteChange(strings.Join(words[i:], " "))
+		next = context{}
 	}
 	s.reset()
 	s.now = next

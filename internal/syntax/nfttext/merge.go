@@ -124,13 +124,40 @@ func merge(blocks []Block) *file {
 			f.takeApart(f.table(family, name), b.Lines, n, 0)
 		}
 	}
+	f.unhookDormant()
+	shown := false // a table or a chain stands above the command
 	for n, b := range blocks {
 		if b.Command {
-			f.run(b.Lines[0], blocks[n:])
+			f.run(b.Lines[0], shown, blocks[n:])
 		}
+		shown = shown || !b.Command && !strings.HasPrefix(strings.TrimSpace(b.Lines[0].Text), "define ")
 	}
 	return f
 }
+
+// unhookDormant takes the hooks from the chains of dormant tables, which the kernel does not call (nft(8)). nft does not list the flag in
+// JSON.
+func (f *file) unhookDormant() {
+	for _, t := range f.tables {
+		for i := range t.items {
+			if !dormant.MatchString(t.items[i].text()) {
+				continue
+			}
+			for j := range t.items {
+				for k := range t.items[j].lines {
+					l := &t.items[j].lines[k]
+					l.Text = hooked.ReplaceAllString(l.Text, "")
+				}
+			}
+			break
+		}
+	}
+}
+
+var (
+	dormant = regexp.MustCompile(`^flags\s[^{]*\bdormant\b`)
+	hooked  = regexp.MustCompile(`\btype\s+\w+\s+hook\s+[^;}]*;?(?:\s*policy\s+\w+\s*;?)?|^\s*policy\s+\w+\s*;?\s*$`)
+)
 
 // place returns the table of a chain that stands alone.
 func (b *Block) place(f *file) (family, name string) {
@@ -199,15 +226,15 @@ func (f *file) takeApart(t *table, lines []Line, block, frame int) {
 }
 
 // run adds a command, which is assumed to have been run. One whose chain is listed below has been run by then.
-func (f *file) run(l Line, below []Block) {
+func (f *file) run(l Line, shown bool, below []Block) {
 	m := CommandLine.FindStringSubmatch(l.Text)
 	verb, object, family, name, chain := m[1], m[2], cmp.Or(m[3], "ip"), m[4], m[5]
 	known := f.find(family, name)
 	switch {
-	case verb == "flush" && len(f.tables) == 0 && len(f.commands) == 0:
+	case verb == "flush" && !shown && f.Commands == 0:
 		f.Earlier = append(f.Earlier, l.Number)
 		return
-	case verb != "add" && verb != "create" && verb != "insert", name == "":
+	case verb != "add" && verb != "create" && verb != "insert", name == "", object == "table" && strings.Contains(l.Text, "dormant"):
 		f.refuse(l, "a command that removes rules")
 		return
 	case known != nil && known.listedBelow(object+" "+chain, below), known != nil && object == "rule" && known.listedBelow("chain "+chain, below):
