@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -98,6 +99,18 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 		if c := mustParse(t, strings.Fields(one.args)...); !one.want(c) {
 			t.Errorf("%s: %+v", one.args, c.Options)
 		}
+	}
+}
+
+// TestOrphanRemedy: the command that a walk and the status name for an orphaned table removes the tables of nftables.
+func TestOrphanRemedy(t *testing.T) {
+	_, remedy, _ := strings.Cut(nftables.Orphaned("node/a", "ip", nftables.TableName), `run "packetwalk-node `)
+	args, _, found := strings.Cut(remedy, `"`)
+	if !found {
+		t.Fatal("no command")
+	}
+	if c := mustParse(t, strings.Fields(args)...); !c.cleanup || c.Backend != agent.BackendNFTables {
+		t.Errorf("%s: clean up %v, backend %s", args, c.cleanup, c.Backend)
 	}
 }
 

@@ -19,7 +19,7 @@ var TableNames = []string{TableName, besideName}
 // Orphaned returns the sentence about a table of a host that no packetwalk-node keeps.
 func Orphaned(host, family, table string) string {
 	return fmt.Sprintf(`%s has the nftables table "%s %s", and no packetwalk-node runs there that keeps it: it may lead to endpoints that `+
-		`no longer exist; run "packetwalk-node remove-all --cni=false" there, or install packetwalk-node again`, host, family, table)
+		`no longer exist; run "packetwalk-node --cleanup --proxy-mode nftables" there, or install packetwalk-node again`, host, family, table)
 }
 
 const besideName = TableName + "-beside"
