@@ -146,6 +146,23 @@ func TestCompare(t *testing.T) {
 			o := &r.Outcomes[0]
 			o.There, o.End.Kind = o.There[:3], walk.Undecided
 		}, "kernel: 2 of 2 steps agree; what follows is unknown"},
+		"unread, applied": {func(r *walk.Result, o *proof.Observation) { unreadRule(r, 3) },
+			"kernel: 3 of 3 steps agree; what follows is unknown"},
+		"unread, another rule applied": {func(r *walk.Result, o *proof.Observation) { unreadRule(r, 2) },
+			"kernel: 2 of 2 steps agree; what follows is unknown"},
+		"unread, the policy applied": {func(r *walk.Result, o *proof.Observation) {
+			unreadRule(r, 3)
+			e := &o.Hosts["a"].Trace[3]
+			e.Kind, e.Handle = witness.TracePolicy, 0
+		}, "kernel: 2 of 2 steps agree; what follows is unknown"},
+		"unread, an earlier rule applied": {func(r *walk.Result, o *proof.Observation) {
+			unreadRule(r, 3)
+			o.Hosts["a"].Trace[3].Handle = 12
+		}, "they part on a:\n  predicted: ip nat POSTROUTING 3: unknown"},
+		"unread, not reached": {func(r *walk.Result, o *proof.Observation) {
+			unreadRule(r, 3)
+			o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3]
+		}, "the packet did not get there"},
 		"in before out":   {captured("eth1", "eth0"), "kernel: 7 of 7 steps agree"},
 		"out before in":   {captured("eth0", "eth1"), "kernel: 6 of 7 steps agree"},
 		"another outcome": {otherOutcome, "kernel: 6 of 6 steps agree"},
@@ -165,6 +182,15 @@ func TestCompare(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unreadRule has the prediction end at the rule of POSTROUTING with a number, which could not be read.
+func unreadRule(r *walk.Result, number int) {
+	o := &r.Outcomes[0]
+	o.There, o.End.Kind = o.There[:5], walk.Undecided
+	v := o.There[4].Visit
+	v.Rule = &netfilter.Rule{Number: number, Statements: []netfilter.Statement{&netfilter.UnreadEffect{Why: "nft: exit status 1"}}}
+	v.Verdict = netfilter.Verdict{Kind: netfilter.Undecided}
 }
 
 // repeatTrace has the packet meet all rules of its own host a second time; the last ones another way.

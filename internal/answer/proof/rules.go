@@ -76,6 +76,7 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 		case open(s.Visit) && len(m.events) > 0 && applied(h, s.Visit, &m.events[0]):
 			m.events = m.events[1:] // it did apply
 			c.fact(nil)
+		case m.passesUnread(s):
 		case !m.shown(s):
 		case !m.agree(s):
 			return
@@ -192,6 +193,23 @@ func traced(v *netfilter.Visit) bool {
 // open reports whether a visit is of a rule for which it is unknown whether it would apply.
 func open(v *netfilter.Visit) bool {
 	return v != nil && v.Rule != nil && v.Verdict.Detail == netfilter.OpenRule
+}
+
+// passesUnread reports whether a step is of a rule that could not be read, and the kernel's next event is behind the rule. So the rule did
+// not apply, which the prediction left open.
+func (m *matcher) passesUnread(s indexedStep) bool {
+	v := s.Visit
+	if v == nil || v.Rule == nil || v.Verdict.Kind != netfilter.Undecided || len(m.events) == 0 {
+		return false
+	}
+	if !slices.ContainsFunc(v.Rule.Statements, func(s netfilter.Statement) bool { _, ok := s.(*netfilter.UnreadEffect); return ok }) {
+		return false
+	}
+	e := &m.events[0]
+	if chainID(v.Chain) != (ChainID{e.Family, e.Table, e.Chain}) {
+		return true
+	}
+	return (e.Kind == witness.TracePolicy || ruleNumber(m.host, e) > v.Rule.Number) && packetAtChain(s, e) == ""
 }
 
 func applied(h *Host, v *netfilter.Visit, e *observedRule) bool {
