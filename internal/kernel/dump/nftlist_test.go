@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -62,5 +63,43 @@ func TestNFTFails(t *testing.T) {
 				t.Errorf("%d outcomes, %s: %s", len(r.Outcomes), e.Kind, e.Why)
 			}
 		})
+	}
+}
+
+// TestUnreadNames checks that what could not be read names nft, however nft fails.
+func TestUnreadNames(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := ofTest(t)
+	cmd := exec.Command("nft", "add table ip own { chain c { type filter hook input priority 0; tcp dport 80 drop; }; }")
+	cmd.Stderr = os.Stderr
+	if err := ns.Do(cmd.Run); err != nil {
+		t.Fatal(err)
+	}
+	path := os.Getenv("PATH")
+	for script, want := range map[string]string{
+		"kill -SEGV $$":       "nft was killed by SIGSEGV; install a newer version",
+		"echo no >&2; exit 4": "nft: exit status 4",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/nft", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+path)
+		raw, err := new(Dumper).All(t.Context(), "node/a", ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := capture.NewLoader("node/a").Load(raw)
+		var got string
+		for _, table := range host.Rules.Tables {
+			if chain := table.Chain("c"); chain != nil && len(chain.Rules) == 1 {
+				for _, s := range chain.Rules[0].Statements {
+					got += fmt.Sprint(s)
+				}
+			}
+		}
+		if !strings.Contains(got, "the rule could not be read: "+want) {
+			t.Errorf("%s: %q", script, got)
+		}
 	}
 }

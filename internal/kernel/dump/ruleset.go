@@ -32,6 +32,9 @@ func (d *Dumper) ruleset(ctx context.Context, ns *netns.Namespace, row capture.D
 		return out
 	}
 	cause, _, _ := strings.Cut(out.Error, ":") // without what nft said
+	if !strings.HasPrefix(cause, "nft ") {
+		cause = "nft: " + cause
+	}
 	text, err := listByNetlink(ctx, ns, cause)
 	if err != nil {
 		out.Error += "; " + err.Error()
