@@ -92,7 +92,7 @@ func (w *places) podOf(e End) (End, error) {
 			known = append(known, d.String())
 		}
 	}
-	return End{}, fmt.Errorf("no pod of it; there are: %s", snapshot.List(known))
+	return End{}, fmt.Errorf("it has no pods; those with pods: %s", snapshot.List(known))
 }
 
 // clusterDomain is where a cluster's DNS has its names, unless an administrator has changed that.
