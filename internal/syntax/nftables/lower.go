@@ -13,7 +13,8 @@ import (
 //
 // The error tells of objects without what every version of nft writes, of unknown families, and of chains of tables that are not there.
 func Lower(rs *Ruleset) ([]*netfilter.Table, error) {
-	l := lowerer{tables: map[tableID]*netfilter.Table{}, chains: map[chainID]*netfilter.Chain{}, dataTypes: map[*netfilter.Set][]string{}}
+	l := lowerer{tables: map[tableID]*netfilter.Table{}, chains: map[chainID]*netfilter.Chain{}, dataTypes: map[*netfilter.Set][]string{},
+		dormant: map[*netfilter.Table]bool{}, unsure: map[*netfilter.Table]*netfilter.UnknownTest{}}
 	for _, step := range []func(Entry) error{l.frame, l.named} {
 		for _, e := range rs.entries {
 			if err := step(e); err != nil {
@@ -34,6 +35,8 @@ type lowerer struct {
 	chains map[chainID]*netfilter.Chain
 	// dataTypes are the datatypes of what maps that have a name give.
 	dataTypes map[*netfilter.Set][]string
+	dormant   map[*netfilter.Table]bool                   // whose chains the kernel does not call
+	unsure    map[*netfilter.Table]*netfilter.UnknownTest // which may be dormant
 
 	table tableID // that is being lowered
 }
@@ -49,6 +52,7 @@ func (l *lowerer) frame(e Entry) error {
 		t := &netfilter.Table{Family: family, Name: e.Body.text("name"), Dialect: netfilter.NFTables, Sets: map[string]*netfilter.Set{}}
 		l.tables[tableID{e.Body.text("family"), t.Name}] = t
 		l.order = append(l.order, t)
+		l.flags(t, e.Body.Get("flags"))
 	case "chain":
 		return l.chain(e)
 	case "set", "map":
@@ -71,6 +75,20 @@ func (l *lowerer) frame(e Entry) error {
 	return nil
 }
 
+// flags notes whether a table is dormant. nft 1.0.6 prints the flags of tables from memory that it has freed.
+func (l *lowerer) flags(t *netfilter.Table, flags *Node) {
+	for _, flag := range flags.list() {
+		switch flag.Text {
+		case "dormant":
+			l.dormant[t] = true
+		case "owner", "persist":
+		default:
+			l.unsure[t] = &netfilter.UnknownTest{Unshown: true, Existence: true,
+				Text: fmt.Sprintf("table %s may be dormant: nft shows unknown flags of it (%q)", t.Name, flag.Text)}
+		}
+	}
+}
+
 func noTable(e Entry) error {
 	id := e.table()
 	return fmt.Errorf("%s %q is in table %s %q, which does not exist", e.Kind, e.Body.text("name"), id.family, id.name)
@@ -85,7 +103,7 @@ func (l *lowerer) chain(e Entry) error {
 		return noTable(e)
 	}
 	c := &netfilter.Chain{Table: t, Name: e.Body.text("name"), Policy: netfilter.Return}
-	if name := e.Body.text("hook"); name != "" {
+	if name := e.Body.text("hook"); name != "" && !l.dormant[t] {
 		hook, ok := hooks[name]
 		if !ok {
 			return fmt.Errorf("unknown hook %q of chain %q", name, c.Name)
@@ -98,6 +116,9 @@ func (l *lowerer) chain(e Entry) error {
 		c.Policy = netfilter.Accept
 		if e.Body.text("policy") == "drop" {
 			c.Policy = netfilter.Drop
+			if l.unsure[t] != nil {
+				c.Policy = netfilter.Undecided
+			}
 		}
 	}
 	t.Chains = append(t.Chains, c)
@@ -274,6 +295,9 @@ func (l *lowerer) rule(e Entry) netfilter.Rule {
 	r := netfilter.Rule{Handle: e.Body.number("handle"), Text: ruleText(e.Body), Comment: e.Body.text("comment")}
 	statements := e.Body.Get("expr").list()
 	r.Statements = make([]netfilter.Statement, 0, len(statements))
+	if unsure := l.unsure[l.tables[l.table]]; unsure != nil {
+		r.Statements = append(r.Statements, unsure)
+	}
 	for i := range statements {
 		r.Statements = append(r.Statements, l.implied(&statements[i])...)
 		r.Statements = append(r.Statements, l.statement(&statements[i]))

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -229,5 +230,55 @@ func TestKnown(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestTableFlags: the kernel calls no chain of a dormant table. One with flags that nobody knows may be dormant: nft 1.0.6 prints garbage.
+func TestTableFlags(t *testing.T) {
+	p := &packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP}}
+	for _, c := range []struct {
+		flags, policy string
+		kinds         string // of verdicts, with the unknown taken to hold, and not to
+	}{
+		{`"owner"`, "accept", "drop"}, {`["owner", "persist"]`, "accept", "drop"}, {`"dormant"`, "drop", ""}, {`["dormant", "owner"]`, "drop", ""},
+		{`"Lester Gooch #5"`, "accept", "drop accept"}, {`"t3"`, "drop", "drop unknown"},
+	} {
+		t.Run(c.flags, func(t *testing.T) {
+			text := `{"nftables": [{"table": {"family": "ip", "name": "a", "handle": 1, "flags": ` + c.flags + `}}, ` +
+				`{"chain": {"family": "ip", "table": "a", "name": "c", "type": "filter", "hook": "input", "prio": 0, "policy": "` + c.policy + `"}}, ` +
+				`{"rule": {"family": "ip", "table": "a", "chain": "c", "handle": 2, "expr": [{"drop": null}]}}]}`
+			rs := &netfilter.Ruleset{Tables: lower(t, parse(t, []byte(text)))}
+			rs.Index()
+			var kinds []string
+			for _, chain := range rs.Hook(netfilter.IPv4, netfilter.Input) {
+				for answer := range 2 {
+					s := &script{answers: []int{answer}}
+					v, err := chain.Run(&netfilter.Context{Packet: p, Family: netfilter.IPv4, Hook: netfilter.Input, Chooser: s})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if kinds = append(kinds, v.Kind.String()); len(s.asked) == 0 {
+						break
+					}
+				}
+			}
+			if got := strings.Join(kinds, " "); got != c.kinds {
+				t.Errorf("%s, want %s", got, c.kinds)
+			}
+		})
+	}
+}
+
+// TestJoinDormant: a chain of a dormant table of iptables-nft stays uncalled with the rules of iptables-save.
+func TestJoinDormant(t *testing.T) {
+	rs := parse(t, []byte(`{"nftables": [{"table": {"family": "ip", "name": "filter", "handle": 1, "flags": "dormant"}}, `+
+		`{"chain": {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}}]}`))
+	saved := &netfilter.Table{Family: netfilter.IPv4, Name: "filter", Dialect: netfilter.IPTablesNFT}
+	saved.Chains = []*netfilter.Chain{{Table: saved, Name: "INPUT", Policy: netfilter.Drop, Base: &netfilter.Base{Type: "filter", Hook: netfilter.Input}}}
+	joined, _ := rs.Join(lower(t, rs), []*netfilter.Table{saved})
+	all := &netfilter.Ruleset{Tables: joined}
+	all.Index()
+	if called := all.Hook(netfilter.IPv4, netfilter.Input); len(joined) != 1 || len(called) != 0 {
+		t.Errorf("%d tables, of which chains are called: %v", len(joined), called)
 	}
 }

@@ -217,7 +217,10 @@ func joinTable(saved, listed *netfilter.Table) *netfilter.Table {
 		if l == nil {
 			continue
 		}
-		if c.Base != nil && l.Base != nil {
+		switch {
+		case l.Base == nil: // of a dormant table
+			c.Base, c.Policy = nil, netfilter.Return
+		case c.Base != nil:
 			c.Base.Priority = l.Base.Priority
 		}
 		for i := range min(len(c.Rules), len(l.Rules)) {
