@@ -129,11 +129,16 @@ func groupPrograms(groups []string, services bool) ([]snapshot.Program, error) {
 	r := reader{root: root, direct: map[place][]ebpf.ProgramID{}}
 	count := map[snapshot.Program]int{}
 	var all []snapshot.Program
+	exist := 0
 	for _, group := range groups {
 		found, err := r.effective(group)
+		if errors.Is(err, unix.ENOENT) {
+			continue // it was removed
+		}
 		if err != nil {
 			return nil, fmt.Errorf("programs of control group %s: %w", group, err)
 		}
+		exist++
 		for _, p := range found {
 			if count[p]++; count[p] == 1 {
 				all = append(all, p)
@@ -141,7 +146,7 @@ func groupPrograms(groups []string, services bool) ([]snapshot.Program, error) {
 		}
 	}
 	for i := range all {
-		all[i].Some = services && count[all[i]] < len(groups)
+		all[i].Some = services && count[all[i]] < exist
 		all[i].Name = nameOf(ebpf.ProgramID(all[i].ID))
 	}
 	return all, nil
@@ -185,12 +190,9 @@ type reader struct {
 }
 
 // effective lists the programs that apply to a group, each with the group that it is attached to: "" if that is above the root of the
-// mount. A group that is gone has none.
+// mount.
 func (r *reader) effective(group string) (all []snapshot.Program, err error) {
 	fd, err := r.open(group)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,33 @@
 package bpf
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"packetwalk.dev/internal/testing/bpftest"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestRemovedGroup: a group that was removed meanwhile does not make a program of all the others one of some.
+func TestRemovedGroup(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	dir, group := bpftest.Group(t, "packetwalk-removed")
+	id := bpftest.AttachToGroup(t, dir, "all", ebpf.AttachCGroupInet4Connect, bpftest.Pass())
+	programs, err := groupPrograms([]string{group, group + "/gone"}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, p := range programs {
+		if found = found || p.ID == id; p.Some {
+			t.Errorf("%s is said to be that of some groups", &p)
+		}
+	}
+	if !found {
+		t.Error("the program was not found")
+	}
+}
 
 // TestUnified: the group of version 2 is found beside those of version 1, and one above the root is the root.
 func TestUnified(t *testing.T) {

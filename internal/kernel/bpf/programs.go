@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -77,7 +78,8 @@ func Program(attach string, id uint32) *snapshot.Program {
 // queryEffective asks for the programs that apply to a control group, those of the groups above it included (BPF_F_QUERY_EFFECTIVE).
 const queryEffective = 1
 
-// query lists the programs at a target; none if the kernel does not know the kind of attachment, or has no BPF.
+// query lists the programs at a target; none if the kernel does not know the kind of attachment, or has no BPF. A caller without the right to
+// ask gets an error.
 func query(target int, attach ebpf.AttachType, flags uint32) ([]ebpf.ProgramID, error) {
 	for try := 0; ; try++ {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: attach, QueryFlags: flags})
@@ -89,12 +91,25 @@ func query(target int, attach ebpf.AttachType, flags uint32) ([]ebpf.ProgramID, 
 			}
 			return ids, nil
 		case errors.Is(err, unix.ENOSPC) && try < 3: // one was attached between the two calls of QueryPrograms
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, ebpf.ErrNotSupported):
+		case errors.Is(err, ebpf.ErrNotSupported):
+			return nil, mayQuery()
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 			return nil, nil
 		default:
 			return nil, err
 		}
 	}
+}
+
+// mayQuery returns an error if the process has no right to ask for programs: package link calls that "not supported", too.
+func mayQuery() error {
+	const progQuery = 16           // BPF_PROG_QUERY
+	query := [16]uint32{1<<32 - 1} // union bpf_attr, query: no such file descriptor
+	_, _, errno := unix.Syscall(unix.SYS_BPF, progQuery, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
+	if errno == unix.EPERM || errno == unix.EACCES {
+		return os.NewSyscallError("bpf", errno)
+	}
+	return nil
 }
 
 // nameOf returns the name of a program, or "" if it has none or is gone.
@@ -121,7 +136,10 @@ func machinePrograms() (all []snapshot.Program, err error) {
 	defer links.Close()
 	for links.Next() {
 		info, err := links.Link.Info()
-		if err != nil || info.Type != link.NetfilterType {
+		if err != nil {
+			return nil, fmt.Errorf("read BPF link %d: %w", links.ID, err)
+		}
+		if info.Type != link.NetfilterType {
 			continue
 		}
 		p := snapshot.Program{Attach: "netfilter", ID: uint32(info.Program), Name: nameOf(info.Program)}
@@ -143,7 +161,11 @@ func machinePrograms() (all []snapshot.Program, err error) {
 		case err != nil:
 			return nil, fmt.Errorf("list BPF programs: %w", err)
 		}
-		if attach := socketMapProgram(id); attach != "" {
+		attach, err := socketMapProgram(id)
+		if err != nil {
+			return nil, fmt.Errorf("read BPF program %d: %w", id, err)
+		}
+		if attach != "" {
 			all = append(all, snapshot.Program{Attach: attach, ID: uint32(id), Name: nameOf(id)})
 		}
 	}
@@ -153,18 +175,21 @@ func unsupported(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, ebpf.ErrNotSupported)
 }
 
-// socketMapProgram returns the kind of a program for sockets in maps, or "" for another one.
-func socketMapProgram(id ebpf.ProgramID) string {
+// socketMapProgram returns the kind of a program for sockets in maps, or "" for another one, or one that is gone.
+func socketMapProgram(id ebpf.ProgramID) (string, error) {
 	p, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
 	if err != nil {
-		return ""
+		return "", err
 	}
 	defer p.Close()
 	switch p.Type() {
 	case ebpf.SkSKB:
-		return "sk_skb"
+		return "sk_skb", nil
 	case ebpf.SkMsg:
-		return "sk_msg"
+		return "sk_msg", nil
 	}
-	return ""
+	return "", nil
 }
