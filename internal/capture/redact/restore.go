@@ -89,7 +89,7 @@ func readOriginals(text []byte) (*restorer, error) {
 }
 
 // replacedName matches the names that redactions give, but for those that keep a beginning of the original.
-var replacedName = regexp.MustCompile(`^((ns|pod|node|host|svc|netpol|deploy|sts|ds|job|rs|port|pool|slice|label|value|table|text)-[a-z2-7]{8}|` +
+var replacedName = regexp.MustCompile(`^((ns|pod|node|host|svc|netpol|deploy|sts|ds|job|rs|port|pool|slice|label|value|table|text|class|handler)-[a-z2-7]{8}|` +
 	`if[a-z2-7]{8}|chain-[a-z2-7]{12}|(cali[46])?set-[a-z2-7]{10}|(proc|rt)-[a-z2-7]{6})$`)
 
 // name returns the original of a name; of one that was not replaced, the same.

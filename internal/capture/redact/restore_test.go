@@ -55,8 +55,9 @@ func hard() *capturetest.Content {
 		"-A ACME -s 203.0.113.0/25 -m comment --comment \"acme/web:http of acme at 203.0.113.0/25\" -j RETURN\n" +
 		"-A POSTROUTING -m iprange --src-range 10.0.0.0-10.12.255.255 -o acme0 -j SNAT --to-source 198.51.100.3-198.51.100.6\nCOMMIT\n")}
 	c.Lists["pods.json"] = []byte(`{"items":[{"metadata":{"namespace":"acme","name":"web-5f-x","labels":{"pod-template-hash":"5f","app":"acme"},"ownerReferences":[` +
-		`{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-5f","controller":true}]},"spec":{"nodeName":"n1"},"status":{"podIPs":[{"ip":"10.1.0.9"}]}}]}`)
+		`{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-5f","controller":true}]},"spec":{"nodeName":"n1","runtimeClassName":"sealed"},"status":{"podIPs":[{"ip":"10.1.0.9"}]}}]}`)
 	c.Lists[capture.NetworkPoliciesFile] = []byte(`{"items":[{"metadata":{"namespace":"acme","name":"p"},"spec":{"podSelector":{"matchLabels":{"app":"acme"}},"policyTypes":["Ingress"]}}]}`)
+	c.Lists[capture.RuntimeClassesFile] = []byte(`{"items":[{"metadata":{"name":"sealed"},"handler":"acmevm"}]}`)
 	return c
 }
 
@@ -137,6 +138,8 @@ func TestRestoreRefuses(t *testing.T) {
 		"no prefix":       {without("names", func(_, original string) bool { return original == "acme" }), "no original of"},
 		"no address":      {without("addresses", func(_, original string) bool { return strings.HasPrefix(original, "203.0.113.") }), "no original of"},
 		"end of a range":  {without("addresses", func(_, original string) bool { return original == "10.12.255.255" }), "no original of"},
+		"no class":        {without("names", func(replaced, _ string) bool { return strings.HasPrefix(replaced, "class-") }), "no original of"},
+		"no handler":      {without("names", func(replaced, _ string) bool { return strings.HasPrefix(replaced, "handler-") }), "no original of"},
 		"no pod":          {without("names", func(replaced, _ string) bool { return strings.HasPrefix(replaced, "pod-") }), "no original of"},
 		"empty":           {nil, "unexpected end of JSON"},
 		"another file":    {[]byte(`{"kind":"List"}`), "it is not what 'capture --redact --map' writes"},
