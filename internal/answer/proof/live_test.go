@@ -659,6 +659,23 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
+// TestNarrowKeeps: what the trace of one packet cannot show is still assumed: that programs leave the data of a connection alone, and that
+// the sender is in none of the control groups that have some.
+func TestNarrowKeeps(t *testing.T) {
+	w := routed(t)
+	source := altered{w.source(), "vm/client", func(h *snapshot.Host) {
+		h.Programs = []snapshot.Program{{Attach: "sk_msg", Name: "fast", ID: 9}, {Attach: "egress", Name: "meter", ID: 8, Group: "/a", Some: true}}
+	}}
+	result, report, err := proof.Once(t.Context(), source, w.place, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:8080")}, false)
+	if err != nil || report.First != nil || !slices.Contains(report.Shown, "vm/client") {
+		t.Fatalf("%v: %s", err, report)
+	}
+	narrow, err := proof.Narrow(source, result, &report)
+	if err != nil || len(narrow.Assumed) != 2 {
+		t.Errorf("%v: still assumed %v of %v", err, narrow.Assumed, result.Assumed)
+	}
+}
+
 const (
 	oneOfTwo = `iptables-nft -t nat -F POSTROUTING
 iptables-nft -t nat -A POSTROUTING -m statistic --mode random --probability 0.5 -j SNAT --to-source 10.2.0.5

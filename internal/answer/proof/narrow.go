@@ -10,7 +10,7 @@ import (
 
 // Narrow returns a walk with only those outcomes that the kernel may have taken. It leaves out what the kernel showed: assumptions and
 // unread state of the hosts at which everything was seen as predicted, and how unknown choices were taken that only outcomes without a
-// difference took so. Assumptions of other outcomes alone are gone, too.
+// difference took so. Assumptions of other outcomes alone are gone, too. Those that no trace shows stay.
 func Narrow(source snapshot.Source, result *walk.Result, report *Report) (*walk.Result, error) {
 	narrow := *result
 	narrow.Outcomes, narrow.Otherwise = nil, nil
@@ -24,7 +24,9 @@ func Narrow(source snapshot.Source, result *walk.Result, report *Report) (*walk.
 	}
 	isShown := func(host string) bool { return slices.Contains(report.Shown, host) }
 	isShownState := func(m walk.MissingState) bool { return isShown(m.Host) }
-	narrow.Assumed = slices.DeleteFunc(slices.Clone(narrow.Assumed), func(a walk.Assumption) bool { return isShown(a.Host) })
+	narrow.Assumed = slices.DeleteFunc(slices.Clone(narrow.Assumed), func(a walk.Assumption) bool {
+		return isShown(a.Host) && !a.Untraced
+	})
 	var settled []walk.Decision
 	if report.First == nil && !result.More {
 		settled = commonChoices(narrow.Outcomes)

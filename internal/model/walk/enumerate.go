@@ -97,8 +97,7 @@ func (w *walker) host(name string) (*snapshot.Host, error) {
 	return h, nil
 }
 
-func (w *walker) assume(host, what string) {
-	a := Assumption{Host: host, What: what}
+func (w *walker) assume(a Assumption) {
 	for _, known := range w.assumed {
 		if known == a {
 			return

@@ -139,7 +139,12 @@ func rules(f netfilter.Family) []snapshot.Part {
 }
 
 // assume notes that something is not known of the machine and how the walk goes on.
-func (m *machine) assume(what string) { m.run.assume(m.Name, what) }
+func (m *machine) assume(what string) { m.run.assume(Assumption{Host: m.Name, What: what}) }
+
+// assumeUntraced is assume for what no trace of the packet shows.
+func (m *machine) assumeUntraced(what string) {
+	m.run.assume(Assumption{Host: m.Name, What: what, Untraced: true})
+}
 
 // assumeMissing is assume for a part of the machine's state that the snapshot lacks.
 func (m *machine) assumeMissing(part snapshot.Part, what string) {

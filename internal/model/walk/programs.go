@@ -47,7 +47,7 @@ func (t *transit) programsSending(bound bool) *End {
 func (t *transit) assumeNoShortcut() {
 	for i := range t.m.Programs {
 		if pr := &t.m.Programs[i]; pr.Attach == "sk_msg" && t.p.Protocol == packet.TCP {
-			t.m.assume(fmt.Sprintf("once connected, %s may pass data to another socket, past the network; assuming it does not", pr))
+			t.m.assumeUntraced(fmt.Sprintf("once connected, %s may pass data to another socket, past the network; assuming it does not", pr))
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Progr
 		}
 	}
 	if len(elsewhere) > 0 {
-		t.m.assume("assuming the process is in none of the control groups that have BPF programs: " + snapshot.List(elsewhere))
+		t.m.assumeUntraced("assuming the process is in none of the control groups that have BPF programs: " + snapshot.List(elsewhere))
 	}
 	if len(about.Programs) == 0 {
 		return nil

@@ -73,6 +73,8 @@ type Assumption struct {
 	Component string
 	// Tied are the chains with the same priority whose order it is, which no snapshot has; zero for another assumption.
 	Tied [2]ChainRef
+	// Untraced says that no trace of the packet shows whether it holds: it is about other packets, or about who sends in its place.
+	Untraced bool
 }
 
 // Outcome is one way.
