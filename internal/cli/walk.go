@@ -357,10 +357,12 @@ func unmetPrograms(result *walk.Result) (notes []string) {
 	for i := range result.Outcomes {
 		for _, c := range result.Outcomes[i].Choices {
 			asked, ok := c.About.(walk.Intervention)
-			for k := 0; ok && c.Host == result.Request.Host && k < len(asked.Programs); k++ {
-				p := &asked.Programs[k]
-				note := fmt.Sprintf("packetwalk sent the packet from outside of that control group, so that it did not meet %s", p)
-				if p.Group != "" && p.Group != "/" && !slices.Contains(notes, note) {
+			if !ok || c.Host != result.Request.Host {
+				continue
+			}
+			for _, p := range asked.OfGroups() {
+				note := fmt.Sprintf("packetwalk sent the packet from outside of that control group, so that it did not meet %s", &p)
+				if !slices.Contains(notes, note) {
 					notes = append(notes, note)
 				}
 			}

@@ -660,11 +660,12 @@ func TestNarrow(t *testing.T) {
 }
 
 // TestNarrowKeeps: what the trace of one packet cannot show is still assumed: that programs leave the data of a connection alone, and that
-// the sender is in none of the control groups that have some.
+// the sender is in none of the control groups that have some, and what a program of its group does.
 func TestNarrowKeeps(t *testing.T) {
 	w := routed(t)
 	source := altered{w.source(), "vm/client", func(h *snapshot.Host) {
-		h.Programs = []snapshot.Program{{Attach: "sk_msg", Name: "fast", ID: 9}, {Attach: "egress", Name: "meter", ID: 8, Group: "/a", Some: true}}
+		h.Programs = []snapshot.Program{{Attach: "sk_msg", Name: "fast", ID: 9}, {Attach: "egress", Name: "meter", ID: 8, Group: "/a", Some: true},
+			{Attach: "egress", Name: "own", ID: 7, Group: "/pod"}, {Attach: "egress", Name: "root", ID: 6, Group: "/"}}
 	}}
 	result, report, err := proof.Once(t.Context(), source, w.place, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:8080")}, false)
 	if err != nil || report.First != nil || !slices.Contains(report.Shown, "vm/client") {
@@ -672,7 +673,10 @@ func TestNarrowKeeps(t *testing.T) {
 	}
 	narrow, err := proof.Narrow(source, result, &report)
 	if err != nil || len(narrow.Assumed) != 2 {
-		t.Errorf("%v: still assumed %v of %v", err, narrow.Assumed, result.Assumed)
+		t.Fatalf("%v: still assumed %v of %v", err, narrow.Assumed, result.Assumed)
+	}
+	if len(narrow.Outcomes) != 1 || len(narrow.Outcomes[0].Choices) != 1 {
+		t.Errorf("%d outcomes, of which the first has the choices %v", len(narrow.Outcomes), narrow.Outcomes[0].Choices)
 	}
 }
 

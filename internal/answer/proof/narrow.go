@@ -29,7 +29,10 @@ func Narrow(source snapshot.Source, result *walk.Result, report *Report) (*walk.
 	})
 	var settled []walk.Decision
 	if report.First == nil && !result.More {
-		settled = commonChoices(narrow.Outcomes)
+		settled = slices.DeleteFunc(commonChoices(narrow.Outcomes), func(c walk.Decision) bool {
+			asked, ok := c.About.(walk.Intervention)
+			return ok && c.Host == result.Request.Host && len(asked.OfGroups()) > 0 // the packet's sender is in no such group
+		})
 	}
 	for i := range narrow.Outcomes {
 		o := &narrow.Outcomes[i]

@@ -2,6 +2,7 @@ package walk
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/model/netfilter"
@@ -90,6 +91,11 @@ func attachedAt(attach string) func(*snapshot.Program) bool {
 type Intervention struct {
 	Programs []snapshot.Program
 	what     string // "drop the packet"
+}
+
+// OfGroups returns the programs of control groups below the root. Only processes in these groups meet them.
+func (i Intervention) OfGroups() []snapshot.Program {
+	return slices.DeleteFunc(slices.Clone(i.Programs), func(p snapshot.Program) bool { return p.Group == "" || p.Group == "/" })
 }
 
 // String is "BPF program sock4 (id 7, connect4, control group /) may drop the packet".
