@@ -43,7 +43,7 @@ func (s *scanner) readUnknown(line string) bool {
 	case s.passive != "" && !changes.MatchString(line) && !ruleToken.MatchString(line):
 		s.NoEffect(s.at, "output of "+s.passive)
 		return true
-	case failure.MatchString(line):
+	case failure.MatchString(line) && s.at > 1 && s.Account[s.at-2].Fate == snapshot.LineRead:
 		s.NotRead(s.at, "a command failed")
 		s.note(leftOut, s.at, "line %d: a command failed, which is taken as run: %s", s.at, line)
 	case strings.HasSuffix(line, ":") && (len(strings.Fields(line)) < 6 || !ipv4 && !ipv6) || strings.HasPrefix(s.lines[s.at-1].raw, "```"):

@@ -2,6 +2,7 @@ package pastedtext
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -32,11 +33,35 @@ func TestChanges(t *testing.T) {
 		"service iptables restart":                            true,
 		"systemctl status firewalld":                          false,
 		"systemctl restart sshd":                              false,
+		"ip r d default":                                      true,
+		"ip -4 ro fl table main":                              true,
+		"ip ru d pref 5":                                      true,
+		"ip r s table 5":                                      false,
+		"ip a s eth0":                                         false,
 		"ip route show table 5":                               false,
 		"iptables -t nat -nvL":                                false,
 	} {
 		if got := changes.MatchString(command); got != want {
 			t.Errorf("%s: got %v", command, got)
 		}
+	}
+}
+
+// TestNotesAreBounded shows that many or long lines that are left out do not fill the answer.
+func TestNotesAreBounded(t *testing.T) {
+	text := strings.Repeat("ip route del default via 10.0.0.1 # "+strings.Repeat("x", 5000)+"\n", 500)
+	f, err := everywhere.parse("", []byte("-A FORWARD -j DROP\n"+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	for _, a := range f.Assumed {
+		size += len(a.Text)
+	}
+	if size > 150_000 {
+		t.Errorf("%d bytes of notes in %d", size, len(f.Assumed))
+	}
+	if unread := f.Account.Unread(); len(unread) != 500 {
+		t.Errorf("%d lines not read, want 500", len(unread))
 	}
 }

@@ -13,7 +13,7 @@ import (
 type SeveralHostsError struct{ Names []string }
 
 func (e *SeveralHostsError) Error() string {
-	return fmt.Sprintf("the text shows several hosts: %s; name one with --at %q", strings.Join(e.Names, ", "), e.Names[0])
+	return fmt.Sprintf("the text shows several hosts: %s; name one with --at %q", Some(e.Names), e.Names[0])
 }
 
 // hostHeading is a heading that names a host: "Host A:", "On node-2:".

@@ -226,7 +226,9 @@ var (
 	tableToken = regexp.MustCompile(`\btables? (?:ip6?|inet|nat|filter|mangle|raw|[0-9]+)\b|\b(?:nat|mangle|filter|raw) table\b`)
 	// settingToken is a sysctl's name, with or without its path.
 	settingToken = regexp.MustCompile(`\bnet[./](?:ipv[46]|core|bridge|netfilter)[./]|\b(?:ip_forward|rp_filter|route_localnet|bridge-nf-call-\w+)\b`)
-	lineToken    = regexp.MustCompile(`^(?:[a-z]+ )*(?:accept|drop|reject|masquerade|return);?$|[{};]$`) // of nft: the whole line is lower case
+	// filterToken is a filter of tc.
+	filterToken = regexp.MustCompile(`^filter\s.*\b(?:parent|protocol)\s|\baction\s(?:order|drop|pass|mirred|pedit|nat)\b`)
+	lineToken   = regexp.MustCompile(`^(?:[a-z]+ )*(?:accept|drop|reject|masquerade|return);?$|[{};]$`) // of nft: the whole line is lower case
 )
 
 // stateOf reports whether a line that no reader took can say something of a machine's state: a flag, an address, a chain, a table, an
@@ -236,7 +238,7 @@ func stateOf(line string) (state, ipv4, ipv6 bool) {
 	for _, m := range addressToken.FindAllStringSubmatch(line, -1) {
 		ipv4, ipv6 = ipv4 || m[1] != "", ipv6 || isIPv6(m[2])
 	}
-	state = ipv4 || ipv6 || slices.ContainsFunc([]*regexp.Regexp{flagToken, verdictToken, linkToken, tableToken, settingToken, lineToken},
+	state = ipv4 || ipv6 || slices.ContainsFunc([]*regexp.Regexp{flagToken, verdictToken, linkToken, tableToken, settingToken, filterToken, lineToken},
 		func(r *regexp.Regexp) bool { return r.MatchString(line) })
 	return state, ipv4 && !ipv6, ipv6 && !ipv4
 }

@@ -44,7 +44,34 @@ var kinds = []assumptionKind{leftOut, assumedRun, assumedTable, assumedChain, hi
 	assumedContents, assumedJump, assumedPolicy, missingChain}
 
 func (n *notes) note(kind assumptionKind, line int, format string, args ...any) {
-	n.all = append(n.all, assumption{kind, line, fmt.Sprintf(format, args...)})
+	n.all = append(n.all, assumption{kind, line, shortened(fmt.Sprintf(format, args...))})
+}
+
+// Bounds of what is told about lines: a text may have many, and long ones. The account has all of them.
+const (
+	longestNote = 1000
+	mostLeftOut = 100
+)
+
+func shortened(text string) string {
+	if len(text) <= longestNote {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longestNote], "") + "…"
+}
+
+// withoutMost drops all but the first notes about lines that are left out.
+func withoutMost(all []assumption) []assumption {
+	first := slices.IndexFunc(all, func(a assumption) bool { return a.Kind == leftOut })
+	count := 0
+	for first >= 0 && first+count < len(all) && all[first+count].Kind == leftOut {
+		count++
+	}
+	if count <= mostLeftOut {
+		return all
+	}
+	rest := assumption{leftOut, 0, fmt.Sprintf("%d more lines are left out", count-mostLeftOut)}
+	return slices.Replace(all, first+mostLeftOut, first+count, rest)
 }
 
 // noteChain notes something about a chain; those of one table of which the same is said are told together, as "CHAINS: TEXT".
@@ -68,7 +95,7 @@ func (n *notes) told() []assumption {
 		all = append(all, assumption{assumptionKind(key[0]), l.line, Some(l.chains) + ": " + key[2]})
 	}
 	slices.SortStableFunc(all, func(a, b assumption) int { return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind) })
-	return all
+	return withoutMost(all)
 }
 
 // lineage collects chains for one assumption about all of them.

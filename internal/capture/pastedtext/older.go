@@ -202,6 +202,24 @@ func (s *scanner) nextLink() int {
 	return s.links
 }
 
+// neighbourLine is an entry that "ip neigh" lists, with its state (ip-neighbour(8)).
+var neighbourLine = regexp.MustCompile(`^[0-9a-f.:]+ dev \S+ +(?:lladdr \S+ +)?(?:used \S+ +|ref \d+ +|probes \d+ +|router +|proxy +|extern_learn +)*` +
+	`(REACHABLE|STALE|DELAY|PROBE|PERMANENT|NOARP|NONE|FAILED|INCOMPLETE)$`)
+
+// neighbour takes an entry of "ip neigh". The walk assumes that neighbours answer, which one in these states may do.
+func (s *scanner) neighbour(line string) bool {
+	m := neighbourLine.FindStringSubmatch(line)
+	switch {
+	case m == nil:
+		return false
+	case m[1] == "FAILED" || m[1] == "INCOMPLETE":
+		s.NotRead(s.at, "a neighbour that does not answer")
+	default:
+		s.NoEffect(s.at, "a neighbour that answers, as is assumed")
+	}
+	return true
+}
+
 // fdbLine is an entry that "bridge fdb" lists.
 var fdbLine = regexp.MustCompile(`^(?:[0-9a-f]{2}:){5}[0-9a-f]{2} dev \S+`)
 

@@ -27,10 +27,13 @@ var (
 	quoted = regexp.MustCompile("^[^`]*`(" + tool + ")`[^`]*:$")
 )
 
+// shortChange is a command of ip in its short form: "ip r d default". iproute2 takes a word's beginning for the word.
+const shortChange = `ip\s+(?:-\S+\s+)*(?:r|ro\w*|ru\w*|a|ad\w*|l|li\w*)\s+(?:a|ad|app?|r|re|rep\w*|c|ch\w*|d|de|dele?t?|f|fl|flu?s?)\s`
+
 // changes are commands that change what decides about packets.
 var changes = regexp.MustCompile("(?:^|[\\s/'\"(;&|`])" + `(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm|conntrack|tc|bridge|brctl|ip)\s(?:.*\s)?` +
-	`(?:-[AIDRFXNPZEC]|--(?:append|insert|delete|flush|policy)|add|append|prepend|insert|del|delete|destroy|replace|change|set|flush|restore|create)\b|` +
-	`ip6?tables\S*-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|(?:echo|printf)\s.*>\s*/proc/|tee\s.*/proc/|` +
+	`(?:-[AIDRFXNPZEC]|--(?:append|insert|delete|flush|policy|replace|rename|new|restore)|add|append|prepend|insert|del|delete|destroy|replace|change|set|flush|restore|create)\b|` +
+	shortChange + `|ip6?tables\S*-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|(?:echo|printf)\s.*>\s*/proc/|tee\s.*/proc/|` +
 	`(?:systemctl|service)\s(?:.*\s)?(?:start|stop|restart|reload)\s+(?:.*\s)?(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)|` +
 	`(?:service\s+|/etc/init\.d/)(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)\s+(?:start|stop|restart|reload))`)
 
@@ -49,7 +52,7 @@ func commandOf(line string) (command string, prompted bool) {
 }
 
 // unprompted is a command without a prompt: of no other program do lines begin so.
-var unprompted = regexp.MustCompile(`^(?:sudo\s+\S|(?:ip6?tables(?:-\S+)?|nft|ipset|ipvsadm|conntrack|ebtables|arptables|bridge|sysctl|nsenter|ip|route|tc|ufw)\s+` +
+var unprompted = regexp.MustCompile(`^(?:sudo\s+\S|` + shortChange + `|(?:ip6?tables(?:-\S+)?|nft|ipset|ipvsadm|conntrack|ebtables|arptables|bridge|sysctl|nsenter|ip|route|tc|ufw)\s+` +
 	`(?:-\S|list\b|show\b|save\b|restore\b|(?:add|del|set|flush|delete|create|destroy|replace)\s|(?:link|addr|address|route|rule|neigh|netns|qdisc|fdb)\s+(?:show|add|del|set|list|flush|replace|exec)))`)
 
 // prompt takes a command that no other reader took.

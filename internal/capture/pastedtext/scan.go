@@ -177,6 +177,7 @@ func init() { // the readers use each other
 		{"chain or table of iptables", (*scanner).heading},
 		{"rule of iptables", (*scanner).rule},
 		{"listed rule of iptables", (*scanner).listed},
+		{"neighbour", (*scanner).neighbour},
 		{"output of another program", (*scanner).readOther},
 		{"comment", (*scanner).comment},
 		{"lines left out", (*scanner).omission},
@@ -322,7 +323,7 @@ func (c *context) options(words []string, save bool) (lists bool, changes string
 			if lists = true; iptables.IsName(value) {
 				c.chain = value
 			}
-		case slices.Contains([]string{"-A", "-I", "-D", "-R", "-F", "-X", "-N", "-P", "-Z", "-E"}, word):
+		case changing.MatchString(word):
 			changes = word
 		}
 	}
@@ -337,6 +338,9 @@ func (c *context) options(words []string, save bool) (lists bool, changes string
 	}
 	return true, ""
 }
+
+// changing is an option that changes rules, with or without the chain's name in the same word, "-IFORWARD".
+var changing = regexp.MustCompile(`^(?:-[ADEFINPRXZ](?:[A-Za-z][\w-]*)?|--(?:append|insert|policy|new-chain)(?:=.*)?)$`)
 
 // isShort tells of options like -nvL, together in one word.
 func isShort(word string) bool {
