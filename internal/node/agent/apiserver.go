@@ -39,9 +39,15 @@ type noteTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (n noteTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	late := time.AfterFunc(answerTime, func() { n.api.noteSilence(fmt.Errorf("no answer within %v", answerTime)) })
+	noted := make(chan struct{})
+	late := time.AfterFunc(answerTime, func() {
+		defer close(noted)
+		n.api.noteSilence(fmt.Errorf("no answer within %v", answerTime))
+	})
 	answer, err := n.next.RoundTrip(r)
-	late.Stop()
+	if !late.Stop() {
+		<-noted // else it could be noted after the answer
+	}
 	switch {
 	case err == nil:
 		n.api.noteAnswer()

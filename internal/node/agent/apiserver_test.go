@@ -27,6 +27,25 @@ import (
 	"packetwalk.dev/internal/node/kube"
 )
 
+// TestAPIServerLate: an answer that comes when the time for it is over is the last word about the server.
+func TestAPIServerLate(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			a, err := newAgent(Defaults(), newMetrics(BackendIPTables), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer := httptest.NewRecorder().Result()
+			_, _ = a.api.transport(roundTrip(func(*http.Request) (*http.Response, error) { time.Sleep(answerTime); return answer, nil })).
+				RoundTrip(httptest.NewRequest(http.MethodGet, "https://203.0.113.9", nil))
+			synctest.Wait()
+			if !a.api.since.IsZero() {
+				t.Fatal("the server counts as unreachable although it answered")
+			}
+		})
+	}
+}
+
 // TestAPIServerUnreachable: however many watches fail and however often, the log has one line with the server and the time, and /readyz,
 // /faults and a metric say the same until it answers again.
 func TestAPIServerUnreachable(t *testing.T) {
