@@ -3,6 +3,7 @@ package pastedtext
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -33,7 +34,7 @@ const shortChange = `ip\s+(?:-\S+\s+)*(?:r|ro\w*|ru\w*|a|ad\w*|l|li\w*)\s+(?:a|a
 // changes are commands that change what decides about packets.
 var changes = regexp.MustCompile("(?:^|[\\s/'\"(;&|`])" + `(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm|conntrack|tc|bridge|brctl|ip)\s(?:.*\s)?` +
 	`(?:-[AIDRFXNPZEC]|--(?:append|insert|delete|flush|policy|replace|rename|new|restore)|add|append|prepend|insert|del|delete|destroy|replace|change|set|flush|restore|create)\b|` +
-	shortChange + `|ip6?tables\S*-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|(?:echo|printf)\s.*>\s*/proc/|tee\s.*/proc/|` +
+	shortChange + `|nft\s(?:.*\s)?(?:-f|--file)\s+[^-\s<]|ip6?tables\S*-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|(?:echo|printf)\s.*>\s*/proc/|tee\s.*/proc/|` +
 	`(?:systemctl|service)\s(?:.*\s)?(?:start|stop|restart|reload)\s+(?:.*\s)?(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)|` +
 	`(?:service\s+|/etc/init\.d/)(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)\s+(?:start|stop|restart|reload))`)
 
@@ -62,13 +63,24 @@ func (s *scanner) prompt(line string) bool {
 		return false
 	}
 	s.reset()
-	if changes.MatchString(command) {
+	if m := prints.FindStringSubmatch(command); m != nil {
+		s.printed = append(s.printed[max(0, len(s.printed)-mostStages):], m[1])
+	}
+	if m := loads.FindStringSubmatch(command); m != nil && slices.Contains(s.printed, m[1]) {
+		s.NoEffect(s.at, "loads a file that is shown above")
+	} else if changes.MatchString(command) {
 		s.noteChange(command)
 	} else {
 		s.NoEffect(s.at, "a command that changes nothing")
 	}
 	return true
 }
+
+var (
+	// prints is a command that shows a file, and loads one that carries it out.
+	prints = regexp.MustCompile(`^(?:sudo\s+)?cat\s+(/\S+)$`)
+	loads  = regexp.MustCompile(`(?:^|[\s/])(?:nft\s+(?:-f|--file)|ip6?tables\S*-restore\s+<?)\s*(/\S+)$`)
+)
 
 // noteChange states that a command, which may change the machine's state, is not carried out.
 func (s *scanner) noteChange(command string) {

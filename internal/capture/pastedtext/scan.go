@@ -132,6 +132,7 @@ type scanner struct {
 	setting    string       // the sysctl whose value the present command prints alone
 	priorities map[bool]int // the lowest priority of rules that commands added, by whether they are IPv6's
 	promptAt   int          // the line of the last prompt; 0 for none
+	printed    []string     // the last files that commands printed
 	passive    string       // the program whose output says nothing of rules or routes
 }
 
