@@ -250,7 +250,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	switch {
 	case !agreed:
 		return exitStatus(1)
-	case undecided(result):
+	case undecided(result, o.live):
 		return exitUndecided
 	}
 	return nil
@@ -259,8 +259,12 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 // exitUndecided is the status of a walk that does not know what becomes of the packet.
 const exitUndecided = exitStatus(3)
 
-// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that.
-func undecided(result *walk.Result) bool {
+// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that. The packet of a
+// live walk does not meet programs of the sender's control group, so what they do is open although it passed.
+func undecided(result *walk.Result, live bool) bool {
+	if live && len(unmetPrograms(result)) > 0 {
+		return true
+	}
 	unknown := func(e *walk.End) bool { return e != nil && e.Kind == walk.Undecided }
 	several := slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool { return !sameEnds(&o, &result.Outcomes[0]) })
 	return slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {

@@ -76,14 +76,21 @@ func TestUndecided(t *testing.T) {
 	alike.Outcomes[1].Choices = chosen.Outcomes[0].Choices
 	unread := ends(walk.Delivered)
 	unread.Outcomes[0].Unread = []int{31}
+	programOf := func(group string) *walk.Result {
+		r := ends(walk.Delivered)
+		about := walk.Intervention{Programs: []snapshot.Program{{Attach: "egress", ID: 7, Group: group}}}
+		r.Outcomes[0].Choices = []walk.Decision{{Choice: netfilter.Choice{Kind: netfilter.Unknown, About: about}}}
+		return r
+	}
 	for i, test := range []struct {
-		result *walk.Result
-		want   bool
+		result     *walk.Result
+		live, want bool
 	}{
-		{ends(walk.Delivered), false}, {ends(walk.Dropped, walk.Left), false}, {ends(walk.Delivered, walk.Undecided), true},
-		{reply, true}, {chosen, false}, {open, true}, {alike, false}, {unread, true},
+		{ends(walk.Delivered), true, false}, {ends(walk.Dropped, walk.Left), false, false}, {ends(walk.Delivered, walk.Undecided), false, true},
+		{reply, false, true}, {chosen, false, false}, {open, false, true}, {alike, false, false}, {unread, false, true},
+		{programOf("/pod"), true, true}, {programOf("/pod"), false, false}, {programOf("/"), true, false},
 	} {
-		if got := undecided(test.result); got != test.want {
+		if got := undecided(test.result, test.live); got != test.want {
 			t.Errorf("%d: %v", i, got)
 		}
 	}

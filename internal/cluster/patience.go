@@ -27,15 +27,20 @@ func (t *patientTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	silent := fmt.Errorf("no answer within %s", t.patience)
 	timer := time.AfterFunc(t.patience, func() { cancel(silent) })
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
-	if timer.Stop(); err != nil {
-		if errors.Is(context.Cause(ctx), silent) {
-			err = silent
-		}
-		cancel(err)
-		return nil, err
+	inTime := timer.Stop()
+	if err == nil && inTime {
+		response.Body = &cancelingBody{response.Body, cancel}
+		return response, nil
 	}
-	response.Body = &cancelingBody{response.Body, cancel}
-	return response, nil
+	if err == nil { // too late: its body ends with ctx
+		_ = response.Body.Close()
+		err = silent
+	}
+	if errors.Is(context.Cause(ctx), silent) {
+		err = silent
+	}
+	cancel(err)
+	return nil, err
 }
 
 // cancelingBody ends the context of a request with its answer.

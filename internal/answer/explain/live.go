@@ -35,7 +35,7 @@ func (l *Live) requestHolds(o *walk.Outcome) bool {
 	return l.Parted != "" && l.Back && o.End.Kind != walk.Undecided && l.Receiver == receiver
 }
 
-// shown is the conclusion from what the kernel showed. It has no more of the walk's than both agree on.
+// shown concludes from what the kernel showed. It has no more of the walk's than both agree on.
 func (s *explanation) shown() summary {
 	l := s.live
 	parted := ""

@@ -79,7 +79,7 @@ type jiffies struct {
 	second uint64 // how many a second has (CONFIG_HZ)
 }
 
-// ago is how many milliseconds ago a time was.
+// ago returns how many milliseconds ago a time was.
 func (j jiffies) ago(then uint64) int64 {
 	passed := int64(j.now - then) // it goes round
 	if passed < 0 {
