@@ -88,6 +88,7 @@ func TestPastedCases(t *testing.T) {
 		{"nft-file", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 9 lines", "the sender's own address, 10.0.0.5:"}, nil},
 		{"nft-loaded", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: nft -f /etc/nftables.conf", "unless line 18"}, nil},
 		{"nft-loaded-shown", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:", "read all 9 lines"}, nil},
+		{"continued-lines", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD 1: DROP", "read all 22 lines"}, nil},
 		{"neighbours", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:", "read all 21 lines"}, nil},
 		{"short-delete", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ip r d default", "unless line 4"}, nil},
 		{"glued-chain", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},

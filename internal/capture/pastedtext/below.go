@@ -144,6 +144,7 @@ func (s *scanner) cutShort(line string) bool {
 	if last.run == nil || last.line != s.at-1 {
 		return false
 	}
+	line = strings.TrimSpace(strings.TrimSuffix(line, `\`)) // the next line goes on
 	r := &last.run.rules[last.index]
 	if !last.open && r.rule.Unknown == "" && sentence.MatchString(line) && !strings.Contains(line, "*/") {
 		return false

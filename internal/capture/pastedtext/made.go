@@ -35,7 +35,7 @@ func (s *scanner) made(command string, of context) bool {
 	}
 	s.madeIn = lastMaker{s.at, of.family, table}
 	s.now = context{source: source{family: of.family, table: table}}
-	chain, spec := m[2], m[3]
+	chain, spec := m[2], strings.TrimSpace(strings.TrimSuffix(m[3], `\`)) // the next line goes on
 	switch option := m[1]; option {
 	case "-N", "--new-chain":
 	case "-P", "--policy":
