@@ -210,8 +210,8 @@ func (a *attempt) compare(ctx context.Context, answer *witness.Result, over bool
 }
 
 // inOrder compares with a prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order that
-// the trace shows: what agrees as long is the prediction then. Where not all outcomes are enumerated, neither may have the kernel's, and the
-// trace alone decides.
+// the trace shows. That one is the prediction then, unless the first agrees longer. Where not all outcomes are enumerated, neither may have
+// the kernel's, and the trace alone decides.
 func inOrder(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, Report, error) {
 	report := Compare(predicted, o)
 	if report.First == nil && len(predicted.Otherwise) == 0 {
@@ -222,10 +222,10 @@ func inOrder(source snapshot.Source, predicted *walk.Result, o *Observation) (*w
 		return predicted, report, err
 	}
 	seen := Compare(result, o)
-	if seen.isCloser(report) || len(result.Otherwise) < len(predicted.Otherwise) && (result.More || !report.isCloser(seen)) {
-		return result, seen, nil
+	if report.isCloser(seen) && !result.More {
+		return predicted, report, nil
 	}
-	return predicted, report, nil
+	return result, seen, nil
 }
 
 // observed is what has been seen until now.
