@@ -16,6 +16,7 @@ import (
 
 // mayDo lists all that the manifests' service account may do, as "kubectl auth can-i --list" prints it, beyond what every user may.
 var mayDo = []string{
+	"daemonsets.apps [] [packetwalk-node] [get list watch]", // the agent's own: has it been deleted?
 	"endpointslices.discovery.k8s.io [] [] [list watch]", "events [] [] [create]", "nodes [] [] [list watch]",
 	"pods/status [] [] [patch]", "servicecidrs.networking.k8s.io [] [] [list watch]", "services [] [] [list watch]",
 }
