@@ -9,7 +9,7 @@ import (
 // RuntimeClassesFile is the file of the RuntimeClasses.
 const RuntimeClassesFile = "runtimeclasses.json"
 
-// runtimeClassObject is what a capture keeps of a RuntimeClass (k8s.io/api node/v1).
+// runtimeClassObject holds what a capture keeps of a RuntimeClass (k8s.io/api node/v1).
 type runtimeClassObject struct {
 	Metadata metaObject `json:"metadata"`
 	Handler  string     `json:"handler"`

@@ -391,7 +391,7 @@ var answers = map[witness.Answer]string{
 	witness.NotSent:     "the sender's kernel did not send the packet", witness.TimedOut: "no answer came back",
 }
 
-// live is what the kernel showed, for the conclusion; nil where no packet was sent.
+// live returns what the kernel showed, for the conclusion; nil where no packet was sent.
 func live(report *proof.Report) *explain.Live {
 	if report.NotSent != "" {
 		return nil

@@ -14,7 +14,7 @@ import (
 // explain adds the remedy to an error of the API server.
 func explain(err error) error { return explainIn("", err) }
 
-// explainIn is explain for what is made in a namespace; "" where that is unknown.
+// explainIn calls explain for what is made in a namespace; "" where that is unknown.
 func explainIn(namespace string, err error) error {
 	var unanswered *url.Error
 	var network net.Error

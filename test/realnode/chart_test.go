@@ -191,7 +191,7 @@ func (c *chartTest) first(t *testing.T) {
 	c.inside, c.public = c.service(t)
 }
 
-// changes are what an operator does to the chart with nftables, and what happens to it.
+// changes lists what an operator does to the chart with nftables, and what happens to it.
 func (c *chartTest) changes(t *testing.T) {
 	c.step(t, "second service proxy", func() { c.secondProxy(t); c.ready(t, "nftables") })
 	c.writeValues(t, "nftables", "node: {podAnnotations: {upgrade: 'yes'}}")
@@ -242,7 +242,7 @@ func (c *chartTest) startKubeProxy(t *testing.T, mode string) {
 	}
 }
 
-// hasKubeProxys is an error unless a node has the rules of kube-proxy's mode.
+// hasKubeProxys returns an error unless a node has the rules of kube-proxy's mode.
 func (c *chartTest) hasKubeProxys(t *testing.T, node, mode string) error {
 	t.Helper()
 	rules := c.SSH(t, node, "nft", "list", "ruleset")
@@ -296,7 +296,7 @@ func (c *chartTest) writeFiles(t *testing.T) {
 	}
 }
 
-// documented are the blocks of commands of docs/node-components.md.
+// documented returns the blocks of commands of docs/node-components.md.
 func (c *chartTest) documented(t *testing.T) (found []string) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(c.Root, "docs", "node-components.md"))

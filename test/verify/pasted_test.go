@@ -152,7 +152,7 @@ var pastes = []paste{
 // redactedAddress is the place of an address that people hide.
 var redactedAddress = regexp.MustCompile(`(?:[0-9]{1,3}\.){3}[0-9]{1,3}`)
 
-// asCommands are the commands of iptables that make the tables.
+// asCommands returns the commands of iptables that make the tables.
 func asCommands(r *rand.Rand, lines []string) []string {
 	prompt := oneOf(r, "", "$ ", "# ", "sudo ", "root@n:~# ")
 	var out []string

@@ -9,7 +9,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// TestReceivers: the hosts that may get a packet are the endpoints of its Service, or who has its destination's address.
+// TestReceivers: the hosts that may get a packet are the endpoints of its Service, or the owner of its destination's address.
 func TestReceivers(t *testing.T) {
 	w := world1()
 	services := w.objects.Services

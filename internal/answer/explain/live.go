@@ -7,7 +7,7 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// Live is what the kernel showed of the packet when it was really sent. The conclusion rests on it where the walk does not know what
+// Live holds what the kernel showed of the packet when it was really sent. The conclusion rests on it where the walk does not know what
 // becomes of the packet, or predicts something else.
 type Live struct {
 	// Parted is the host where walk and kernel part, "" where they agree; with Back on the reply's way.

@@ -74,7 +74,7 @@ func TestLiveConclusion(t *testing.T) {
 	}
 }
 
-// programDecides is a packet of which the walk does not know what becomes.
+// programDecides leaves open what becomes of a packet.
 func programDecides(t *testing.T) example {
 	e := toVM(t)
 	end := &e.result.Outcomes[0].End

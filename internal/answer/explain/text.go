@@ -36,7 +36,7 @@ type Options struct {
 	Numbers []int
 	// Total is how many outcomes there are in all; 0 for those of the result.
 	Total int
-	// Live is what the kernel showed of a packet that was sent; nil where none was.
+	// Live holds what the kernel showed of a packet that was sent; nil where none was.
 	Live *Live
 }
 

@@ -602,7 +602,7 @@ func TestLiveCandidates(t *testing.T) {
 	}
 }
 
-// TestNarrow: what the kernel showed is no longer assumed, nor is what only other outcomes assume; what was not seen still is.
+// TestNarrow checks that what the kernel showed is no longer assumed, nor is what only other outcomes assume; what was not seen still is.
 func TestNarrow(t *testing.T) {
 	missing := func(h *snapshot.Host) { h.Missing = map[snapshot.Part]string{snapshot.Policy: "not read"} }
 	for name, c := range map[string]struct {
@@ -663,7 +663,7 @@ func TestNarrow(t *testing.T) {
 // the sender is in none of the control groups that have some, and what a program of its group does.
 func TestNarrowKeeps(t *testing.T) {
 	w := routed(t)
-	source := altered{w.source(), "vm/client", func(h *snapshot.Host) {
+	source := changedSource{w.source(), "vm/client", func(h *snapshot.Host) {
 		h.Programs = []snapshot.Program{{Attach: "sk_msg", Name: "fast", ID: 9}, {Attach: "egress", Name: "meter", ID: 8, Group: "/a", Some: true},
 			{Attach: "egress", Name: "own", ID: 7, Group: "/pod"}, {Attach: "egress", Name: "root", ID: 6, Group: "/"}}
 	}}

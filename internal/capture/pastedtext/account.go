@@ -29,7 +29,7 @@ func (a Fates) NotRead(line int, why string) {
 	}
 }
 
-// Rules are those of all chains of all tables.
+// Rules returns those of all chains of all tables.
 func Rules(families [][]iptables.Table) iter.Seq[*iptables.Rule] {
 	return func(yield func(*iptables.Rule) bool) {
 		for _, t := range slices.Concat(families...) {

@@ -14,7 +14,7 @@ import (
 // sentence is the beginning and the end of one: "This is why …."
 var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
 
-// omission is what people write for lines that they left out, also as a comment.
+// omission matches what people write for lines that they left out, also as a comment.
 var omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated|etc\b|and so on)|` +
 	`^#.*\b(?:omitted|truncated|redacted|removed|left out|more rules|other rules|rest of)\b`)
 
@@ -67,7 +67,7 @@ func (s *scanner) readUnknown(line string) bool {
 // ruleToken is a rule in a line of another program's output: it may stand below that output.
 var ruleToken = regexp.MustCompile(`(?:^|\s)-[AID]\s+[A-Za-z]\S*\s+(?:[0-9]+\s+)?[-!]`)
 
-// failure is what programs say of a command that changed nothing.
+// failure matches what programs say of a command that changed nothing.
 var failure = regexp.MustCompile(`^(?:RTNETLINK answers: |Cannot find device |Error: |ip6?tables(?: v\S+(?: \(\w+\))?)?: |Bad argument )`)
 
 // unknownLine is why most lines are not read.
@@ -113,7 +113,7 @@ func (s *scanner) settleProse(about []netip.Addr) {
 // mostNoted is how many lines that were not read are quoted among the assumptions.
 const mostNoted = 10
 
-// gap is a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
+// gap notes a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
 func (s *scanner) gap(what string) {
 	if what != "" {
 		s.note(leftOut, s.at, what, s.at)

@@ -86,7 +86,7 @@ func (b *builder) build() {
 	b.finish()
 }
 
-// tableLeft is the table of a run whose table's heading is not in the text: the one that has all built-in chains up to the same COMMIT, and
+// tableLeft returns the table of a run whose table's heading is not in the text: the one that has all built-in chains up to the same COMMIT, and
 // that the text does not show otherwise; "" where several can be.
 func (b *builder) tableLeft(r *run) (table, why string) {
 	shown := map[string]bool{}

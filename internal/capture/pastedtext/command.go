@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/syntax/nfttext"
 )
 
-// ipCommand is what an ip command asked for.
+// ipCommand holds the arguments of an ip command.
 type ipCommand struct {
 	table string // of routes: "" for main
 	ipv6  bool
@@ -47,7 +47,7 @@ func parseIP(command string) ipCommand {
 	return c
 }
 
-// ofPacket is what "ip route get" prints behind a route.
+// ofPacket matches what "ip route get" prints behind a route.
 var ofPacket = regexp.MustCompile(`\s+uid [0-9]+\s*$`)
 
 // withTable writes the table into each line with a route that names none.
@@ -76,7 +76,7 @@ func (c ipCommand) withTable(text string) string {
 var nftListing = regexp.MustCompile(`(?:^|[\s/])nft\s(?:-\S+\s+)*list\s+` +
 	`(?:(ruleset)(\s+(?:ip|ip6|inet|bridge|arp|netdev)\b)?|(?:chain|table)\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?([\w.-]+))`)
 
-// nftOf is what an nft command asked for.
+// nftOf holds the arguments of an nft command.
 type nftOf struct {
 	family, table string // "" for none
 	ruleset       bool   // of all families

@@ -160,7 +160,7 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 	return f, nil
 }
 
-// accountOfSave is the account of a whole iptables-save, of which each line is read or a comment.
+// accountOfSave returns the account of a whole iptables-save, of which each line is read or a comment.
 func accountOfSave(text []byte) snapshot.Account {
 	var a snapshot.Account
 	for line := range bytes.Lines(text) {
@@ -212,7 +212,7 @@ func Parse(book *attribution.Book, machine string, text []byte, about ...netip.A
 	return newKnownRules(book).parse(machine, text, about...)
 }
 
-// Numbers are the numbers of a block's lines in the text.
+// Numbers returns the numbers of a block's lines in the text.
 func (b *Block) Numbers() []int { return b.numbers }
 
 // IsWhole reports whether the block is from a listing of all rules of nft.

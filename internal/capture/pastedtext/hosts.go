@@ -130,7 +130,7 @@ func (b *Block) contradicts(o *Block) bool {
 	return false
 }
 
-// facts are the default routes of a block, and the IPv4 addresses of its links but loopback's.
+// facts returns the default routes of a block, and the IPv4 addresses of its links but loopback's.
 func (b *Block) facts() map[string][]string {
 	all := map[string][]string{}
 	link := ""

@@ -61,7 +61,7 @@ func clean(line string) string {
 	return strings.TrimSpace(strings.Trim(line, "`"))
 }
 
-// annotation is what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
+// annotation matches what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
 var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
 
 // unannotated returns a line without the annotation behind it. A comment that is part of the rule stays, whatever it contains.

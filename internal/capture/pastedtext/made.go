@@ -13,7 +13,7 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// madeRule is what a command adds: "-A POSTROUTING -s 10.0.0.0/8 -j MASQUERADE", "-I FORWARD 2 -j DROP", "-P FORWARD DROP", "-N MINE".
+// madeRule holds what a command adds: "-A POSTROUTING -s 10.0.0.0/8 -j MASQUERADE", "-I FORWARD 2 -j DROP", "-P FORWARD DROP", "-N MINE".
 var (
 	madeRule  = regexp.MustCompile(`\s(-A|--append|-I|--insert|-P|--policy|-N|--new-chain)\s+(\S+)(?:\s+(.*))?$`)
 	tableFlag = regexp.MustCompile(`\s(?:-t|--table)[\s=]\S+`)
@@ -171,7 +171,7 @@ func (s *scanner) settleMadeRoutes() {
 	})
 }
 
-// destinationOf is where a route leads, in one way of writing.
+// destinationOf returns where a route leads, in one way of writing.
 func destinationOf(words []string) string {
 	if len(words) > 1 && iproute.IsRouteType(words[0]) {
 		words = words[1:]

@@ -36,7 +36,7 @@ func (s *SavedTables) check(tables []iptables.Table, byNFT bool) {
 	}
 }
 
-// WithUnshown are the tables with the built-in chains that the text does not show: they may have rules. Where there are tables beside, each
+// WithUnshown returns the tables with the built-in chains that the text does not show: they may have rules. Where there are tables beside, each
 // built-in chain may have others' rules around its own.
 func WithUnshown(tables []iptables.Table, whole SavedTables, beside bool) []iptables.Table {
 	tables = slices.Clone(tables)

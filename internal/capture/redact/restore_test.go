@@ -41,7 +41,7 @@ func taken(t *testing.T, head capture.Head, origin capture.Origin) *capturetest.
 	return read
 }
 
-// hard has what is replaced in ways of its own: beginnings of links' names, ranges, prefixes whose inside stays, names in comments.
+// hard has what is replaced in its own way: beginnings of links' names, ranges, prefixes whose inside stays, names in comments.
 func hard() *capturetest.Content {
 	c := small()
 	c.Hosts[0].Machine = "n1"

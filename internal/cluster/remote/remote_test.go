@@ -88,7 +88,7 @@ func (w *world) Open(path string, inode uint64) (proof.Place, func(), error) {
 	return localhost.Machine("").Open(path, inode)
 }
 
-// LookUp is remote.Machine's.
+// LookUp implements remote.Machine.
 func (w *world) LookUp(ctx context.Context, path string, inode uint64, name string) (witness.Lookup, error) {
 	return localhost.Machine("").LookUp(ctx, path, inode, name)
 }

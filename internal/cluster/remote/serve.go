@@ -317,7 +317,7 @@ func (s *server) lookUp(ctx context.Context, r lookUpRequest) (found witness.Loo
 	return s.machine.LookUp(ctx, path, inode, r.Name)
 }
 
-// place is the place of a host, and what gives it back.
+// place returns the place of a host, and what gives it back.
 func (s *server) place(host string) (proof.Place, func(), error) {
 	path, inode, err := s.find(host)
 	if err != nil {

@@ -134,7 +134,7 @@ func sameRules(a, b *snapshot.Host) bool {
 	return true
 }
 
-// tracked is the state of a packet of the connection that the test made.
+// tracked returns the state of a packet of the connection that the test made.
 func tracked(h *snapshot.Host) packet.TrackState {
 	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.9.0.9"), SourcePort: packet.Exactly(1),
 		Destination: netip.MustParseAddr("10.9.0.1"), DestinationPort: packet.Exactly(2)}, TCPFlags: packet.ACK}

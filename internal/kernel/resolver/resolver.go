@@ -94,7 +94,7 @@ func add(all []netip.Addr, a netip.Addr) []netip.Addr {
 	return append(all, a)
 }
 
-// config is what a resolv.conf(5) says.
+// config holds the settings of a resolv.conf(5).
 type config struct {
 	servers  []string // ADDRESS:PORT
 	search   []string

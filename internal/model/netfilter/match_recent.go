@@ -28,7 +28,7 @@ func (l RecentList) Clone() RecentList {
 	return copied
 }
 
-// RecentAction is what a rule does with a list.
+// RecentAction tells how a rule uses a list.
 type RecentAction string
 
 // The actions.

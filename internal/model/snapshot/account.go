@@ -1,6 +1,6 @@
 package snapshot
 
-// Fate is what became of a line of a text.
+// Fate tells how a line of a text was taken.
 type Fate uint8
 
 // The fates. Each line has exactly one.

@@ -159,7 +159,7 @@ type Program struct {
 	IPv6 bool   `json:"ipv6,omitempty"` // with Hook: the program gets IPv6's packets, not IPv4's
 }
 
-// String is "BPF program sock4 (id 7, connect4, control group /)".
+// String returns "BPF program sock4 (id 7, connect4, control group /)".
 func (p *Program) String() string {
 	text := "BPF program "
 	if p.Name != "" {

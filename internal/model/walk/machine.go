@@ -125,7 +125,7 @@ var (
 	routing = []snapshot.Part{snapshot.Routes, snapshot.Policy, snapshot.Addresses}
 )
 
-// rules are the parts that have rules for packets of a family.
+// rules returns the parts that have rules for packets of a family.
 func rules(f netfilter.Family) []snapshot.Part {
 	switch f {
 	case netfilter.IPv4:
@@ -141,7 +141,7 @@ func rules(f netfilter.Family) []snapshot.Part {
 // assume notes that something is not known of the machine and how the walk goes on.
 func (m *machine) assume(what string) { m.run.assume(Assumption{Host: m.Name, What: what}) }
 
-// assumeUntraced is assume for what no trace of the packet shows.
+// assumeUntraced calls assume for what no trace of the packet shows.
 func (m *machine) assumeUntraced(what string) {
 	m.run.assume(Assumption{Host: m.Name, What: what, Untraced: true})
 }

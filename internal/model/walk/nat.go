@@ -38,7 +38,7 @@ func (t *transit) tracks(f netfilter.Family) (tracked, known bool) {
 	return tracked || !known, known
 }
 
-// decideTracking is tracks where the answer matters for what becomes of the packet.
+// decideTracking reports whether the packet is tracked. If that is unknown, the walk takes both ways.
 func (t *transit) decideTracking(f netfilter.Family) bool {
 	tracked, known := t.tracks(f)
 	if known {

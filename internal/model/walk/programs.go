@@ -98,7 +98,7 @@ func (i Intervention) OfGroups() []snapshot.Program {
 	return slices.DeleteFunc(slices.Clone(i.Programs), func(p snapshot.Program) bool { return p.Group == "" || p.Group == "/" })
 }
 
-// String is "BPF program sock4 (id 7, connect4, control group /) may drop the packet".
+// String returns "BPF program sock4 (id 7, connect4, control group /) may drop the packet".
 func (i Intervention) String() string {
 	names := make([]string, len(i.Programs))
 	for k := range i.Programs {

@@ -161,7 +161,7 @@ const TraceTable = "packetwalk-trace-"
 // IsTraceTable reports whether a table is one by which packets are traced: its rules are no part of what a namespace filters with.
 func IsTraceTable(name string) bool { return strings.HasPrefix(name, TraceTable) }
 
-// Lookup is what a resolver found for a name.
+// Lookup holds the addresses that a resolver found for a name.
 type Lookup struct {
 	Name      string // whole, as it was asked for in the end: a search list may have completed it
 	Addresses []netip.Addr

@@ -233,7 +233,7 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestTableFlags: the kernel calls no chain of a dormant table. One with flags that nobody knows may be dormant: nft 1.0.6 prints garbage.
+// TestTableFlags: the kernel calls no chain of a dormant table. One with unknown flags may be dormant: nft 1.0.6 prints garbage.
 func TestTableFlags(t *testing.T) {
 	p := &packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP}}
 	for _, c := range []struct {

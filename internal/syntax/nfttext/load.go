@@ -15,7 +15,7 @@ type Loader func(text []byte) ([]byte, error)
 // rounds is how often nft is asked about one text. It names ten mistakes at a time, and the kernel's complaints come after its own.
 const rounds = 40
 
-// Result is what nft made of the blocks.
+// Result holds the tables that nft read from the blocks.
 type Result struct {
 	JSON     []byte
 	Marks    []Mark   // parts of rules that nft cannot read, by the number in the rule's comment
@@ -95,7 +95,7 @@ var (
 	flow = regexp.MustCompile(`\bflow (?:add|offload) @\S+`)
 	// link is a test for an interface's index, which is read as one for its name: the interface does not exist where nft reads the text.
 	link = regexp.MustCompile(`\b([io]if)(\s+(?:!=\s+|==\s+)?["{a-zA-Z_]|\s+\.\s)`)
-	// frameLine is no rule of a chain.
+	// frameLine matches a line that is not a rule.
 	frameLine = regexp.MustCompile(`^(?:table|chain|set|map|flowtable|type|policy|flags|elements|devices|hook|define|comment|counter \S+ \{|\})`)
 	// priorities have names, of which an old nft knows some at some hooks only.
 	priority   = regexp.MustCompile(`\bpriority\s+(raw|mangle|dstnat|filter|security|srcnat|out)(?:\s*([+-])\s*([0-9]+))?`)
@@ -170,14 +170,14 @@ func (l *listing) withoutForeign(i int, rule string) string {
 	return line + " " + l.mark(i, m)
 }
 
-// mark is a rule's comment that stands for what cannot be read.
+// mark returns a rule's comment that stands for what cannot be read.
 func (l *listing) mark(i int, m Mark) string {
 	m.Line = l.lines[i].Number
 	l.Marks = append(l.Marks, m)
 	return fmt.Sprintf("comment \"%s%d\"", markText, len(l.Marks)-1)
 }
 
-// depths are how many braces are open in front of each line.
+// depths returns how many braces are open in front of each line.
 func (l *listing) depths() []int {
 	depths, open := make([]int, len(l.lines)), 0
 	for i, line := range l.lines {

@@ -75,7 +75,7 @@ func (it *item) text() string {
 	return b.String()
 }
 
-// file is what all blocks say together.
+// file joins all blocks.
 type file struct {
 	Result
 	defines  []Line
@@ -338,7 +338,7 @@ func (f *file) withoutUncalled(blocks []Block) {
 	}
 }
 
-// lines are the whole file.
+// lines returns the whole file.
 func (f *file) lines() []Line {
 	all := append([]Line(nil), f.defines...)
 	for _, t := range f.tables {

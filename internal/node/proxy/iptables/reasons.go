@@ -197,7 +197,7 @@ var filterChains = []attribution.Chain{
 		}},
 }
 
-// noEndpoints are the rules for traffic of a kind, "internal" or "external", to Services without endpoints.
+// noEndpoints returns the rules for traffic of a kind, "internal" or "external", to Services without endpoints.
 func noEndpoints(traffic string) []attribution.Line {
 	return []attribution.Line{
 		{To: "REJECT", For: "{port}: has no endpoints"},
