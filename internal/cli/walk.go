@@ -274,11 +274,11 @@ func undecided(result *walk.Result, live bool) bool {
 	})
 }
 
-// sameEnds reports whether two outcomes end alike, there and back.
+// sameEnds reports whether two outcomes end alike and by the same rule, there and back.
 func sameEnds(a, b *walk.Outcome) bool {
 	same := func(a, b *walk.End) bool {
 		return a == nil && b == nil || a != nil && b != nil && a.Kind == b.Kind && a.Host == b.Host && a.Link == b.Link &&
-			a.Refused == b.Refused && a.Reject == b.Reject && a.Packet.Tuple == b.Packet.Tuple
+			a.Refused == b.Refused && a.Reject == b.Reject && a.Why == b.Why && a.Packet.Tuple == b.Packet.Tuple
 	}
 	return same(&a.End, &b.End) && same(a.BackEnd, b.BackEnd)
 }

@@ -74,6 +74,9 @@ func TestUndecided(t *testing.T) {
 	open.Outcomes[1].Choices = chosen.Outcomes[0].Choices
 	alike := ends(walk.Delivered, walk.Delivered)
 	alike.Outcomes[1].Choices = chosen.Outcomes[0].Choices
+	otherRule := ends(walk.Dropped, walk.Dropped)
+	otherRule.Outcomes[0].End.Why, otherRule.Outcomes[1].End.Why = "dropped by a 1", "dropped by b 2"
+	otherRule.Outcomes[1].Choices = chosen.Outcomes[0].Choices
 	unread := ends(walk.Delivered)
 	unread.Outcomes[0].Unread = []int{31}
 	programOf := func(group string) *walk.Result {
@@ -87,7 +90,7 @@ func TestUndecided(t *testing.T) {
 		live, want bool
 	}{
 		{ends(walk.Delivered), true, false}, {ends(walk.Dropped, walk.Left), false, false}, {ends(walk.Delivered, walk.Undecided), false, true},
-		{reply, false, true}, {chosen, false, false}, {open, false, true}, {alike, false, false}, {unread, false, true},
+		{reply, false, true}, {chosen, false, false}, {open, false, true}, {alike, false, false}, {otherRule, false, true}, {unread, false, true},
 		{programOf("/pod"), true, true}, {programOf("/pod"), false, false}, {programOf("/"), true, false},
 	} {
 		if got := undecided(test.result, test.live); got != test.want {
