@@ -76,6 +76,12 @@ func newNode(v Settings, tables []*netfilter.Table, localhost bool) *node {
 	if localhost {
 		n.host.Sysctls["net.ipv4.conf.all.route_localnet"] = "1"
 	}
+	n.host.RecentLists = map[string]netfilter.RecentList{}
+	for _, t := range tables {
+		for _, c := range t.Chains {
+			n.host.RecentLists[c.Name] = netfilter.RecentList{} // an endpoint's chain names its list of clients
+		}
+	}
 	a := addressesOf(v)
 	n.link("lo", "loopback", netip.Prefix{}, a.loopback, a.vip)
 	n.link(outside, "none", netip.PrefixFrom(netip.IPv4Unspecified(), 0), a.node...)
