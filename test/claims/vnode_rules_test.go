@@ -113,6 +113,13 @@ func TestE13(t *testing.T) {
 	if len(pod) != 2 || !slices.Contains(addresses[1:], pod[1]) {
 		t.Fatalf("the pod made anew is %v, want it on %s with one of its addresses", pod, newNode)
 	}
-	out := w.Run(t, "walk", "--name", w.Name, "--from", "pod/"+pod[0], "--to", "vm/testvm:80", "--live")
+	var out string
+	eventually.Succeeds(t, 30*time.Second, func() (err error) { // felix drops what a pod sends until it knows the pod
+		out, err = w.Try(time.Minute, "walk", "--name", w.Name, "--from", "pod/"+pod[0], "--to", "vm/testvm:80", "--live")
+		if err == nil && strings.Contains(out, "from no pod that it knows") {
+			err = errors.New(out)
+		}
+		return err
+	})
 	expect(t, out, `^kernel: \d+ of \d+ steps agree$`, `^the destination sees 10\.13\.76\.35:`)
 }
