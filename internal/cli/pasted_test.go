@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestPastedCases walks through small texts, each made from a public question whose answer was wrong. The right answers were tried with the
@@ -98,7 +100,7 @@ func TestPastedCases(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {
 				if _, err := exec.LookPath("nft"); err != nil {
-					t.Skip("no nft")
+					kerneltest.Missing(t, "nft")
 				}
 			}
 			path := filepath.Join("testdata", "pasted", c.name+".txt")

@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// TestLiveConclusion: where walk and kernel part, or the walk does not know the end, the conclusion is what the kernel showed, and no more.
+// TestLiveConclusion checks that the conclusion says no more than the kernel showed, where walk and kernel part or the end is unknown.
 func TestLiveConclusion(t *testing.T) {
 	const pod = "pod/default/nginx-75fdcbbc74-zkvhc"
 	for name, c := range map[string]struct {
