@@ -11,7 +11,6 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/cni/ebrules"
-	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/proxy/iptables"
@@ -39,7 +38,7 @@ func Book(objects *snapshot.Objects) *attribution.Book {
 // Orphans returns a sentence for each table of packetwalk-node on a host where no packetwalk-node keeps it. It returns none where it is
 // unknown whether one runs.
 func Orphans(h *snapshot.Host) (notes []string) {
-	if h.Agents == nil || h.Rules == nil || slices.Contains(h.Agents, snapshot.Agent{Role: conflict.ServiceProxy}) {
+	if h.Agents == nil || h.Rules == nil || slices.Contains(h.Agents, snapshot.Agent{Role: snapshot.ServiceProxy}) {
 		return nil
 	}
 	for _, t := range h.Rules.Tables {

@@ -19,7 +19,7 @@ func TestAgents(t *testing.T) {
 	if err := ns.Do(func() error { return conflict.Take(conflict.ServiceProxy) }); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := Agents(ns); err != nil || !slices.Equal(found, []snapshot.Agent{{Role: conflict.ServiceProxy}}) {
+	if found, err := Agents(ns); err != nil || !slices.Equal(found, []snapshot.Agent{{Role: snapshot.ServiceProxy}}) {
 		t.Errorf("%q, %v", found, err)
 	}
 	if found, err := Agents(other); err != nil || len(found) > 0 {

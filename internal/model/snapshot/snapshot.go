@@ -192,8 +192,11 @@ func (s *VirtualService) String() string {
 
 // Agent is a packetwalk-node that keeps rules.
 type Agent struct {
-	Role string `json:"role"` // "service-proxy" or "ip-masq-agent"
+	Role string `json:"role"`
 }
+
+// ServiceProxy is the role of a packetwalk-node that keeps the rules of Services. The other is "ip-masq-agent".
+const ServiceProxy = "service-proxy"
 
 // IPsecPolicy blocks the packets that it selects, or has them encrypted; of those that came in it wants that they were.
 type IPsecPolicy struct {
