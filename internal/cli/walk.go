@@ -259,13 +259,14 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 // exitUndecided is the status of a walk that does not know what becomes of the packet.
 const exitUndecided = exitStatus(3)
 
-// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that. The packet of a
+// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that. It is not known
+// either what a process sees to which a program may show something else. The packet of a
 // live walk does not meet programs of the sender's control group, so what they do is open although it passed.
 func undecided(result *walk.Result, live bool) bool {
 	if live && len(unmetPrograms(result)) > 0 {
 		return true
 	}
-	unknown := func(e *walk.End) bool { return e != nil && e.Kind == walk.Undecided }
+	unknown := func(e *walk.End) bool { return e != nil && (e.Kind == walk.Undecided || e.Disguise != "") }
 	several := slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool { return !sameEnds(&o, &result.Outcomes[0]) })
 	return slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
 		return unknown(&o.End) || unknown(o.BackEnd) || len(o.Unread) > 0 || several && slices.ContainsFunc(o.Choices, func(c walk.Decision) bool {
@@ -330,7 +331,7 @@ func (o *walkOptions) walk(
 	if err != nil {
 		return nil, false, err
 	}
-	options.Live = live(&report)
+	options.Live = live(opened.Source(), &report)
 	for _, changes := range report.Changed {
 		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+changes)
 	}
@@ -392,13 +393,20 @@ var answers = map[witness.Answer]string{
 }
 
 // live returns what the kernel showed, for the conclusion; nil where no packet was sent.
-func live(report *proof.Report) *explain.Live {
+func live(source snapshot.Source, report *proof.Report) *explain.Live {
 	if report.NotSent != "" {
 		return nil
 	}
 	l := &explain.Live{Receiver: report.Receiver, Received: report.Received, Missed: report.Missed, Answer: answers[report.Answer.Answer]}
 	if d := report.First; d != nil {
 		l.Parted, l.Back = d.Host, d.Back
+	}
+	if report.Receiver != "" {
+		if h, err := source.Host(report.Receiver); err != nil {
+			l.Disguise = "its programs at sockets could not be read: " + err.Error()
+		} else {
+			l.Disguise = walk.Disguise(h, &report.Received)
+		}
 	}
 	return l
 }

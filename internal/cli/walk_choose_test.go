@@ -79,6 +79,9 @@ func TestUndecided(t *testing.T) {
 	otherRule.Outcomes[1].Choices = chosen.Outcomes[0].Choices
 	unread := ends(walk.Delivered)
 	unread.Outcomes[0].Unread = []int{31}
+	disguised, disguisedReply := ends(walk.Delivered), ends(walk.Delivered)
+	disguised.Outcomes[0].End.Disguise = "a program may show another source"
+	disguisedReply.Outcomes[0].BackEnd = &disguised.Outcomes[0].End
 	programOf := func(group string) *walk.Result {
 		r := ends(walk.Delivered)
 		about := walk.Intervention{Programs: []snapshot.Program{{Attach: "egress", ID: 7, Group: group}}}
@@ -92,6 +95,7 @@ func TestUndecided(t *testing.T) {
 		{ends(walk.Delivered), true, false}, {ends(walk.Dropped, walk.Left), false, false}, {ends(walk.Delivered, walk.Undecided), false, true},
 		{reply, false, true}, {chosen, false, false}, {open, false, true}, {alike, false, false}, {otherRule, false, true}, {unread, false, true},
 		{programOf("/pod"), true, true}, {programOf("/pod"), false, false}, {programOf("/"), true, false},
+		{disguised, false, true}, {disguised, true, true}, {disguisedReply, false, true},
 	} {
 		if got := undecided(test.result, test.live); got != test.want {
 			t.Errorf("%d: %v", i, got)

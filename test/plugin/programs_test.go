@@ -48,6 +48,13 @@ func programs(t *testing.T, p *plugin) {
 			sure("walk --from pod/one --to pod/two --proto icmp")
 		})
 	}
+	t.Run("of the receiver", func(t *testing.T) {
+		uid := p.Kubectl(t, "get", "pod", "two", "-o", "jsonpath={.metadata.uid}")
+		id := bpftest.AttachToGroup(t, groupOf(t, p.Name, "pod"+uid), "pw_peer", ebpf.AttachCgroupInet4GetPeername, bpftest.Pass())
+		words := fmt.Sprintf("BPF program pw_peer (id %d, getpeername4", id)
+		unsure(lookAt+"one", words, "the kernel of pod default/two sees", "what its program sees is unknown: ")
+		unsure(lookAt+"one --live", words, "the kernel of pod default/two sees")
+	})
 	t.Run("any namespace", func(t *testing.T) {
 		node, err := netns.Open("/run/packetwalk/" + p.Name + "/netns/" + p.nodes[0])
 		if err != nil {

@@ -164,6 +164,8 @@ type EndDoc struct {
 	Why      string    `json:"why,omitempty"`
 	Listener string    `json:"listener,omitempty"`
 	Refused  bool      `json:"refused,omitempty"`
+	// Disguise says which programs may show the receiving process another source or destination.
+	Disguise string `json:"disguise,omitempty"`
 	// Forwarder is the machine outside the snapshot that gets the packet and forwards it (left) or drops it: "appliance 10.13.200.4".
 	Forwarder string `json:"forwarder,omitempty"`
 }
@@ -342,7 +344,7 @@ func packetDoc(p *packet.Packet, o *Owners) PacketDoc {
 
 func endDoc(e *walk.End, o *Owners) EndDoc {
 	return EndDoc{Kind: string(e.Kind), Node: e.Host, Packet: packetDoc(&e.Packet, o), Why: e.Why, Listener: e.Listener, Refused: e.Refused,
-		Forwarder: e.Forwarder}
+		Disguise: e.Disguise, Forwarder: e.Forwarder}
 }
 
 // nodeDocs groups steps by machine.

@@ -16,6 +16,8 @@ type Live struct {
 	// Receiver is the host that was seen to get the packet, "" where none was, and Received the packet as it came there.
 	Receiver string
 	Received packet.Tuple
+	// Disguise says which programs may show the receiving process another packet than Received; "" for none.
+	Disguise string
 	// Missed are the hosts that may get the packet, were watched, and did not get it.
 	Missed []string
 	Answer string // what the sender learnt, in words: "the connection was established"
@@ -52,6 +54,9 @@ func (s *explanation) shown() summary {
 	switch {
 	case l.Receiver != "":
 		a.sentence = "the receiver saw " + l.Received.SourceEnd() + " (" + hostName(l.Receiver) + ")"
+		if l.Disguise != "" {
+			a.sentence = "the kernel of " + hostName(l.Receiver) + " saw " + l.Received.SourceEnd() + disguised(l.Disguise)
+		}
 		if parted == "" {
 			a.add(afterRequest, "how it got there is unknown: %s", s.ended())
 		} else {
@@ -67,6 +72,14 @@ func (s *explanation) shown() summary {
 	}
 	a.add(afterReply, "%s", l.Answer)
 	return a
+}
+
+// disguised says that it is unknown what a process sees of a packet, and why; "" without a reason.
+func disguised(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "; what its program sees is unknown: " + why
 }
 
 func hostNames(hosts []string) []string {

@@ -37,6 +37,11 @@ func TestLiveConclusion(t *testing.T) {
 		"undecided, received": {programDecides, Live{Receiver: pod, Received: tcp("10.13.76.4:9", "10.13.1.4:80").Tuple, Answer: "the connection was established"},
 			[]string{"the receiver saw 10.13.76.4:9 (pod default/nginx-75fdcbbc74-zkvhc)", "- how it got there is unknown: ",
 				"- the connection was established"}, "it is unknown whether", "10.13.76.4"},
+		"undecided, received, disguised": {programDecides, Live{Receiver: pod, Received: tcp("10.13.76.4:9", "10.13.1.4:80").Tuple, Disguise: "it may lie"},
+			[]string{"the kernel of pod default/nginx-75fdcbbc74-zkvhc saw 10.13.76.4:9; what its program sees is unknown: it may lie"}, "the receiver", "10.13.76.4"},
+		"disguised": {disguise, Live{Receiver: "vm/testvm", Received: tcp("10.13.76.5:41000", "10.13.1.4:80").Tuple},
+			[]string{"the kernel of vm testvm sees the sender's own address, 10.13.76.5:41000, because no rule translates it; what its program sees is unknown: it may lie",
+				"- what the sender's program sees of the reply is unknown: the reply may lie"}, "the destination sees", "10.13.76.5"},
 		"undecided, not received": {programDecides, Live{Missed: []string{pod}, Answer: "no answer"},
 			[]string{"it is unknown whether the destination sees the packet: ", "- it was not seen to arrive at pod default/nginx", "- no answer"},
 			"saw 1", ""},
@@ -80,5 +85,12 @@ func programDecides(t *testing.T) example {
 	end := &e.result.Outcomes[0].End
 	end.Kind, end.Why = walk.Undecided, "a program at eth0 decides"
 	e.result.Outcomes[0].Back, e.result.Outcomes[0].BackEnd = nil, nil
+	return e
+}
+
+// disguise leaves open what the programs see that take a packet and its reply.
+func disguise(t *testing.T) example {
+	e := toVM(t)
+	e.result.Outcomes[0].End.Disguise, e.result.Outcomes[0].BackEnd.Disguise = "it may lie", "the reply may lie"
 	return e
 }

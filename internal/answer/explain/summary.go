@@ -117,6 +117,7 @@ func (s *explanation) conclusion() summary {
 			start := s.start()
 			a.sentence += "; what " + start.DestinationEnd() + " sees is decided there"
 		}
+		a.sentence += disguised(end.Disguise)
 		if m := s.toDrop; m != nil {
 			a.add(m.at, "it is marked to be dropped (%s %#x by %s%s), and no rule that is shown drops it", m.field, m.bits, m.ref, colon(m.why))
 		}
@@ -171,6 +172,9 @@ func (s *explanation) aftermath(a *summary) {
 		a.add(afterReply, "the reply leaves as %s, not as %s, which the sender asked: it discards the reply%s", back.Packet.SourceEnd(),
 			asked.DestinationEnd(), s.untracking())
 	}
+	if back != nil && back.Disguise != "" {
+		a.add(afterReply, "what the sender's program sees of the reply is unknown: %s", back.Disguise)
+	}
 	switch {
 	case back == nil || back.Kind == walk.Left || back.Kind == walk.Delivered && !back.Refused:
 	case back.Refused:
@@ -198,6 +202,9 @@ func (s *explanation) delivered() summary {
 	viewer, source := cmp.Or(end.Forwarder, "the destination"), end.Packet.SourceEnd()
 	if s.redirected {
 		viewer = "what listens on " + end.Packet.DestinationEnd() + " of " + hostName(end.Host)
+	}
+	if end.Disguise != "" {
+		viewer = "the kernel of " + hostName(end.Host)
 	}
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
 		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is unknown)"

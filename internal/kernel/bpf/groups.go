@@ -19,9 +19,8 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// attachTypes are the places in control groups where a program can change or drop a packet, or the socket that sends it. Programs at other
-// places see no packet (device, sysctl), come too late (sock_release), or change what the program of the socket is told (recvmsg,
-// getpeername, getsockname).
+// attachTypes are the places in control groups where a program can change or drop a packet, or the socket that sends it, or change what the
+// socket's process is told of a packet. Programs at other places see no packet (device, sysctl), or come too late (sock_release).
 var attachTypes = []struct {
 	kind ebpf.AttachType
 	name string // as bpftool(8) has it
@@ -30,6 +29,9 @@ var attachTypes = []struct {
 	{ebpf.AttachCGroupInet4Bind, "bind4"}, {ebpf.AttachCGroupInet6Bind, "bind6"},
 	{ebpf.AttachCGroupInet4Connect, "connect4"}, {ebpf.AttachCGroupInet6Connect, "connect6"},
 	{ebpf.AttachCGroupUDP4Sendmsg, "sendmsg4"}, {ebpf.AttachCGroupUDP6Sendmsg, "sendmsg6"},
+	{ebpf.AttachCGroupUDP4Recvmsg, "recvmsg4"}, {ebpf.AttachCGroupUDP6Recvmsg, "recvmsg6"},
+	{ebpf.AttachCgroupInet4GetPeername, "getpeername4"}, {ebpf.AttachCgroupInet6GetPeername, "getpeername6"},
+	{ebpf.AttachCgroupInet4GetSockname, "getsockname4"}, {ebpf.AttachCgroupInet6GetSockname, "getsockname6"},
 	{ebpf.AttachCGroupSockOps, "sock_ops"},
 	{ebpf.AttachCGroupInetEgress, "egress"}, {ebpf.AttachCGroupInetIngress, "ingress"},
 }

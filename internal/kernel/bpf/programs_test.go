@@ -49,11 +49,17 @@ func TestControlGroups(t *testing.T) {
 			ID: bpftest.AttachToGroup(t, outer, "above", ebpf.AttachCGroupInet4Connect, bpftest.Pass())},
 		{Attach: "sendmsg6", Name: "own", Group: outerPath + "/pod",
 			ID: bpftest.AttachToGroup(t, inner, "own", ebpf.AttachCGroupUDP6Sendmsg, bpftest.Pass())},
+		{Attach: "recvmsg4", Name: "received", Group: outerPath + "/pod",
+			ID: bpftest.AttachToGroup(t, inner, "received", ebpf.AttachCGroupUDP4Recvmsg, bpftest.Pass())},
+		{Attach: "getpeername4", Name: "peer", Group: outerPath + "/pod",
+			ID: bpftest.AttachToGroup(t, inner, "peer", ebpf.AttachCgroupInet4GetPeername, bpftest.Pass())},
+		{Attach: "getsockname6", Name: "self", Group: outerPath + "/pod",
+			ID: bpftest.AttachToGroup(t, inner, "self", ebpf.AttachCgroupInet6GetSockname, bpftest.Pass())},
 		{Attach: "egress", Name: "skb", Group: outerPath + "/pod",
 			ID: bpftest.AttachToGroup(t, inner, "skb", ebpf.AttachCGroupInetEgress, bpftest.Pass())},
 	}
 	for name, attach := range map[string]ebpf.AttachType{
-		"device": ebpf.AttachCGroupDevice, "sysctl": ebpf.AttachCGroupSysctl, "peer": ebpf.AttachCgroupInet4GetPeername,
+		"device": ebpf.AttachCGroupDevice, "sysctl": ebpf.AttachCGroupSysctl,
 	} {
 		bpftest.AttachToGroup(t, inner, name, attach, bpftest.Pass())
 	}

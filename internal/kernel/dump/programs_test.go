@@ -1,8 +1,10 @@
 package dump_test
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/testing/bpftest"
+	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/internal/testing/netnstest"
 )
 
@@ -62,6 +65,62 @@ func TestProgramsAtSockets(t *testing.T) {
 		t.Fatalf("the program did not take the connection to the listener: %v", err)
 	}
 	conn.Close()
+}
+
+// TestDisguise: where a program in a pod's control group shows its processes other sources, as those of Cilium do for replies, the walk knows
+// from where the packet comes, and not what the process sees. The kernel shows that the two differ.
+func TestDisguise(t *testing.T) {
+	if file := os.Getenv("PACKETWALK_TEST_SOURCE"); file != "" {
+		writeSource(t, file)
+		return
+	}
+	a, b := netnstest.Pair(t)
+	group, path := bpftest.Group(t, "packetwalk-pod")
+	bpftest.AttachToGroup(t, group, "shows", ebpf.AttachCGroupUDP4Recvmsg, bpftest.Redirect(netip.MustParseAddr("10.9.0.1"), netip.MustParseAddrPort("10.9.9.9:7")))
+	file := t.TempDir() + "/source"
+	t.Setenv("PACKETWALK_TEST_SOURCE", file)
+	bpftest.Start(t, b, group, "/proc/self/exe", "-test.run=^TestDisguise$")
+	var conn net.Conn
+	if err := a.Do(func() (err error) { conn, err = net.Dial("udp4", "10.9.0.2:5300"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	eventually.Succeeds(t, 20*time.Second, func() error {
+		_, _ = conn.Write([]byte("x"))
+		if seen, err := os.ReadFile(file); err != nil || string(seen) != "10.9.9.9:7" {
+			return fmt.Errorf("the process saw %q: %w", seen, err)
+		}
+		return nil
+	})
+	origin := dump.Origin(t.Context(), map[string]string{"node/n": a.Path(), "pod/shop/db": b.Path()}, "")
+	p := packet.Packet{}
+	p.Tuple = packet.Tuple{Protocol: packet.UDP, Destination: netip.MustParseAddr("10.9.0.2"), DestinationPort: packet.Exactly(5300)}
+	r, err := walk.Walk(capture.NewSource(origin), walk.Request{Host: "node/n", Packet: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := r.Outcomes[0].End
+	if len(r.Outcomes) != 1 || end.Kind != walk.Delivered || end.Packet.Source.String() != "10.9.0.1" ||
+		!strings.HasPrefix(end.Disguise, "BPF program shows (id ") ||
+		!strings.HasSuffix(end.Disguise, "recvmsg4, control group "+path+") may show the program another source") {
+		t.Errorf("%d outcomes: %+v", len(r.Outcomes), end)
+	}
+}
+
+// writeSource writes to a file from where a datagram comes, as the process sees it.
+func writeSource(t *testing.T, file string) {
+	conn, err := net.ListenPacket("udp4", "10.9.0.2:5300")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, from, err := conn.ReadFrom(make([]byte, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(from.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Hour) // the socket stays, for the walk
 }
 
 // TestAttachedByName: programs of tcx and of tc are read with their names.

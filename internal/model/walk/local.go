@@ -57,6 +57,7 @@ func (t transit) deliver() passage {
 		if end := t.programsReceiving(); end != nil {
 			return t.over(end)
 		}
+		end.Disguise = t.disguise()
 	}
 	return t.over(end)
 }

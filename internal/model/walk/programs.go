@@ -83,6 +83,51 @@ func (t *transit) programsAtHook(f netfilter.Family, h netfilter.Hook) *End {
 	})
 }
 
+// disguise returns which programs may show the process that takes the packet another source or destination than the packet's; "" for none.
+func (t *transit) disguise() string {
+	return disguises(&t.p.Tuple, t.programs)
+}
+
+// Disguise returns which of a host's programs may show a process there another source or destination than a packet's; "" for none. Programs
+// that could not be read may.
+func Disguise(h *snapshot.Host, p *packet.Tuple) string {
+	if why := h.Unread[snapshot.SocketPrograms]; why != "" {
+		return fmt.Sprintf("its %s could not be read: %s", snapshot.SocketPrograms, why)
+	}
+	return disguises(p, func(gets func(*snapshot.Program) bool) []snapshot.Program {
+		all, _ := programs(h, gets)
+		return all
+	})
+}
+
+func disguises(p *packet.Tuple, programs func(gets func(*snapshot.Program) bool) []snapshot.Program) string {
+	var all []string
+	for _, what := range [...]string{"source", "destination"} {
+		about := Intervention{what: "show the program another " + what}
+		about.Programs = programs(func(pr *snapshot.Program) bool { return disguised(pr, p) == what })
+		if len(about.Programs) > 0 {
+			all = append(all, about.String())
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// disguised returns what of a packet a program may change where the socket's process is told of it; "" for nothing. A socket of IPv6 has the
+// programs of IPv6 also for packets of IPv4 (udpv6_recvmsg, inet6_getname).
+func disguised(pr *snapshot.Program, p *packet.Tuple) string {
+	call, ipv6 := strings.CutSuffix(pr.Attach, "6")
+	if !ipv6 && p.Destination.Is4() {
+		call = strings.TrimSuffix(call, "4")
+	}
+	switch {
+	case call == "recvmsg" && (p.Protocol == packet.UDP || p.Protocol == packet.UDPLite), call == "getpeername" && p.Protocol.HasPorts():
+		return "source"
+	case call == "getsockname" && p.Protocol.HasPorts():
+		return "destination"
+	}
+	return ""
+}
+
 func attachedAt(attach string) func(*snapshot.Program) bool {
 	return func(pr *snapshot.Program) bool { return pr.Attach == attach }
 }
@@ -115,20 +160,7 @@ func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Progr
 	if !t.m.isKnown(snapshot.SocketPrograms) {
 		t.m.assumeMissing(snapshot.SocketPrograms, "programs at sockets unknown; assuming there are none")
 	}
-	about := Intervention{what: what}
-	var elsewhere []string
-	for i := range t.m.Programs {
-		switch pr := &t.m.Programs[i]; {
-		case !gets(pr):
-		case pr.Some:
-			elsewhere = append(elsewhere, pr.Group)
-		default:
-			about.Programs = append(about.Programs, *pr)
-		}
-	}
-	if len(elsewhere) > 0 {
-		t.m.assumeUntraced("assuming the process is in none of the control groups that have BPF programs: " + snapshot.List(elsewhere))
-	}
+	about := Intervention{Programs: t.programs(gets), what: what}
 	if len(about.Programs) == 0 {
 		return nil
 	}
@@ -136,4 +168,28 @@ func (t *transit) intervene(kind EndKind, what string, gets func(*snapshot.Progr
 		return nil
 	}
 	return t.end(kind, about.String())
+}
+
+// programs returns those of the host's programs that get something. It assumes that the process is in no group that only some processes of
+// the namespace are in.
+func (t *transit) programs(gets func(*snapshot.Program) bool) []snapshot.Program {
+	all, elsewhere := programs(t.m.Host, gets)
+	if len(elsewhere) > 0 {
+		t.m.assumeUntraced("assuming the process is in none of the control groups that have BPF programs: " + snapshot.List(elsewhere))
+	}
+	return all
+}
+
+// programs returns those of a host's programs that get something, and the groups of those that get it from some of its processes only.
+func programs(h *snapshot.Host, gets func(*snapshot.Program) bool) (all []snapshot.Program, elsewhere []string) {
+	for i := range h.Programs {
+		switch p := &h.Programs[i]; {
+		case !gets(p):
+		case p.Some:
+			elsewhere = append(elsewhere, p.Group)
+		default:
+			all = append(all, *p)
+		}
+	}
+	return all, elsewhere
 }

@@ -89,6 +89,57 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestProgramsShowing: a program that changes what a socket's process is told changes no packet. The packet's fate stays as sure, and what the
+// process sees does not.
+func TestProgramsShowing(t *testing.T) {
+	icmp := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Destination: syn("", "10.2.0.2:80").Destination, Type: 8}}
+	tcp, udp := syn("", "10.2.0.2:80"), syn("", "10.2.0.2:53")
+	udp.Protocol, udp.TCPFlags = packet.UDP, 0
+	for name, c := range map[string]struct {
+		host        string
+		attach      snapshot.Program
+		packet      packet.Packet
+		there, back string // what may be shown
+	}{
+		"recvmsg4":               {host: "server", attach: snapshot.Program{Attach: "recvmsg4"}, packet: udp, there: "source"},
+		"recvmsg6 of IPv4":       {host: "server", attach: snapshot.Program{Attach: "recvmsg6"}, packet: udp, there: "source"},
+		"recvmsg4 of TCP":        {host: "server", attach: snapshot.Program{Attach: "recvmsg4"}, packet: tcp},
+		"recvmsg4 of echo":       {host: "server", attach: snapshot.Program{Attach: "recvmsg4"}, packet: icmp},
+		"recvmsg4 of reply":      {host: "client", attach: snapshot.Program{Attach: "recvmsg4"}, packet: udp, back: "source"},
+		"recvmsg4 of router":     {host: "router", attach: snapshot.Program{Attach: "recvmsg4"}, packet: udp},
+		"getpeername4":           {host: "server", attach: snapshot.Program{Attach: "getpeername4"}, packet: tcp, there: "source"},
+		"getpeername6 of IPv4":   {host: "server", attach: snapshot.Program{Attach: "getpeername6"}, packet: tcp, there: "source"},
+		"getpeername4 of reply":  {host: "client", attach: snapshot.Program{Attach: "getpeername4"}, packet: tcp, back: "source"},
+		"getpeername4 of others": {host: "server", attach: snapshot.Program{Attach: "getpeername4", Some: true}, packet: tcp},
+		"getsockname4":           {host: "server", attach: snapshot.Program{Attach: "getsockname4"}, packet: tcp, there: "destination"},
+		"getsockname4 of reply":  {host: "client", attach: snapshot.Program{Attach: "getsockname4"}, packet: tcp, back: "destination"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, _, _, server := chain(t)
+			server.listen(packet.UDP, "0.0.0.0:53")
+			c.attach.Name, c.attach.ID = "prog", 7
+			n.hosts[c.host].Programs = []snapshot.Program{c.attach}
+			r := n.walk(Request{Host: "client", Packet: c.packet})
+			o := r.Outcomes[0]
+			if len(r.Outcomes) != 1 || o.End.Kind != Delivered || o.BackEnd == nil || o.BackEnd.Kind != Delivered || o.Probability == nil {
+				t.Fatalf("%d outcomes: %s", len(r.Outcomes), ends(o))
+			}
+			for end, shown := range map[*End]string{&o.End: c.there, o.BackEnd: c.back} {
+				want := ""
+				if shown != "" {
+					want = "BPF program prog (id 7, " + c.attach.Attach + ") may show the program another " + shown
+				}
+				if end.Disguise != want {
+					t.Errorf("on %s: %q, want %q", end.Host, end.Disguise, want)
+				}
+			}
+			if c.attach.Some != strings.Contains(assumptions(r), "assuming the process is in none of the control groups") {
+				t.Errorf("assumed: %s", assumptions(r))
+			}
+		})
+	}
+}
+
 // TestProgramsUnread: a program may be where none could be read. What was taken before programs were read says that it does not have them.
 func TestProgramsUnread(t *testing.T) {
 	n, client, _, _ := chain(t)
@@ -97,6 +148,9 @@ func TestProgramsUnread(t *testing.T) {
 	changed := r.Outcomes[len(r.Outcomes)-1].End
 	if len(r.Outcomes) != 1 || changed.Kind != Undecided || !strings.Contains(changed.Why, "operation not permitted") {
 		t.Errorf("not read: %s", ends(r.Outcomes[len(r.Outcomes)-1]))
+	}
+	if why := Disguise(client.Host, &packet.Tuple{Protocol: packet.TCP}); !strings.Contains(why, "operation not permitted") {
+		t.Errorf("a disguise: %q", why)
 	}
 	client.Unread, client.Missing = nil, map[snapshot.Part]string{snapshot.SocketPrograms: "not in the capture"}
 	r = n.tcp("client", "10.2.0.2:80")

@@ -178,6 +178,8 @@ type End struct {
 	owned    bool            // the reset that refuses it is a socket's
 	Refused  bool
 	Unsent   bool // the program gets an error at once: no packet was made
+	// Disguise says which programs may show the process that takes the packet another source or destination than the packet's; "" for none.
+	Disguise string
 	// Link is the interface it left by (Left) or was delivered on.
 	Link string
 	// Forwarder is the machine outside the snapshot that gets the packet and forwards it (Left) or drops it.

@@ -91,7 +91,7 @@ func Return(v int32) asm.Instructions {
 }
 
 // Redirect returns instructions of connect4 and sendmsg4 that take packets for one address elsewhere (struct bpf_sock_addr: user_ip4,
-// user_port).
+// user_port). In recvmsg4 and getpeername4 they show one address as another.
 func Redirect(from netip.Addr, to netip.AddrPort) asm.Instructions {
 	const ip, port = 4, 24
 	address := func(a netip.Addr) int32 { b := a.As4(); return int32(binary.NativeEndian.Uint32(b[:])) }
@@ -108,7 +108,8 @@ var types = map[ebpf.AttachType]ebpf.ProgramType{
 	ebpf.AttachCGroupInet4Connect: ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Connect: ebpf.CGroupSockAddr,
 	ebpf.AttachCGroupUDP4Sendmsg: ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg: ebpf.CGroupSockAddr,
 	ebpf.AttachCGroupUDP4Recvmsg: ebpf.CGroupSockAddr, ebpf.AttachCgroupInet4GetPeername: ebpf.CGroupSockAddr,
-	ebpf.AttachCGroupInet4Bind: ebpf.CGroupSockAddr, ebpf.AttachCGroupInetSockCreate: ebpf.CGroupSock,
+	ebpf.AttachCgroupInet6GetSockname: ebpf.CGroupSockAddr,
+	ebpf.AttachCGroupInet4Bind:        ebpf.CGroupSockAddr, ebpf.AttachCGroupInetSockCreate: ebpf.CGroupSock,
 	ebpf.AttachCGroupInetEgress: ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress: ebpf.CGroupSKB,
 	ebpf.AttachCGroupSockOps: ebpf.SockOps, ebpf.AttachCGroupDevice: ebpf.CGroupDevice, ebpf.AttachCGroupSysctl: ebpf.CGroupSysctl,
 	ebpf.AttachSkLookup: ebpf.SkLookup, ebpf.AttachNetfilter: ebpf.Netfilter, ebpf.AttachSkSKBStreamVerdict: ebpf.SkSKB,
