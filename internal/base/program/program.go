@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -49,11 +50,16 @@ type Command struct {
 	// Limit is how long it may take; 0 for [Limit]. MaxOutput is how much it may print, in bytes; 0 for [MaxOutput].
 	Limit     time.Duration
 	MaxOutput int
+	// Fails matches errors on standard error that its exit status does not show; nil for none.
+	Fails *regexp.Regexp
 	// In runs a function on a thread of its own, for instance in a network namespace, and waits for it; nil for any thread.
 	In func(func() error) error
 	// Started is told the process's number; it may be nil.
 	Started func(pid int)
 }
+
+// ErrIncomplete is why a program failed that ended with status 0.
+var ErrIncomplete = errors.New("incomplete output")
 
 // Error is why a program failed.
 type Error struct {
@@ -102,10 +108,12 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 			return nil, &Error{c.words(), fmt.Errorf("%w; the kernel does not let it go", context.Cause(ctx)), ""}
 		}
 	}
-	if err == nil {
+	if err == nil && (c.Fails == nil || !c.Fails.MatchString(words.String())) {
 		return out.Bytes(), nil
 	}
 	switch {
+	case err == nil:
+		err = ErrIncomplete
 	case out.over:
 		err = fmt.Errorf("it printed more than %d bytes and was ended", out.limit)
 	case ctx.Err() != nil:

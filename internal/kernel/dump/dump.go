@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -264,6 +265,9 @@ func cutOff(row capture.Dump, o *capture.Output) bool {
 
 // runTool tells, too, whether the program started: one of the machine's may be broken, or not be for this machine at all.
 func runTool(ctx context.Context, tool program.Command) (result capture.Output, started bool) {
+	if tool.Name == "nft" {
+		tool.Fails = nftOmits
+	}
 	data, err := tool.Output(ctx)
 	result = capture.Output{Command: strings.Join(append([]string{tool.Name}, tool.Args...), " "), Data: data}
 	var failed *program.Error
@@ -273,8 +277,15 @@ func runTool(ctx context.Context, tool program.Command) (result capture.Output, 
 	return result, !program.NotStarted(err)
 }
 
+// nftOmits matches what nft says of an expression that it does not know. It leaves the expression out of the rule and ends with status 0.
+var nftOmits = regexp.MustCompile(`(?m)^netlink: Error: `)
+
 // failure says what ended a program. One that a signal killed has met something that it was not made for.
 func failure(name string, err error) string {
+	const newer = "install a newer version, such as the one that wrote the state"
+	if errors.Is(err, program.ErrIncomplete) {
+		return fmt.Sprintf("%s does not know all expressions; %s", name, newer)
+	}
 	ended, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
 		return err.Error()
@@ -283,8 +294,7 @@ func failure(name string, err error) string {
 	if !ok || !status.Signaled() {
 		return err.Error()
 	}
-	return fmt.Sprintf("%s was killed by %s; install a newer version, such as the one that wrote the state", name,
-		unix.SignalName(status.Signal()))
+	return fmt.Sprintf("%s was killed by %s; %s", name, unix.SignalName(status.Signal()), newer)
 }
 
 // versions are how the tools tell their versions, and what of the kernel they ask for that: programs of nf_tables open their socket first,

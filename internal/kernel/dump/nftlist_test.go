@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -8,9 +9,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -66,6 +73,49 @@ func TestNFTFails(t *testing.T) {
 	}
 }
 
+// TestNFTOmits checks that a rule stays unread from which nft leaves out a match that it does not know, with exit status 0.
+func TestNFTOmits(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := ofTest(t)
+	nft := ruleset.NFTables{NetNS: ns.FD()}
+	defer nft.Close()
+	const key, register = 1, 2 // NFTA_TUNNEL_KEY, NFTA_TUNNEL_DREG
+	own := nf.Table{Family: unix.NFPROTO_NETDEV, Name: "own"}
+	chain := &nf.Chain{Name: "c", Rules: []nf.Rule{{Exprs: []nf.Expr{
+		{Name: "tunnel", Data: nf.Attrs{{Kind: key, Value: uint32(1)}, {Kind: register, Value: uint32(unix.NFT_REG32_00)}}},
+		nf.Compare(unix.NFT_CMP_EQ, 0, nf.Native(10)), nf.Verdict(nf.Drop, ""),
+	}}}}
+	err := nft.Commit(t.Context(), append([]netlink.Message{own.Make(), own.MakeChain(chain)}, own.AddRules(chain)...), 0)
+	if errors.Is(err, unix.ENOENT) {
+		kerneltest.Missing(t, "nf_tables' expression tunnel")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const omits = "the rule could not be read: nft does not know all expressions; install a newer version"
+	if got := firstRule(t, ns, "c"); !strings.Contains(got, omits) && !strings.Contains(got, "tunnel") {
+		t.Errorf("the rule is %q", got)
+	}
+}
+
+// firstRule returns the statements of the only rule of a chain, as a dump has them.
+func firstRule(t *testing.T, ns *netns.Namespace, name string) (statements string) {
+	t.Helper()
+	raw, err := new(Dumper).All(t.Context(), "node/a", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := capture.NewLoader("node/a").Load(raw)
+	for _, table := range host.Rules.Tables {
+		if chain := table.Chain(name); chain != nil && len(chain.Rules) == 1 {
+			for _, s := range chain.Rules[0].Statements {
+				statements += fmt.Sprint(s)
+			}
+		}
+	}
+	return statements
+}
+
 // TestUnreadNames checks that what could not be read names nft, however nft fails.
 func TestUnreadNames(t *testing.T) {
 	kerneltest.NeedRoot(t)
@@ -85,19 +135,7 @@ func TestUnreadNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("PATH", dir+":"+path)
-		raw, err := new(Dumper).All(t.Context(), "node/a", ns)
-		if err != nil {
-			t.Fatal(err)
-		}
-		host := capture.NewLoader("node/a").Load(raw)
-		var got string
-		for _, table := range host.Rules.Tables {
-			if chain := table.Chain("c"); chain != nil && len(chain.Rules) == 1 {
-				for _, s := range chain.Rules[0].Statements {
-					got += fmt.Sprint(s)
-				}
-			}
-		}
+		got := firstRule(t, ns, "c")
 		if !strings.Contains(got, "the rule could not be read: "+want) {
 			t.Errorf("%s: %q", script, got)
 		}
