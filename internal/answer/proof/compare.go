@@ -87,7 +87,7 @@ func compareOutcome(outcome *walk.Outcome, o *Observation, id *identity, sender 
 	c.compareSteps(outcome.There, there, 0)
 	if outcome.Back != nil {
 		if c.hasReply(outcome) {
-			c.compareSteps(outcome.Back, back, len(outcome.There))
+			c.compareSteps(outcome.Back, back, len(withCopies(outcome.There, 0)))
 		} else {
 			c.Unanswered = true
 		}
@@ -145,14 +145,9 @@ type indexedStep struct {
 // compareSteps compares the steps of one direction, host by host.
 func (c *comparison) compareSteps(steps []walk.Step, d direction, offset int) {
 	again := c.sentAgain(steps, d)
-	steps = withCopies(steps)
 	byHost := map[string][]indexedStep{}
 	var order []string
-	for i := range steps {
-		s := indexedStep{Step: &steps[i], position: offset + i}
-		if i > 0 && steps[i-1].Host == s.Host {
-			s.before = &steps[i-1].Packet
-		}
+	for _, s := range withCopies(steps, offset) {
 		if byHost[s.Host] == nil {
 			order = append(order, s.Host)
 		}
@@ -169,17 +164,22 @@ func (c *comparison) compareSteps(steps []walk.Step, d direction, offset int) {
 	}
 }
 
-// withCopies puts the steps of copies after those at which they were made: the kernel takes a copy through its rules before the packet
-// itself goes on.
-func withCopies(steps []walk.Step) []walk.Step {
-	if !slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Copied != nil }) {
-		return steps
-	}
-	var all []walk.Step
-	for _, s := range steps {
-		if all = append(all, s); s.Copied != nil {
-			all = append(all, s.Copied.Steps...)
+// withCopies returns the steps from a position on. Those of copies come behind the step at which they were made: the kernel takes a copy
+// through its rules before the packet itself goes on.
+func withCopies(steps []walk.Step, position int) (all []indexedStep) {
+	for i := range steps {
+		s := indexedStep{Step: &steps[i], position: position + len(all)}
+		if i > 0 && steps[i-1].Host == s.Host {
+			s.before = &steps[i-1].Packet
 		}
+		if all = append(all, s); s.Copied == nil {
+			continue
+		}
+		copied := withCopies(s.Copied.Steps, position+len(all))
+		if len(copied) > 0 {
+			copied[0].before = &s.Packet
+		}
+		all = append(all, copied...)
 	}
 	return all
 }
@@ -190,24 +190,19 @@ func answersAt(result *walk.Result) func(host string) func(packet.Tuple) bool {
 	return func(host string) func(packet.Tuple) bool {
 		var steps []indexedStep
 		for i := range result.Outcomes {
-			steps = append(steps, placedAt(withCopies(result.Outcomes[i].Back), host)...)
+			steps = append(steps, placedAt(result.Outcomes[i].Back, host)...)
 		}
 		return expects(steps)
 	}
 }
 
-func placedAt(all []walk.Step, host string) (steps []indexedStep) {
-	for i := range all {
-		if all[i].Host == host {
-			steps = append(steps, indexedStep{Step: &all[i]})
-		}
-	}
-	return steps
+func placedAt(steps []walk.Step, host string) []indexedStep {
+	return slices.DeleteFunc(withCopies(steps, 0), func(s indexedStep) bool { return s.Host != host })
 }
 
 // answers is answersAt for the outcome that is compared.
 func (c *comparison) answers(host string) func(packet.Tuple) bool {
-	return expects(placedAt(withCopies(c.outcome.Back), host))
+	return expects(placedAt(c.outcome.Back, host))
 }
 
 // expects reports whether one of the steps has the tuple. What carries other packets is told by these.

@@ -224,7 +224,7 @@ func (c *comparison) answer(outcome *walk.Outcome) {
 		text += ": " + got.Err.Error()
 	}
 	c.fact(&Difference{Host: c.sender, Back: true, Predicted: fmt.Sprintf("the sender's socket is %s", want[0]), Observed: text,
-		position: len(outcome.There) + len(outcome.Back)})
+		position: len(withCopies(outcome.There, 0)) + len(withCopies(outcome.Back, 0))})
 }
 
 // expectedAnswers returns what the sender can learn; nil where that is unknown.

@@ -15,8 +15,8 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 	if !c.observed.Everywhere || c.Undecided {
 		return
 	}
-	steps := slices.Concat(withCopies(outcome.There), withCopies(outcome.Back))
-	flooded := slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Bridge != nil && len(s.Bridge.Ports) > 1 })
+	steps := slices.Concat(withCopies(outcome.There, 0), withCopies(outcome.Back, 0))
+	flooded := slices.ContainsFunc(steps, func(s indexedStep) bool { return s.Bridge != nil && len(s.Bridge.Ports) > 1 })
 	for _, name := range slices.Sorted(maps.Keys(c.observed.Hosts)) {
 		for i := range c.observed.Hosts[name].Packets {
 			p := &c.observed.Hosts[name].Packets[i]
@@ -33,8 +33,8 @@ func (c *comparison) strays(outcome *walk.Outcome) {
 }
 
 // isPredicted reports whether the walk predicts a packet at the place of its capture.
-func isPredicted(steps []walk.Step, host string, p *witness.CapturedPacket) bool {
-	return slices.ContainsFunc(steps, func(s walk.Step) bool {
+func isPredicted(steps []indexedStep, host string, p *witness.CapturedPacket) bool {
+	return slices.ContainsFunc(steps, func(s indexedStep) bool {
 		return s.Stage == walk.Received && s.Host == host && s.Packet.In == p.Link && sameTuple(&s.Packet.Tuple, &p.Packet.Tuple)
 	})
 }
@@ -44,16 +44,17 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *witness.CapturedPacket) b
 	if p.Packet.About == nil {
 		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, expectNone) != foreign
 	}
-	end, quoted := &outcome.End, c.id.quotes(p.Transport)
+	end, steps, quoted := &outcome.End, outcome.There, c.id.quotes(p.Transport)
 	switch quoted {
 	case foreign:
 		return false
 	case back:
-		if end = outcome.BackEnd; c.sender == "" {
+		if end, steps = outcome.BackEnd, outcome.Back; c.sender == "" {
 			return false // no socket waits for the answer: the host that gets it may refuse it
 		}
 	}
-	return !isRedirect(&p.Packet) && !isExpectedError(end, &p.Packet) && !c.endedCopies[quoted]
+	aboutCopy := func(s walk.Step) bool { return s.Copied != nil && isExpectedError(&s.Copied.End, &p.Packet) }
+	return !isRedirect(&p.Packet) && !isExpectedError(end, &p.Packet) && !slices.ContainsFunc(steps, aboutCopy) && !c.endedCopies[quoted]
 }
 
 // isExpectedError reports whether the end of a packet's walk causes this ICMP error. A walk does not follow errors about replies, and errors

@@ -71,6 +71,7 @@ type Ruleset struct {
 	hooks      map[hookKey][]*Chain // made by Index, as the next two
 	tracks     [Netdev + 1]truth    // by family, as the next one
 	translates [Netdev + 1]bool
+	remembers  [Netdev + 1]bool
 }
 
 type hookKey struct {

@@ -1,6 +1,10 @@
 package netfilter
 
-import "packetwalk.dev/internal/model/packet"
+import (
+	"slices"
+
+	"packetwalk.dev/internal/model/packet"
+)
 
 // Tracking says whether a statement that the model does not understand makes the kernel track connections.
 type Tracking uint8
@@ -75,6 +79,26 @@ func (rs *Ruleset) Tracks(f Family) (tracked, known bool) {
 // Translates reports whether address translation is switched on for a family: whether there is a nat chain. Index must have been called.
 func (rs *Ruleset) Translates(f Family) bool { return rs.translates[f] }
 
+// rememberer is implemented by statements that may change what other packets meet: the mark of the connection, a list of addresses.
+type rememberer interface{ remembers() bool }
+
+func (s *SetMark) remembers() bool  { return s.Connection }
+func (s *CopyMark) remembers() bool { return !s.Restore }
+func (s *Assign) remembers() bool   { return s.Target == TargetConnmark }
+func (*Recent) remembers() bool     { return true }
+
+// Remembers reports whether a rule of a family changes what other packets meet. Index must have been called.
+func (rs *Ruleset) Remembers(f Family) bool { return rs.remembers[f] }
+
+func (c *Chain) remembers() bool {
+	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
+		return slices.ContainsFunc(r.Statements, func(s Statement) bool {
+			m, ok := s.(rememberer)
+			return ok && m.remembers()
+		})
+	})
+}
+
 // noteTracking notes what a table makes the kernel do. Tracking in a bridge's family includes that of IP (nf_ct_netns_get).
 func (rs *Ruleset) noteTracking(t *Table) {
 	families := []Family{t.Family}
@@ -85,6 +109,7 @@ func (rs *Ruleset) noteTracking(t *Table) {
 		tracked := truthOf(t.Tracks)
 		for _, c := range t.Chains {
 			tracked = eitherTracks(tracked, c.tracks(f))
+			rs.remembers[f] = rs.remembers[f] || c.remembers()
 			rs.translates[f] = rs.translates[f] || c.Base != nil && c.Base.Type == "nat" && t.Family != Bridge
 		}
 		rs.tracks[f] = eitherTracks(rs.tracks[f], tracked)

@@ -142,9 +142,11 @@ func (b bridge) flooded(in string) []string {
 	return names
 }
 
-// newest is the port that a bridge's list begins with: the one that joined last (br_add_if), assumed to be the last one made.
-func (b bridge) newest(ports []string) string {
-	return slices.MaxFunc(ports, func(p, q string) int { return cmp.Compare(b.m.FIB.Link(p).Index, b.m.FIB.Link(q).Index) })
+// inListOrder returns ports in the order of the bridge's list, in which copies are made: the one that joined last comes first (br_add_if).
+// It is assumed to be the last one made.
+func (b bridge) inListOrder(ports []string) []string {
+	index := func(port string) int { return b.m.FIB.Link(port).Index }
+	return slices.SortedFunc(slices.Values(ports), func(p, q string) int { return cmp.Compare(index(q), index(p)) })
 }
 
 // callsIP reports whether the bridge's IP packets go through the IP hooks (bridge-nf-call-iptables, -ip6tables; net.bridge.… per namespace,

@@ -56,3 +56,23 @@ func (p passage) withCopy(c transit, b bridge) passage {
 	p.steps = append(p.steps, c.record(Step{Stage: Copy, Copied: &CopyPath{Steps: way.steps, End: way.end}, Why: why}))
 	return p
 }
+
+// remembersCopies reports whether a copy of a flooded frame may change what the others meet: they share the connection and the host's lists.
+func (t *transit) remembersCopies() bool {
+	return t.bridge != nil && t.m.Rules.Remembers(family(&t.p))
+}
+
+// copies takes the copies of a flooded frame that other stations get through the hooks up to their ports, one after the other (br_flood).
+// What becomes of them there is not walked.
+func (t *transit) copies(b bridge, in string, ports []string) {
+	for _, port := range ports {
+		c := *t
+		c.steps, c.before = nil, t.before+len(t.steps)
+		way := c.bridgeTo(b, in, port)
+		end := way.end
+		if end == nil {
+			end = way.transit.end(Dropped, "no station there takes it")
+		}
+		t.note(Step{Stage: Copy, Copied: &CopyPath{Steps: way.steps, End: *end}, Why: "a copy goes out of port " + port})
+	}
+}

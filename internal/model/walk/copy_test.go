@@ -87,28 +87,65 @@ func TestPromiscuousBridge(t *testing.T) {
 	}
 }
 
+// floodingNode returns a network in which a node's bridge floods every frame of client to server and other.
+func floodingNode(t *testing.T) (n *network, node *host) {
+	n = newNetwork(t)
+	client, node, server, other := n.host("client"), n.host("node"), n.host("server"), n.host("other")
+	n.wire(node, "in", client, "eth0")
+	n.wire(node, "first", server, "eth0")
+	n.wire(node, "last", other, "eth0")
+	node.bridge("br0", "in", "first", "last")
+	for _, l := range node.FIB.Links {
+		if l.Port != nil {
+			l.Port.Learning, l.Port.Hairpin = false, false
+		}
+	}
+	client.address("eth0", "10.1.0.2/24")
+	server.address("eth0", "10.1.0.3/24")
+	server.listen(packet.TCP, "0.0.0.0:80")
+	return n, node
+}
+
 // TestFloodedCopies are of one connection: the nat chains see the copy that leaves by the port which joined last, and bind for all.
 func TestFloodedCopies(t *testing.T) {
 	const physdev = "-A POSTROUTING -p tcp -m physdev --physdev-is-bridged --physdev-out %s -j SNAT --to-source 10.1.0.9"
 	for out, source := range map[string]string{"last": "10.1.0.9", "first": "10.1.0.2"} {
-		n := newNetwork(t)
-		client, node, server, other := n.host("client"), n.host("node"), n.host("server"), n.host("other")
-		n.wire(node, "in", client, "eth0")
-		n.wire(node, "first", server, "eth0")
-		n.wire(node, "last", other, "eth0")
-		node.bridge("br0", "in", "first", "last")
-		for _, l := range node.FIB.Links {
-			if l.Port != nil {
-				l.Port.Learning = false
-			}
-		}
-		client.address("eth0", "10.1.0.2/24")
-		server.address("eth0", "10.1.0.3/24")
-		server.listen(packet.TCP, "0.0.0.0:80")
+		n, node := floodingNode(t)
 		node.iptables(nat(fmt.Sprintf(physdev, out)))
 		o := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.1.0.3:80"), OneWay: true}).Outcomes[0]
 		if o.End.Kind != Delivered || o.End.Host != "server" || o.End.Packet.Source.String() != source {
 			t.Errorf("SNAT by %s: %s", out, ends(o))
 		}
+	}
+}
+
+// TestFloodedCopiesShareMark: each copy of a flooded frame meets the mark that the copy before it left in the connection.
+func TestFloodedCopiesShareMark(t *testing.T) {
+	const flip = "-j CONNMARK --set-xmark 0x1/0x0" // once for each copy
+	for _, tt := range []struct {
+		name, rules string
+		mark        uint32
+		end         string
+	}{
+		{"both copies", "-A FORWARD " + flip, 0, "delivered at server"},
+		{"the other copy alone", "-A FORWARD -m physdev --physdev-out last " + flip, 1, "delivered at server"},
+		{"dropped for the other copy's mark", "-A FORWARD -m connmark --mark 1 -j DROP\n-A FORWARD " + flip, 1, "dropped at node"},
+		{"passed for the other copy's mark", "-A FORWARD -m physdev --physdev-out first -m connmark --mark 0 -j DROP\n-A FORWARD " + flip,
+			0, "delivered at server"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n, node := floodingNode(t)
+			node.iptables("*filter\n:FORWARD ACCEPT\n" + tt.rules + "\nCOMMIT\n")
+			r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.1.0.3:80"), OneWay: true})
+			o, mark := &r.Outcomes[0], uint32(0)
+			for _, s := range o.There {
+				if s.Host == "node" && s.Flow() != nil {
+					mark = s.Flow().Mark
+				}
+			}
+			if got := ends(*o); mark != tt.mark || !strings.HasPrefix(got, tt.end) {
+				t.Errorf("mark %d, %s; want %d, %s\n%s", mark, got, tt.mark, tt.end, steps(r))
+			}
+		})
 	}
 }

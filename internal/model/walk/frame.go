@@ -2,6 +2,7 @@ package walk
 
 import (
 	"fmt"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -98,11 +99,6 @@ func (t transit) flood(b bridge, in string) passage {
 	}
 	t.note(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: b.Name, Ports: ports},
 		Why: station + " has not been seen: the frame goes out of every port"})
-	if t.bridge != nil && len(ports) > 1 {
-		info := *t.bridge
-		info.firstCopy = b.newest(ports)
-		t.bridge = &info
-	}
 	if to == "" {
 		for _, name := range ports {
 			if why := t.m.whyHidden(t.m.FIB.Link(name), 4); why != "" {
@@ -114,10 +110,30 @@ func (t transit) flood(b bridge, in string) passage {
 	if to == "" && len(ports) == 1 && !mac.IsZero() {
 		to = ports[0] // there it is dropped
 	}
+	copies := b.inListOrder(ports)
+	at := len(copies) // which of them is walked
+	if to != "" {
+		at = slices.Index(copies, to)
+	}
+	remembers := t.remembersCopies()
+	switch {
+	case remembers:
+		t.copies(b, in, copies[:at])
+	case t.bridge != nil && len(ports) > 1:
+		info := *t.bridge
+		info.firstCopy = copies[0]
+		t.bridge = &info
+	}
 	if to == "" {
 		return t.finish(Dropped, fmt.Sprintf("no station with the address %s is known behind any port of %s", mac, b.Name))
 	}
-	return t.bridgeTo(b, in, to)
+	p := t.bridgeTo(b, in, to)
+	if remembers {
+		t.steps = p.steps
+		t.copies(b, in, copies[at+1:])
+		p.steps = t.steps
+	}
+	return p
 }
 
 // uplinkPort returns the port by which a frame for an unseen station leaves the snapshot; "" where none leads out. The machine's own card
