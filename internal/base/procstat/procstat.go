@@ -1,15 +1,22 @@
-// Package procstat reads /proc/PID/stat (proc_pid_stat(5)).
+// Package procstat reads /proc/PID/stat (proc_pid_stat(5)), and tells processes that have ended from those that may not be looked at.
 package procstat
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
+
+// Ended reports whether an error from a file below /proc/PID says that the process has ended (proc(5)). A process that may not be looked at has
+// not.
+func Ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // Zombie is the state of a process that has ended and whose parent has not waited for it.
 const Zombie = 'Z'

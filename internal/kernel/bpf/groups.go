@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/limitio"
+	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -71,6 +72,9 @@ func enterFirstCgroupNamespace() error {
 // maxCgroupFile is more than /proc/PID/cgroup has, in bytes: 16 hierarchies with paths of PATH_MAX.
 const maxCgroupFile = 1 << 17
 
+// anyNamespace stands for the inode number of a network namespace that may not be read. It may be any.
+const anyNamespace = 0
+
 // processGroups finds the control groups of version 2 of all processes, by the inode numbers of their network namespaces. They are empty on
 // a machine where that version was never mounted: it has no programs in control groups.
 func processGroups() (map[uint64][]string, error) {
@@ -82,8 +86,15 @@ func processGroups() (map[uint64][]string, error) {
 	for _, dir := range dirs {
 		var st unix.Stat_t
 		text, err := limitio.ReadFile(dir+"/cgroup", maxCgroupFile)
-		if err != nil || unix.Stat(dir+"/ns/net", &st) != nil {
-			continue // ended
+		if err != nil && !procstat.Ended(err) {
+			return nil, fmt.Errorf("read the control groups of processes: %w", err)
+		}
+		unread := unix.Stat(dir+"/ns/net", &st)
+		if err != nil || procstat.Ended(unread) {
+			continue
+		}
+		if unread != nil {
+			st.Ino = anyNamespace
 		}
 		if group, ok := unified(string(text)); ok {
 			if groups[st.Ino] == nil {
@@ -113,9 +124,9 @@ func unified(text string) (group string, ok bool) {
 	return "", false
 }
 
-// groupPrograms lists the programs that apply to control groups. Without groups it lists those that apply to every process of the machine.
-// services says that the groups are those of a machine's services.
-func groupPrograms(groups []string, services bool) ([]snapshot.Program, error) {
+// groupPrograms lists the programs that apply to control groups, and those that apply to others, which may have processes of the namespace, too.
+// Without groups it lists those that apply to every process of the machine. services says that the groups are those of a machine's services.
+func groupPrograms(groups, others []string, services bool) ([]snapshot.Program, error) {
 	visible, err := cgroupsMounted()
 	if err != nil || !visible {
 		return nil, err
@@ -132,7 +143,7 @@ func groupPrograms(groups []string, services bool) ([]snapshot.Program, error) {
 	count := map[snapshot.Program]int{}
 	var all []snapshot.Program
 	exist := 0
-	for _, group := range groups {
+	for i, group := range slices.Concat(groups, others) {
 		found, err := r.effective(group)
 		if errors.Is(err, unix.ENOENT) {
 			continue // it was removed
@@ -140,11 +151,16 @@ func groupPrograms(groups []string, services bool) ([]snapshot.Program, error) {
 		if err != nil {
 			return nil, fmt.Errorf("programs of control group %s: %w", group, err)
 		}
-		exist++
+		sure := 0
+		if i < len(groups) {
+			sure = 1
+		}
+		exist += sure
 		for _, p := range found {
-			if count[p]++; count[p] == 1 {
+			if _, known := count[p]; !known {
 				all = append(all, p)
 			}
+			count[p] += sure
 		}
 	}
 	for i := range all {

@@ -42,7 +42,7 @@ func (f *Finder) Programs(ns *netns.Namespace) ([]snapshot.Program, error) {
 			return err
 		}
 		defer own.Close()
-		all, err = groupPrograms(f.groups[ns.Inode()], ns.Inode() == own.Inode())
+		all, err = groupPrograms(f.groups[ns.Inode()], f.groups[anyNamespace], ns.Inode() == own.Inode())
 		return err
 	})
 	if err != nil {

@@ -124,7 +124,7 @@ func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump,
 	case len(row.Commands) > 0:
 		return d.command(ctx, ns, row, m)
 	case row.File == capture.SysctlsFile:
-		out.Data, err = sysctls(ns)
+		out.Data, err = sysctls(ns, capture.SysctlFiles)
 	case row.File == capture.ListenersFile:
 		out.Data, err = encode(d.listeners(ns, m))
 	case row.File == capture.AttachedFile:
@@ -383,28 +383,35 @@ func find(root, name string) string {
 	return ""
 }
 
-// sysctls reads the settings of capture.SysctlFiles; those that the kernel does not have are left out.
-func sysctls(ns *netns.Namespace) ([]byte, error) {
-	var all bytes.Buffer
+// sysctls reads settings, by the paths of their files as in capture.SysctlFiles; those that the kernel does not have are left out.
+func sysctls(ns *netns.Namespace, files []string) ([]byte, error) {
+	var text bytes.Buffer
 	// /proc/sys/net shows the settings of the namespace of the thread that looks.
 	err := ns.Do(func() error {
 		seen := map[string][]string{}
-		for _, file := range capture.SysctlFiles {
-			for _, elements := range expand(strings.Split(file, "/"), seen) {
-				text, err := os.ReadFile("/proc/sys/" + strings.Join(elements, "/"))
-				if err != nil {
+		for _, file := range files {
+			all, err := expand(strings.Split(file, "/"), seen)
+			if err != nil {
+				return err
+			}
+			for _, elements := range all {
+				value, err := os.ReadFile("/proc/sys/" + strings.Join(elements, "/"))
+				if errors.Is(err, fs.ErrNotExist) {
 					continue // of another kernel version, or of a link that has just gone
 				}
-				fmt.Fprintf(&all, "%s = %s\n", snapshot.SysctlKey(elements...), bytes.TrimSpace(text))
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(&text, "%s = %s\n", snapshot.SysctlKey(elements...), bytes.TrimSpace(value))
 			}
 		}
 		return nil
 	})
-	return all.Bytes(), err
+	return text.Bytes(), err
 }
 
 // expand replaces the "*" of a path below /proc/sys by what there is; seen holds the directories read before.
-func expand(elements []string, seen map[string][]string) [][]string {
+func expand(elements []string, seen map[string][]string) ([][]string, error) {
 	for i, e := range elements {
 		if e != "*" {
 			continue
@@ -412,7 +419,10 @@ func expand(elements []string, seen map[string][]string) [][]string {
 		dir := "/proc/sys/" + strings.Join(elements[:i], "/")
 		names, ok := seen[dir]
 		if !ok {
-			entries, _ := os.ReadDir(dir)
+			entries, err := os.ReadDir(dir)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
 			for _, entry := range entries {
 				names = append(names, entry.Name())
 			}
@@ -424,7 +434,7 @@ func expand(elements []string, seen map[string][]string) [][]string {
 			one[i] = name
 			all = append(all, one)
 		}
-		return all
+		return all, nil
 	}
-	return [][]string{elements}
+	return [][]string{elements}, nil
 }

@@ -52,14 +52,17 @@ func (d *Dumper) listenersByFile(ns *netns.Namespace, protocol packet.Protocol, 
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	var all []snapshot.Listener
-	now := sync.OnceValue(socketOwners)
+	now := sync.OnceValues(socketOwners)
 	for _, s := range sockets {
 		if s.state != state || s.local.Port() == 0 {
 			continue
 		}
 		p := d.owner(s.inode)
 		if p.pid == 0 { // it may be younger than what is known of sockets
-			p = now()[s.inode]
+			younger, unread := now()
+			if p = younger[s.inode]; p.pid == 0 && unread != nil {
+				return nil, fmt.Errorf("%s: find the process of the socket of %s: %w", file, s.local, unread)
+			}
 		}
 		l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
 		v6only := true // for a socket of the kernel, which no process has open (udp_sock_create6, svc_create_socket)

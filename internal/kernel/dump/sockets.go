@@ -12,6 +12,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -134,15 +135,15 @@ type process struct {
 
 // owner is a process that has the socket open.
 func (d *Dumper) owner(inode uint32) process {
-	d.owners.Do(func() { d.sockets = socketOwners() })
+	d.owners.Do(func() { d.sockets, _ = socketOwners() }) // no owner means an unknown one
 	return d.sockets[inode]
 }
 
 // socketOwners finds which process has which socket open, by the socket's inode number. A socket that several share is the first's, which
-// is the parent's as a rule.
-func socketOwners() map[uint32]process {
-	owners := map[uint32]process{}
-	entries, _ := os.ReadDir("/proc")
+// is the parent's as a rule. The error says that a process could not be read, which may have any other socket.
+func socketOwners() (owners map[uint32]process, unread error) {
+	owners = map[uint32]process{}
+	entries, unread := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -151,7 +152,10 @@ func socketOwners() map[uint32]process {
 		dir := "/proc/" + e.Name()
 		fds, err := os.ReadDir(dir + "/fd")
 		if err != nil {
-			continue // ended
+			if unread == nil && !procstat.Ended(err) {
+				unread = err
+			}
+			continue
 		}
 		var p process
 		for _, fd := range fds {
@@ -175,7 +179,7 @@ func socketOwners() map[uint32]process {
 			}
 		}
 	}
-	return owners
+	return owners, unread
 }
 
 // readStatus reads who a process is out of its status (proc(5): "Uid" and "Gid" have the real, effective, saved and file system IDs).

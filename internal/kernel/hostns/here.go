@@ -53,9 +53,13 @@ func (m machine) files(inode uint64, limit int64, names []string) (first [][]byt
 	if err != nil {
 		return nil, err
 	}
+	var denied error
 	for _, pid := range pids {
 		dir := filepath.Join(m.proc, pid)
 		if found, err := netnsOf(dir); err != nil || found != inode {
+			if denied == nil && !procstat.Ended(err) {
+				denied = err
+			}
 			continue
 		}
 		texts, all := make([][]byte, len(names)), true
@@ -72,6 +76,9 @@ func (m machine) files(inode uint64, limit int64, names []string) (first [][]byt
 		case first == nil:
 			first = texts
 		}
+	}
+	if first == nil && denied != nil {
+		return nil, fmt.Errorf("look for a process in the network namespace: %w", denied)
 	}
 	if first == nil {
 		return nil, fmt.Errorf("no process in the network namespace has a file %s", names[0])
@@ -119,7 +126,7 @@ func (m machine) namespaces() (map[string]string, error) {
 	for _, pid := range pids {
 		inode, err := netnsOf(filepath.Join(m.proc, pid))
 		if err != nil || seen[inode] {
-			continue
+			continue // a namespace that may not be read is left out: what gets there leaves what is known
 		}
 		seen[inode] = true
 		host := m.podName(pid, pods)
@@ -261,8 +268,11 @@ func Pods(group, logs string, own uint64) (map[string]Pod, error) {
 	found, names := map[string]Pod{}, m.pods()
 	for _, pid := range pids {
 		groups, err := os.ReadFile(filepath.Join(m.proc, pid, "cgroup"))
-		if err != nil {
+		if procstat.Ended(err) {
 			continue
+		}
+		if err != nil {
+			return nil, err
 		}
 		path, ok := below(string(groups), group)
 		uid := podCgroup.FindStringSubmatch(path)

@@ -2,6 +2,7 @@ package hostns
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,6 +84,16 @@ func TestNamespacesOfAMachine(t *testing.T) {
 	if len(got) != len(want) {
 		slices.Sort(got)
 		t.Errorf("namespaces %v", got)
+	}
+}
+
+// TestUnreadProcess: a process that may not be looked at may have the files. It has not ended.
+func TestUnreadProcess(t *testing.T) {
+	if !kerneltest.WithoutRights(t) {
+		return
+	}
+	if _, err := (machine{proc: "/proc"}).files(1, maxFile, []string{"etc/hosts"}); !errors.Is(err, unix.EACCES) {
+		t.Errorf("files of a namespace: error %v, want EACCES", err)
 	}
 }
 

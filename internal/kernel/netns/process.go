@@ -18,10 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/procstat"
 )
 
 // Processes lists the pids of all processes whose network namespace is one of those with these inode numbers, lowest first: what
-// is left to end when a lab's own process is gone. A process that ends meanwhile is left out.
+// is left to end when a lab's own process is gone. A process that ends meanwhile is left out, and so is one that root may not look at, which is
+// not a lab's.
 func Processes(inodes ...uint64) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -125,7 +127,7 @@ func OpenOf(pids ...int) ([]*Namespace, error) {
 func openAll(paths []string) (opened []*Namespace, err error) {
 	for _, path := range paths {
 		ns, err := Open(path)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		if procstat.Ended(err) {
 			continue
 		}
 		if err != nil {

@@ -9,9 +9,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/procstat"
 )
 
 // maxText is how much of a process's files is read, in bytes: a command line may have megabytes of arguments.
@@ -47,7 +48,7 @@ func processes(proc, name string, is func(dir string) (bool, error)) (found []st
 
 // unseen reports whether a process has ended while it was looked at (proc(5)), or may not be looked at.
 func unseen(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrPermission)
+	return procstat.Ended(err) || errors.Is(err, fs.ErrPermission)
 }
 
 // isKubeProxy tells by the directory of a process in /proc: by its name, which is that of the file it was started by, without the directory

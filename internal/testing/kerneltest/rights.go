@@ -1,0 +1,34 @@
+package kerneltest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const withoutRights = "PACKETWALK_TEST_WITHOUT_RIGHTS"
+
+// WithoutRights runs the test again as a process that has no rights over the machine: it may not look at the machine's processes and programs,
+// although it sees that they exist. It reports whether the caller is that process.
+func WithoutRights(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(withoutRights) != "" {
+		return true
+	}
+	NeedRoot(t)
+	child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$")
+	child.Env = append(os.Environ(), withoutRights+"=1")
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET}
+	out, err := child.CombinedOutput()
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
+		Missing(t, "user namespaces: %v", err)
+	}
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	return false
+}
