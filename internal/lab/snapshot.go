@@ -25,7 +25,7 @@ func Origin(ctx context.Context, d layout.Dir) (capture.Origin, error) {
 	if err != nil {
 		return capture.Origin{}, err
 	}
-	o := dump.Origin(ctx, paths, "")
+	o := (&dump.Dumper{Hosts: paths, Spare: d.Tools()}).Origin(ctx)
 	o.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, d.Kubeconfig()) }
 	return o, nil
 }

@@ -65,7 +65,7 @@ func Look(t *testing.T, w *world.World) *View {
 		t.Fatal(err)
 	}
 	v := &View{ctx: t.Context(), spaces: map[string]*netns.Namespace{}, dumps: map[string]*capture.Raw{}}
-	v.dumper.Hosts = map[string]string{}
+	v.dumper.Hosts, v.dumper.Spare = map[string]string{}, d.Tools()
 	for name := range o.Hosts {
 		place, err := d.FindHost(name)
 		if err != nil {

@@ -35,6 +35,8 @@ type Dumper struct {
 	// Root is a directory whose programs are run, in a chroot there, before those of this process's own root: "/proc/1/root" in a privileged
 	// pod, whose image has no tools, or others than those that wrote the node's rules. "" for none.
 	Root string
+	// Spare is a directory whose programs are run likewise where all others fail: those of a lab's nodes. "" for none.
+	Spare string
 	// Hosts are the namespaces that may be at the other end of a wire, by the names of their hosts: paths where namespaces are mounted or
 	// /proc/PID/ns/net.
 	Hosts map[string]string
@@ -328,10 +330,13 @@ func (d *Dumper) Versions(ctx context.Context) map[string]string {
 	return told
 }
 
-// tools are the runs of a program: the machine's own, and this process's, which does where the other does not start.
+// tools returns the runs of a program in the order in which they are tried: by the machine's own, this process's, and the spare one.
 func (d *Dumper) tools(args []string) (tools []program.Command) {
-	for _, root := range slices.Compact([]string{d.Root, ""}) {
-		path := find(root, args[0])
+	for i, root := range []string{d.Root, "", d.Spare} {
+		path := ""
+		if root != "" || i == 1 {
+			path = find(root, args[0])
+		}
 		if path == "" {
 			continue
 		}

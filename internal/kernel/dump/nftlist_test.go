@@ -93,15 +93,15 @@ func TestNFTOmits(t *testing.T) {
 		t.Fatal(err)
 	}
 	const omits = "the rule could not be read: nft does not know all expressions; install a newer version"
-	if got := firstRule(t, ns, "c"); !strings.Contains(got, omits) && !strings.Contains(got, "tunnel") {
+	if got := firstRule(t, new(Dumper), ns, "c"); !strings.Contains(got, omits) && !strings.Contains(got, "tunnel") {
 		t.Errorf("the rule is %q", got)
 	}
 }
 
 // firstRule returns the statements of the only rule of a chain, as a dump has them.
-func firstRule(t *testing.T, ns *netns.Namespace, name string) (statements string) {
+func firstRule(t *testing.T, d *Dumper, ns *netns.Namespace, name string) (statements string) {
 	t.Helper()
-	raw, err := new(Dumper).All(t.Context(), "node/a", ns)
+	raw, err := d.All(t.Context(), "node/a", ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func firstRule(t *testing.T, ns *netns.Namespace, name string) (statements strin
 	return statements
 }
 
-// TestUnreadNames checks that what could not be read names nft, however nft fails.
+// TestUnreadNames checks that what could not be read names nft, however nft fails, and that a spare nft is asked.
 func TestUnreadNames(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := ofTest(t)
@@ -135,9 +135,11 @@ func TestUnreadNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("PATH", dir+":"+path)
-		got := firstRule(t, ns, "c")
-		if !strings.Contains(got, "the rule could not be read: "+want) {
+		if got := firstRule(t, new(Dumper), ns, "c"); !strings.Contains(got, "the rule could not be read: "+want) {
 			t.Errorf("%s: %q", script, got)
+		}
+		if got := firstRule(t, &Dumper{Spare: "/"}, ns, "c"); !strings.HasSuffix(got, "drop") || strings.Contains(got, "read") {
+			t.Errorf("%s: the spare nft shows %q", script, got)
 		}
 	}
 }

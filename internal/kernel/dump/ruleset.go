@@ -62,9 +62,9 @@ func (d *Dumper) withoutIPTables(ctx context.Context, ns *netns.Namespace) (out 
 		for _, tool := range d.tools(append([]string{"nft", "-j", "-a", "list"}, args...)) {
 			tool.In = ns.Do
 			printed, started := runTool(ctx, tool)
-			if started {
+			if started && printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil {
 				commands = append(commands, printed.Command)
-				return l, printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil
+				return l, true
 			}
 		}
 		return l, false

@@ -3,6 +3,7 @@
 package layout
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -34,6 +35,31 @@ func (d Dir) FabricState() string { return d.Path("fabric.json") }
 
 // Kubeconfig is the administrator's, for use on the host.
 func (d Dir) Kubeconfig() string { return d.Path("kubeconfig") }
+
+// Tools returns the directory of the files that nodes start with, whose programs read states that the machine's cannot. It returns "" for a
+// lab with only simulated nodes.
+func (d Dir) Tools() string {
+	root, err := filepath.EvalSymlinks(d.toolsLink())
+	if err != nil {
+		return ""
+	}
+	return root
+}
+
+func (d Dir) toolsLink() string { return d.Path("tools") }
+
+// SetTools sets the directory of Tools.
+func (d Dir) SetTools(root string) error {
+	if is, err := os.Readlink(d.toolsLink()); err == nil && is == root {
+		return nil
+	}
+	next, err := os.MkdirTemp(string(d), "tools-")
+	if err != nil {
+		return err
+	}
+	link := filepath.Join(next, "link")
+	return errors.Join(os.Symlink(root, link), os.Rename(link, d.toolsLink()), os.Remove(next))
+}
 
 // NetNS is the bind mount of a host's network namespace.
 func (d Dir) NetNS(host string) string { return d.Path("netns", host) }

@@ -151,6 +151,9 @@ func (k kubelets) machineProcess(ctx context.Context, n *Node) (supervise.Proces
 		return c, err
 	}
 	distribution, err := k.BuiltIn.Root(ctx)
+	if err == nil {
+		err = k.Dir.SetTools(distribution)
+	}
 	if err != nil {
 		return c, err
 	}
