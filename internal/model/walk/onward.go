@@ -100,9 +100,22 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	}
 	t.m.assume(fmt.Sprintf("the network behind %s is unknown; assuming the packet reaches %s, which %s is for, unchanged, and comes in there by %s",
 		l.Name, name, t.p.Destination, in))
+	t.assumeAccepted(known.nodes[t.m.Name], l)
 	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
 	far.inReplyTo, far.steps, far.before = t.inReplyTo, t.steps, t.before
 	return far.to(transit.receiveFromOutside), true
+}
+
+// assumeAccepted assumes that the network takes what leaves a node by a link from an address that is not the node's. A cloud's network checks
+// that.
+func (t *transit) assumeAccepted(n *snapshot.Node, l *fib.Link) {
+	source := t.p.Source
+	if own := t.m.FIB.HasAddress(source); !source.IsValid() || slices.Contains(n.IPs, source) ||
+		own != nil && (own.Link == l.Name || own.Link == l.Master) {
+		return
+	}
+	t.m.assume(fmt.Sprintf("assuming the network accepts it from %s, which is not an address of %s: "+
+		"Azure drops it if the NIC neither has that address nor IP forwarding (enableIPForwarding)", source, t.m.Name))
 }
 
 // podHere ends the way of a packet that is for a pod of this very node and would leave as what is for other nodes does: how the pod gets

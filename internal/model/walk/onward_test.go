@@ -53,6 +53,34 @@ func TestEntrance(t *testing.T) {
 	}
 }
 
+// TestForeignSource: that the network takes a packet whose source is not the sending node's address is an assumption. Azure drops it without IP
+// forwarding.
+func TestForeignSource(t *testing.T) {
+	const want = "assuming the network accepts it from 10.244.0.7, which is not an address of node/a"
+	for name, c := range map[string]struct {
+		source, in string // in: "" for the node's own packet
+		assumed    bool
+	}{
+		"a pod's": {"10.244.0.7", "cni0", true}, "the node's": {"10.0.0.4", "", false}, "another of the link's": {"10.0.0.44", "", false},
+		"another link's": {"10.244.0.7", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, a, b := clusterOf(t)
+			a.address("eth0", "10.0.0.44/24")
+			if a.link(fib.Link{Name: "cni0"}); c.in == "" {
+				a.address("cni0", "10.244.0.7/24")
+			} else {
+				a.route("10.244.0.0/24 dev cni0")
+			}
+			b.listen(packet.TCP, "0.0.0.0:80")
+			r := n.walk(Request{Host: "node/a", Forwarded: c.in != "", Arrives: c.in, Packet: syn(c.source+":40000", "10.0.0.5:80"), OneWay: true})
+			if got := assumptions(r); strings.Contains(got, want) != c.assumed || !strings.Contains(got, "reaches node/b") {
+				t.Errorf("%s; assumed: %s", ends(r.Outcomes[0]), got)
+			}
+		})
+	}
+}
+
 // TestExternalAddress: a node's address that it does not have itself is the network's to translate, whichever way a packet for it leaves.
 func TestExternalAddress(t *testing.T) {
 	for _, route := range []string{"", "203.0.113.0/24 dev eth0"} {
