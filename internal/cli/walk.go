@@ -350,10 +350,6 @@ func (o *walkOptions) walk(
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
 	options.Notes = append(options.Notes, unmetPrograms(result)...)
-	if report.First == nil && report.Receiver != "" && len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered &&
-		report.Received.SourceEnd() != result.Outcomes[0].End.Packet.SourceEnd() {
-		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Received.SourceEnd())
-	}
 	return result, report.First == nil && report.NotSent == "", nil
 }
 
@@ -400,6 +396,13 @@ func live(source snapshot.Source, report *proof.Report) *explain.Live {
 	l := &explain.Live{Receiver: report.Receiver, Received: report.Received, Missed: report.Missed, Answer: answers[report.Answer.Answer]}
 	if d := report.First; d != nil {
 		l.Parted, l.Back = d.Host, d.Back
+	}
+	if report.Way != nil {
+		end := report.Way.End
+		if end.Kind == walk.Delivered && end.Host == report.Receiver {
+			end.Packet.Tuple = report.Received
+		}
+		l.Source = &end
 	}
 	if report.Receiver != "" {
 		if h, err := source.Host(report.Receiver); err != nil {

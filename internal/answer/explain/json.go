@@ -306,7 +306,7 @@ func (s *explanation) summaryDoc() SummaryDoc {
 		}
 		return d
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:
-		p := packetDoc(&end.Packet, nil)
+		p := packetDoc(&packet.Packet{Tuple: l.source(end)}, nil)
 		d.SrcIP, d.SrcPort, d.By = p.SrcIP, p.SrcPort, end.Forwarder
 	}
 	for _, t := range s.sources {

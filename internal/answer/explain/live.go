@@ -18,6 +18,8 @@ type Live struct {
 	Received packet.Tuple
 	// Disguise says which programs may show the receiving process another packet than Received; "" for none.
 	Disguise string
+	// Source is the end of the way on which walk and kernel agree, with the ports that were seen in place of those that the kernel may choose.
+	Source *walk.End
 	// Missed are the hosts that may get the packet, were watched, and did not get it.
 	Missed []string
 	Answer string // what the sender learnt, in words: "the connection was established"
@@ -35,6 +37,20 @@ func (l *Live) requestHolds(o *walk.Outcome) bool {
 		receiver = o.End.Host
 	}
 	return l.Parted != "" && l.Back && o.End.Kind != walk.Undecided && l.Receiver == receiver
+}
+
+// source returns an end's packet as the kernel showed it: with the port that it chose, and the address where the walk knows none.
+func (l *Live) source(end *walk.End) packet.Tuple {
+	t := end.Packet.Tuple
+	if l == nil || l.Source == nil || l.Source.Host != end.Host || l.Source.Kind != end.Kind {
+		return t
+	}
+	seen := l.Source.Packet.Tuple
+	low, high := t.SourcePort.Span()
+	if port := seen.SourcePort; (seen.Source == t.Source || !known(t.Source)) && port.Known() && low <= port.Number && port.Number <= high {
+		t.Source, t.SourcePort = seen.Source, port
+	}
+	return t
 }
 
 // shown concludes from what the kernel showed. It has no more of the walk's than both agree on.

@@ -22,6 +22,10 @@ func TestLiveConclusion(t *testing.T) {
 	}{
 		"agrees": {toVM, Live{Receiver: "vm/testvm", Received: tcp("10.13.76.5:41000", "10.13.1.4:80").Tuple, Answer: "answered"},
 			[]string{"the destination sees the sender's own address, 10.13.76.5:41000, because no rule translates it"}, "answered", "10.13.76.5"},
+		"port seen": {byMasquerade, Live{Source: &walk.End{Kind: walk.Left, Host: "node/n", Packet: tcp("10.13.76.4:40321", "10.13.1.4:5432")}},
+			[]string{"as far as the state was read, the destination sees 10.13.76.4:40321, because nat POSTROUTING 1: MASQUERADE"}, "1024-65535", "10.13.76.4"},
+		"port seen elsewhere": {byMasquerade, Live{Source: &walk.End{Kind: walk.Left, Host: "node/m", Packet: tcp("10.13.76.4:40321", "10.13.1.4:5432")}},
+			[]string{"as far as the state was read, the destination sees 10.13.76.4:1024-65535, because nat POSTROUTING 1: MASQUERADE"}, "40321", "10.13.76.4"},
 		"other source": {toVM, Live{Parted: "node/aks-0", Receiver: "vm/testvm", Received: tcp("10.13.76.4:1025", "10.13.1.4:80").Tuple, Answer: "answered"},
 			[]string{"the receiver saw 10.13.76.4:1025 (vm testvm)", "- why is unknown: walk and kernel part on node aks-0", "- answered"},
 			"the destination sees", "10.13.76.4"},
@@ -93,4 +97,10 @@ func disguise(t *testing.T) example {
 	e := toVM(t)
 	e.result.Outcomes[0].End.Disguise, e.result.Outcomes[0].BackEnd.Disguise = "it may lie", "the reply may lie"
 	return e
+}
+
+// byMasquerade is a packet that gets a port by chance.
+func byMasquerade(t *testing.T) example {
+	return forwarded(t, routes+"$ ip address\n2: eth0: <UP> mtu 1500 state UP\n    inet 10.13.76.4/24 scope global eth0\n3: eth1: <UP> mtu 1500 state UP\n"+
+		"$ iptables-save -t nat\n*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j MASQUERADE --random-fully\nCOMMIT\n")
 }

@@ -199,14 +199,15 @@ func (s *explanation) untracking() string {
 
 func (s *explanation) delivered() summary {
 	end := &s.outcome.End
-	viewer, source := cmp.Or(end.Forwarder, "the destination"), end.Packet.SourceEnd()
+	seen := s.live.source(end)
+	viewer, source := cmp.Or(end.Forwarder, "the destination"), seen.SourceEnd()
 	if s.redirected {
 		viewer = "what listens on " + end.Packet.DestinationEnd() + " of " + hostName(end.Host)
 	}
 	if end.Disguise != "" {
 		viewer = "the kernel of " + hostName(end.Host)
 	}
-	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
+	if n := len(s.sources); !known(seen.Source) && n > 0 {
 		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is unknown)"
 	}
 	if len(s.sources) == 0 {
