@@ -75,6 +75,10 @@ func TestPastedCases(t *testing.T) {
 		{"two-hosts-prompts", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: Machine A, Machine B"}, nil},
 		// Commands, and what people write between outputs.
 		{"route-replaced", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 6, which was not read", "is not carried out: ip route replace 203.0.113.0/24"}, nil},
+		{"script-after", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ./fw.sh", "unless line 18"}, nil},
+		{"script-between", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 35 lines", "the destination sees 192.0.2.10:"}, nil},
+		{"inserted-after", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD 1"}, nil},
+		{"nft-table-deleted", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 17 lines", "the sender's own address"}, []string{"dropped"}},
 		{"route-added-then-listed", "--from node/node --to 203.0.113.9:443", 0, []string{"via 192.0.2.1 dev eth0 (table main: default)"}, nil},
 		{"two-commands-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ip route del default", "unless line 18"}, nil},
 		{"policy-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD policy: DROP"}, nil},

@@ -21,9 +21,6 @@ func (rd *reader) nftBlocks(blocks []pastedtext.Block) error {
 	whole := false
 	for _, b := range blocks {
 		whole = whole || b.IsWhole()
-		if len(rd.tables) > 0 && removes.MatchString(string(b.Text)) {
-			rd.account.NotRead(b.Line, "a command that may remove rules of iptables")
-		}
 		one := b.NFT()
 		for i := range one.Lines {
 			text := &one.Lines[i].Text
@@ -85,9 +82,6 @@ func (rd *reader) markUnread(result *nfttext.Result) {
 		}
 	}
 }
-
-// removes is a command of nft that removes rules, which may be those that iptables made.
-var removes = regexp.MustCompile(`^(?:flush|delete|destroy)\s`)
 
 // natTo is the place of a translation where an address stands.
 var natTo = regexp.MustCompile(`(\b[sd]nat\s+(?:ip6?\s+)?to\s+)([0-9.]*[xX*][xX*.0-9]*|<[^>]+>)((?::\S+)?)`)

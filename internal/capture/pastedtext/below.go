@@ -40,12 +40,14 @@ func (s *scanner) omission(line string) bool {
 // readUnknown takes a line that no program prints: prose, or a line that was not read.
 func (s *scanner) readUnknown(line string) bool {
 	switch state, ipv4, ipv6 := stateOf(line); {
-	case s.passive != "" && !changes.MatchString(line) && !ruleToken.MatchString(line):
+	case s.passive != "" && mentions(line) == nil && !ruleToken.MatchString(line):
 		s.NoEffect(s.at, "output of "+s.passive)
 		return true
 	case failure.MatchString(line) && s.at > 1 && s.Account[s.at-2].Fate == snapshot.LineRead:
 		s.NotRead(s.at, "a command failed")
 		s.note(leftOut, s.at, "line %d: a command failed, which is taken as run: %s", s.at, line)
+	case !strings.HasSuffix(line, "?") && mentions(line) != nil:
+		s.noteChange(line, mentions(line))
 	case strings.HasSuffix(line, ":") && (len(strings.Fields(line)) < 6 || !ipv4 && !ipv6) || strings.HasPrefix(s.lines[s.at-1].raw, "```"):
 		s.NoEffect(s.at, "heading")
 		s.headHost(line)

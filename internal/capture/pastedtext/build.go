@@ -190,12 +190,21 @@ func (b *builder) merge(r *run) {
 	at := place{r.table, r.chain}
 	c := b.chains[at]
 	if c == nil {
-		chain := b.add(at, &partialChain{line: r.line, rules: r.rules, whole: r.whole, unused: r.unused, last: r.line, assumed: r.why != ""})
-		chain.Policy, chain.Counters = r.policy, r.passed
-		return
+		c = &partialChain{line: r.line, whole: r.whole, unused: r.unused, last: r.line, assumed: r.why != ""}
+		if !r.made {
+			c.rules = r.rules
+		}
+		chain := b.add(at, c)
+		if chain.Policy, chain.Counters = r.policy, r.passed; !r.made {
+			return
+		}
 	}
 	if r.policy != "" {
 		b.chain(c).Policy, b.chain(c).Counters = r.policy, r.passed
+	}
+	if r.made {
+		b.run(at, c, r)
+		return
 	}
 	shared, fresh := c.compare(r.rules)
 	c.parts++
@@ -229,6 +238,27 @@ func (b *builder) merge(r *run) {
 		c.rules, c.keys = mergeRules(c.rules, r.rules), nil
 	}
 	c.whole = c.whole || r.whole
+}
+
+// mostInserts is how many rules a chain may have for others to be put before them.
+const mostInserts = 2000
+
+// run adds the rules of commands to a chain, in the order of the commands. One that is at the end already is not added again.
+func (b *builder) run(at place, c *partialChain, r *run) {
+	c.whole, c.rules = false, slices.Clone(c.rules)
+	_, _ = c.compare(nil)
+	for _, rule := range r.rules {
+		switch {
+		case rule.insert > 0 && len(c.rules) > mostInserts:
+			b.noteChain(assumedOrder, at.table, rule.line, at.chain, "rules that many commands insert; assuming the text's order")
+			c.rules = append(c.rules, rule)
+		case rule.insert > 0:
+			c.rules = slices.Insert(c.rules, min(rule.insert-1, len(c.rules)), rule)
+		case c.keys[rule.key] == 0 || c.keys[rule.key] > mostParts || !slices.ContainsFunc(c.rules, rule.same):
+			c.rules = append(c.rules, rule)
+		}
+		c.keys[rule.key]++
+	}
 }
 
 // replaced states the fate of a chain's rules that a later listing does not show. If the chain's table is assumed, the two may be of

@@ -16,6 +16,8 @@ type ipCommand struct {
 	ipv6  bool
 	some  bool // not for all that there are: of one interface or destination, one route
 	get   bool // for the route that one packet takes
+	lists BlockKind
+	part  string // of what is known of links: one family's addresses, or "link" for none
 }
 
 // ipCommandLine is "ip -4 route show table 2" in its parts, with its short forms (iproute2 takes a word's beginning for the word).
@@ -28,7 +30,17 @@ func parseIP(command string) ipCommand {
 	if m == nil {
 		return ipCommand{}
 	}
-	c := ipCommand{ipv6: strings.Contains(m[1], "-6")}
+	c := ipCommand{ipv6: strings.Contains(m[1], "-6"), lists: map[bool]BlockKind{true: IPRoute, false: IPAddress}[m[2][0] == 'r']}
+	switch {
+	case strings.HasPrefix(m[2], "ru"):
+		c.lists = IPRule
+	case m[2][0] == 'l':
+		c.part = "link"
+	case m[2][0] == 'a' && strings.Contains(m[1], "-4"):
+		c.part = "IPv4"
+	case m[2][0] == 'a' && c.ipv6:
+		c.part = "IPv6"
+	}
 	words := strings.Fields(m[3])
 	if len(words) > 0 && strings.HasPrefix("get", words[0]) {
 		return ipCommand{ipv6: c.ipv6, some: true, get: true}
@@ -37,10 +49,8 @@ func parseIP(command string) ipCommand {
 		words = words[1:]
 	}
 	ofRoutes := strings.HasPrefix(m[2], "r") && !strings.HasPrefix(m[2], "ru")
-	if len(words) == 2 && ofRoutes && (strings.HasPrefix("table", words[0]) || words[0] == "vrf") {
-		if words[1] != "all" && words[1] != "cache" {
-			c.table = words[1]
-		}
+	if len(words) == 2 && ofRoutes && words[1] != "cache" && (strings.HasPrefix("table", words[0]) || words[0] == "vrf") {
+		c.table = words[1]
 		words = nil
 	}
 	c.some = len(words) > 0
@@ -52,7 +62,7 @@ var ofPacket = regexp.MustCompile(`\s+uid [0-9]+\s*$`)
 
 // withTable writes the table into each line with a route that names none.
 func (c ipCommand) withTable(text string) string {
-	if c.table == "" {
+	if c.table == "" || c.table == "all" {
 		return text
 	}
 	var b strings.Builder
@@ -102,6 +112,11 @@ func (s *scanner) nftMade(line string) bool {
 	}
 	if !nfttext.CommandLine.MatchString(command) || nfttext.Braces(command) != 0 {
 		return false
+	}
+	if m := nfttext.CommandLine.FindStringSubmatch(command); m[1] != "add" && m[1] != "create" && m[1] != "insert" || m[4] == "" || m[2] == "table" && strings.Contains(command, "dormant") {
+		s.reset()
+		s.noteChange(command, mentions("nft "+command))
+		return true
 	}
 	s.addLine(NFTCommand, true, command)
 	return true

@@ -161,7 +161,6 @@ func TestWhole(t *testing.T) {
 		{"a file for iptables-restore", file, 2 + 5 + 3 + 2},
 		{"all that nf_tables has", nft + file, 0},
 		{"one table after the other", "$ iptables-save -t nat\n" + nat + "$ iptables-save -t filter\n" + filter, 2 + 5},
-		{"changed since", nat + filter + "$ iptables -t nat -F POSTROUTING\n", 3},
 		{"added to since", nat + filter + "$ iptables -I FORWARD -j DROP\n", 1},
 		{"with others beside", "# Warning: iptables-legacy tables present, use iptables-legacy-save to see them\n" + nat + filter, 2 + 5 + 4 + 3},
 		{"single rules", "$ iptables -t nat -S\n-A POSTROUTING -j ACCEPT\n", 2 + 5 + 4 + 3},
@@ -190,7 +189,7 @@ func TestIPCommand(t *testing.T) {
 		"ip route show table 2":                {table: "2"},
 		"ip r s t vpn":                         {table: "vpn"},
 		"/sbin/ip -4 r list table main":        {table: "main"},
-		"ip route show table all":              {},
+		"ip route show table all":              {table: "all"},
 		"ip addr":                              {},
 		"iptables -t nat -S":                   {},
 		"ip netns exec a ip route list tab 10": {table: "10"},
@@ -205,7 +204,8 @@ func TestIPCommand(t *testing.T) {
 		"ip rule list table 10":                {some: true},
 		"ip route > routes.txt":                {},
 	} {
-		if got := parseIP(command); got != want {
+		got := parseIP(command)
+		if got.lists, got.part = "", ""; got != want {
 			t.Errorf("%q: got %+v", command, got)
 		}
 	}

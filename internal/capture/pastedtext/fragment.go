@@ -47,7 +47,8 @@ type Block struct {
 	Filtered bool
 	from     origin
 	command  ipCommand
-	whole    bool // of nft's rules: all of them, from "nft list ruleset"
+	whole    bool   // a command listed all of its state
+	form     string // of a link's listing: the program that ip replaced, or the family that was asked for; "" for "ip addr"
 	nft      nftOf
 	prompt   int    // the line of the prompt above; 0 for none
 	verb     string // of the command that makes the route: "replace"; "" for what a program printed
@@ -126,9 +127,9 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 		return Contents{}, err
 	}
 	s.leaveOut(machine)
-	s.blocks = s.latestListings(s.blocks)
-	s.settleMadeRoutes()
 	s.chooseTime(about)
+	s.settle()
+	s.settleMadeRoutes()
 	f := Contents{Blocks: s.blocks, Beside: beside, Account: s.Fates}
 	for _, family := range []int{4, 6} {
 		runs := s.runs(family)
@@ -216,7 +217,7 @@ func Parse(book *attribution.Book, machine string, text []byte, about ...netip.A
 func (b *Block) Numbers() []int { return b.numbers }
 
 // IsWhole reports whether the block is from a listing of all rules of nft.
-func (b *Block) IsWhole() bool { return b.whole }
+func (b *Block) IsWhole() bool { return b.whole && b.Kind == NFTText }
 
 // IPv6 reports whether the block's command asked for IPv6.
 func (b *Block) IPv6() bool { return b.command.ipv6 }

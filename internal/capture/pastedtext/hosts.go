@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"packetwalk.dev/internal/model/snapshot"
 )
 
 // SeveralHostsError says that a text shows several hosts, and no prompt tells which one is meant. They are not merged.
@@ -145,28 +143,4 @@ func (b *Block) facts() map[string][]string {
 		}
 	}
 	return all
-}
-
-// latestListings leaves out what a command printed that printed the same later: all routes of a table, all links.
-func (a Fates) latestListings(blocks []Block) []Block {
-	type listing struct {
-		kind    BlockKind
-		command ipCommand
-	}
-	last := map[listing]int{}
-	for _, b := range blocks {
-		if b.prompt > 0 && !b.Filtered && (b.Kind == IPRoute || b.Kind == IPAddress || b.Kind == IPRule) {
-			last[listing{b.Kind, b.command}] = b.prompt
-		}
-	}
-	return slices.DeleteFunc(blocks, func(b Block) bool {
-		at, listed := last[listing{b.Kind, b.command}]
-		earlier := listed && b.prompt > 0 && !b.Filtered && b.prompt < at
-		for _, n := range b.numbers {
-			if earlier {
-				a.Account[n-1] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: "an earlier state"}
-			}
-		}
-		return earlier
-	})
 }

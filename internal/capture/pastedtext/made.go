@@ -53,24 +53,14 @@ func (s *scanner) made(command string, of context) bool {
 		if !s.rule("-A " + chain + " " + spec) {
 			return false
 		}
-		if r := s.lastRule.run; insert && len(r.rules) > mostInserts {
-			s.noteChain(assumedOrder, table, s.at, chain, "rules that many commands insert; assuming the text's order")
-			r.whole = false
-		} else if insert {
-			last := len(r.rules) - 1
-			to := min(max(number-1, 0), last)
-			rule := r.rules[last]
-			r.rules = slices.Insert(r.rules[:last], to, rule)
-			s.lastRule.index = to
+		if s.lastRule.run.made = true; insert {
+			s.lastRule.run.rules[s.lastRule.index].insert = max(number, 1)
 		}
 	}
 	s.now = context{}
 	s.noteChain(assumedRun, "", s.at, chain, "assuming its commands were run")
 	return true
 }
-
-// mostInserts is how many rules a chain may have for others to be put before them.
-const mostInserts = 2000
 
 // lastMaker is the last command that made something.
 type lastMaker struct {
@@ -105,7 +95,7 @@ func (s *scanner) ipMade(line string) bool {
 		return true
 	case m[2][0] == 'a':
 		return s.addAddress(words)
-	case m[3] == "set" && (len(words) == 2 || len(words) == 3 && words[0] == "dev") && words[len(words)-1] == "up":
+	case m[3] == "set" && (len(words) == 2 || len(words) == 3 && words[0] == "dev") && words[len(words)-1] == "up" && !s.listsDown(words[len(words)-2]):
 		s.reset()
 		s.NoEffect(s.at, "a command that changes nothing")
 		return true
@@ -138,15 +128,23 @@ func (s *scanner) added(kind BlockKind, what string, lines ...string) bool {
 	return true
 }
 
-// settleMadeRoutes leaves out the routes that commands made before all of main's were listed, and does not carry out a command that changes
-// which of several routes to a destination comes first.
-func (s *scanner) settleMadeRoutes() {
-	listed := map[bool]int{} // the last prompt whose command listed all of main's routes, by whether they are IPv6's
-	for _, b := range s.blocks {
-		if b.Kind == IPRoute && b.verb == "" && !b.Filtered && b.command == (ipCommand{ipv6: b.command.ipv6}) {
-			listed[b.command.ipv6] = max(listed[b.command.ipv6], b.prompt)
+// listsDown reports whether a link is listed and not up.
+func (s *scanner) listsDown(link string) bool {
+	flags := regexp.MustCompile(`(?m)^[0-9]+: ` + regexp.QuoteMeta(link) + `(?:@\S+)?: <[^>]*>`)
+	for i := range s.blocks {
+		for _, found := range flags.FindAllString(string(s.blocks[i].Text), -1) {
+			if s.blocks[i].Kind == IPAddress && !isUp.MatchString(found) {
+				return true
+			}
 		}
 	}
+	return false
+}
+
+var isUp = regexp.MustCompile(`[<,]UP[,>]`)
+
+// settleMadeRoutes does not carry out a command that changes which of several routes to a destination comes first.
+func (s *scanner) settleMadeRoutes() {
 	known := map[string]bool{}
 	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool {
 		if b.Kind != IPRoute {
@@ -154,14 +152,11 @@ func (s *scanner) settleMadeRoutes() {
 		}
 		words := strings.Fields(b.lines()[0])
 		order := b.verb != "" && strings.Trim(b.verb, "ad") != "" && b.verb != "append"
-		switch {
-		case b.verb != "" && b.Line < listed[b.command.ipv6] && !slices.Contains(words, "table"):
-			s.NoEffect(b.Line, "an earlier state")
-			return true
-		case order && known[destinationOf(words)]:
+		if order && known[destinationOf(words)] {
 			s.at = b.Line
 			command, _ := commandOf(s.lines[b.Line-1].text)
-			s.noteChange(command)
+			s.noteChange(command, []state{b.state()})
+			s.notCarriedOut(s.changes[len(s.changes)-1])
 			return true
 		}
 		for _, line := range b.lines() {

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // origin is where a command of the text ran, as far as prompts and command lines tell: the machine in the prompt ("aks-nodepool1-0" of
@@ -63,7 +65,7 @@ func (s *scanner) see(line string) {
 		s.passive = m[1]
 	}
 	s.routes = parseIP(command)
-	s.allFlows = listsFlows.MatchString(command)
+	s.allShown = listsAll.MatchString(command)
 	s.filtered = strings.Contains(command, "|") || s.routes.some || oneLink.MatchString(command)
 	s.nft, s.form, s.setting = parseNFT(command), "", parseSetting(command)
 	switch {
@@ -84,8 +86,9 @@ var passive = regexp.MustCompile(`^(?:sudo\s+)?(ping6?|curl|wget|nc|ncat|telnet|
 // oneLink is a command that lists one interface.
 var oneLink = regexp.MustCompile(`\bifconfig\s+[a-z]`)
 
-// listsFlows is a command that lists all connections.
-var listsFlows = regexp.MustCompile(`\bconntrack\s+(?:-L|--dump)(?:\s+conntrack)?\s*(?:2?>.*)?$|\bcat\s+/proc/net/nf_conntrack\s*$`)
+// listsAll is a command that lists all connections, sets, bridges' rules, IPVS's services or forwarding entries.
+var listsAll = regexp.MustCompile(`\bconntrack\s+(?:-L|--dump)(?:\s+conntrack)?\s*(?:2?>.*)?$|\bcat\s+/proc/net/nf_conntrack\s*$|` +
+	`\bipset\s+(?:-L|-S|list|save)\s*$|\bebtables\S*-save\s*$|\bipvsadm\s+(?:-Ln|-ln|-L\s+-n|-S\S*)\s*$|\bbridge\s+fdb(?:\s+show)?\s*$`)
 
 // oneSetting is a command that prints the value of one sysctl, without its name.
 var oneSetting = regexp.MustCompile(`\b(?:cat\s+/proc/sys/(net/\S+)|sysctl\s+-n\s+(net\.\S+))$`)
@@ -148,6 +151,13 @@ func (s *scanner) leaveOut(machine string) {
 		told[from] = true
 		return true
 	}
+	s.changes = slices.DeleteFunc(s.changes, func(c change) bool {
+		gone := home.machine != "" && c.from.machine != "" && c.from.machine != home.machine
+		if gone {
+			s.Account[c.line-1] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: elsewhere}
+		}
+		return gone
+	})
 	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool {
 		gone := away(b.Line, string(b.Kind), b.from)
 		for i := 0; gone && i < len(b.numbers); i++ {

@@ -2,6 +2,7 @@ package pastedtext
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -56,14 +57,14 @@ func (s *scanner) foreign(line string) bool {
 	case nftDefine.MatchString(line) && nfttext.Braces(line) == 0:
 		b.Kind = NFTText
 	case nfttext.TableLine.MatchString(line):
-		b.Kind, s.whole, b.whole = NFTText, "}", s.nft.ruleset && !s.filtered
+		b.Kind, s.whole = NFTText, "}"
 	case nfttext.ChainLine.MatchString(line):
 		b.Kind, s.whole, b.nft = NFTText, "}", s.nft
 	default:
 		return false
 	}
 	s.reset()
-	s.depth = nfttext.Braces(line)
+	s.depth, b.whole = nfttext.Braces(line), !s.filtered && (s.nft.ruleset && b.Kind != EBTablesSave || s.allShown && b.Kind == EBTablesSave)
 	if s.whole == "}" && s.depth <= 0 {
 		s.whole, s.lastEnd = "", s.at
 	}
@@ -121,7 +122,7 @@ var flowsShown = regexp.MustCompile(`^conntrack v\S+ \(conntrack-tools\): ([0-9]
 func (s *scanner) countFlows(number string) {
 	n := len(s.blocks)
 	switch {
-	case number == "0" && s.allFlows:
+	case number == "0" && s.allShown:
 		s.addLine(ConntrackList, true, "")
 	case n > 0 && s.blocks[n-1].Kind == ConntrackList && fmt.Sprint(bytes.Count(s.blocks[n-1].Text, []byte("\n"))) != number:
 		s.blocks[n-1].Filtered = true
@@ -131,8 +132,13 @@ func (s *scanner) countFlows(number string) {
 // addLine adds a line to the current block, or starts a new one.
 func (s *scanner) addLine(kind BlockKind, begins bool, line string) {
 	if n := len(s.blocks); n == 0 || begins || s.lastEnd < s.at-1 || s.blocks[n-1].Kind != kind {
-		s.blocks = append(s.blocks, Block{Kind: kind, Line: s.at, Filtered: s.filtered || kind == ConntrackList && !s.allFlows,
-			from: s.from, command: s.routes, prompt: s.promptAt})
+		b := Block{Kind: kind, Line: s.at, Filtered: s.filtered || kind == ConntrackList && !s.allShown, from: s.from, command: s.routes, prompt: s.promptAt}
+		if kind == IPAddress {
+			b.form = cmp.Or(s.form, s.routes.part)
+		}
+		b.whole = !b.Filtered && b.prompt > 0 && (s.allShown && !slices.Contains([]BlockKind{IPRoute, IPRule, IPAddress, SysctlList}, kind) ||
+			s.routes.lists == kind || s.form == routes || s.form == netstat || s.form == ifconfig || s.form == oldIfconfig)
+		s.blocks = append(s.blocks, b)
 	}
 	s.blocks[len(s.blocks)-1].add(s.at, line)
 	s.Account[s.at-1].As = string(kind)

@@ -31,16 +31,6 @@ var (
 // shortChange is a command of ip in its short form: "ip r d default". iproute2 takes a word's beginning for the word.
 const shortChange = `ip\s+(?:-\S+\s+)*(?:r|ro\w*|ru\w*|a|ad\w*|l|li\w*)\s+(?:a|ad|app?|r|re|rep\w*|c|ch\w*|d|de|dele?t?|f|fl|flu?s?)\s`
 
-// changes are commands that change what decides about packets.
-var changes = regexp.MustCompile("(?:^|[\\s/'\"(;&|`])" + `(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm|conntrack|tc|bridge|brctl|ip)\s(?:.*\s)?` +
-	`(?:-[AIDRFXNPZEC]|--(?:append|insert|delete|flush|policy|replace|rename|new|restore)|add|append|prepend|insert|del|delete|destroy|replace|change|set|flush|restore|create)\b|` +
-	shortChange + `|nft\s(?:.*\s)?(?:-f|--file)\s+[^-\s<]|ip6?tables\S*-restore|sysctl\s.*=|route\s(?:add|del)|ifconfig\s\S+\s\S|ufw\s|firewall-cmd\s|(?:echo|printf)\s.*>\s*/proc/|tee\s.*/proc/|` +
-	`(?:systemctl|service)\s(?:.*\s)?(?:start|stop|restart|reload)\s+(?:.*\s)?(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)|` +
-	`(?:service\s+|/etc/init\.d/)(?:ip6?tables|nftables|firewalld|ufw|netfilter-persistent)\s+(?:start|stop|restart|reload))`)
-
-// restores is a program that replaces rules by its input.
-var restores = regexp.MustCompile(`\bip6?tables\S*-restore\b|\bnft\s+-f\b`)
-
 // commandOf returns the command behind a prompt, or the line as it is.
 func commandOf(line string) (command string, prompted bool) {
 	if m := namedPrompt.FindStringSubmatch(line); m != nil {
@@ -48,6 +38,12 @@ func commandOf(line string) (command string, prompted bool) {
 	}
 	if m := barePrompt.FindStringSubmatch(line); m != nil {
 		return strings.TrimSpace(cmp.Or(m[1], m[2])), true
+	}
+	if command, ok := strings.CutPrefix(line, "# "); ok && slices.ContainsFunc(changes, func(c changer) bool {
+		at := c.pattern.FindStringIndex(command)
+		return at != nil && at[0] == 0 && command[0] != '\'' && command[0] != '"'
+	}) {
+		return command, true
 	}
 	return line, false
 }
@@ -68,8 +64,8 @@ func (s *scanner) prompt(line string) bool {
 	}
 	if m := loads.FindStringSubmatch(command); m != nil && slices.Contains(s.printed, m[1]) {
 		s.NoEffect(s.at, "loads a file that is shown above")
-	} else if changes.MatchString(command) {
-		s.noteChange(command)
+	} else if of := concerns(command); of != nil {
+		s.noteChange(command, of)
 	} else {
 		s.NoEffect(s.at, "a command that changes nothing")
 	}
@@ -82,32 +78,29 @@ var (
 	loads  = regexp.MustCompile(`(?:^|[\s/])(?:nft\s+(?:-f|--file)|ip6?tables\S*-restore\s+<?)\s*(/\S+)$`)
 )
 
-// noteChange states that a command, which may change the machine's state, is not carried out.
-func (s *scanner) noteChange(command string) {
-	s.NotRead(s.at, "a command that changes the machine's state")
-	s.note(leftOut, s.at, "line %d: a command that may change the machine's state is not carried out: %s", s.at, command)
-}
-
 // several takes a line of several commands that change something, each as if it had a line to itself.
 func (s *scanner) several(line string) bool {
 	command, _ := commandOf(line)
-	if !strings.ContainsAny(command, ";&") || !changes.MatchString(command) {
+	if !strings.ContainsAny(command, ";&") || mentions(command) == nil {
 		return false
 	}
-	commands := splitCommands(command)
+	commands := splitCommands(command, "")
 	if len(commands) < 2 {
 		return false
 	}
 	for _, c := range commands {
-		if taken := s.command(c) || s.ipMade(c) || s.nftMade(c); !taken && changes.MatchString(c) {
-			s.noteChange(c)
+		if s.command(c) || s.ipMade(c) || s.nftMade(c) {
+			continue
+		}
+		if of := concerns(c); of != nil {
+			s.noteChange(c, of)
 		}
 	}
 	return true
 }
 
-// splitCommands splits a shell's line at ";" and "&&" outside of quotation marks and braces.
-func splitCommands(line string) []string {
+// splitCommands splits a shell's line at ";", "&&" and the characters of at, outside of quotation marks and braces.
+func splitCommands(line, at string) []string {
 	var commands []string
 	begin, braces, quote := 0, 0, byte(0)
 	cut := func(end, next int) {
@@ -135,6 +128,9 @@ func splitCommands(line string) []string {
 			cut(i, i+1)
 		case strings.HasPrefix(line[i:], "&&"):
 			cut(i, i+2)
+			i++
+		case strings.IndexByte(at, c) >= 0:
+			cut(i, i+1)
 		}
 	}
 	cut(len(line), len(line))

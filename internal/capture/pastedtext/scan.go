@@ -17,12 +17,13 @@ type textRule struct {
 	rule   iptables.Rule
 	hidden bool   // its interfaces are not shown (iptables -L without -v)
 	key    string // what every kind of output shows of it
+	insert int    // the place where a command puts it, from 1; 0 for the end
 }
 
 func newShown(line int, r iptables.Rule, hidden bool) textRule {
 	bare := r
 	bare.In, bare.Out = iptables.NameMatch{}, iptables.NameMatch{}
-	return textRule{line, r, hidden, bare.Spec()}
+	return textRule{line: line, rule: r, hidden: hidden, key: bare.Spec()}
 }
 
 // run is consecutive rules of one chain, as one command printed them.
@@ -34,6 +35,7 @@ type run struct {
 	passed   iptables.Counters
 	rules    []textRule
 	whole    bool // all rules of the chain are here
+	made     bool // commands added the rules
 	begun    bool // its table began with *table, and COMMIT was not seen
 	unused   bool // nothing refers to the chain
 	saved    bool // it is of a table that is shown whole, from *table to COMMIT
@@ -51,6 +53,7 @@ type source struct {
 	variant  string // of iptables: "legacy", "nft", or "" where nothing tells
 	table    string // "" where nothing tells
 	why      string // why the table is assumed; "" where the text says it
+	alone    bool   // the command asked for one chain
 }
 
 // output is what one command printed of one table, as far as the chains' headings tell: a run without a heading has none.
@@ -126,10 +129,12 @@ type scanner struct {
 	filtered   bool   // it went through another program: lines may be missing
 	session    string // the command that opened the shell whose bare prompts follow
 	lastRule   ruleAt
-	whole      string       // what ends the block whose lines are taken as they are: see foreign
-	depth      int          // how many of its braces are open
-	allFlows   bool         // the present command lists all connections
-	setting    string       // the sysctl whose value the present command prints alone
+	whole      string // what ends the block whose lines are taken as they are: see foreign
+	depth      int    // how many of its braces are open
+	allShown   bool   // the present command lists all connections, sets, or other entries
+	setting    string // the sysctl whose value the present command prints alone
+	changes    []change
+	until      int          // where rules of a later time begin; 0 for nowhere
 	priorities map[bool]int // the lowest priority of rules that commands added, by whether they are IPv6's
 	promptAt   int          // the line of the last prompt; 0 for none
 	printed    []string     // the last files that commands printed
@@ -233,24 +238,11 @@ func (s *scanner) command(line string) bool {
 		next.pipeline = strings.Join(stages, " | ")
 	}
 	lists, changes := next.options(strings.Fields(stages[0])[1:], strings.HasSuffix(name, "-save"))
-	switch {
-	case changes != "":
-		if s.made(strings.Join(words[i:], " "), next) {
-			return true
-		}
-		s.note(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
-		s.NotRead(s.at, "a command that changes rules")
-		for _, r := range s.found {
-			if r.table == cmp.Or(next.table, iptables.Filter) && (r.family == 0 || r.family == next.family) {
-				r.whole = false
-			}
-		}
-		next = context{}
-	case !lists:
-		return false // prose
-	case next.piped && restores.MatchString(line):
-		s.noteChange(strings.Join(words[i:], " "))
-		next = context{}
+	if changes != "" {
+		return s.made(strings.Join(words[i:], " "), next)
+	}
+	if !lists || mentions(strings.Join(stages[1:], "|")) != nil {
+		return false // prose, or what another reader takes
 	}
 	s.reset()
 	s.now = next
@@ -322,7 +314,7 @@ func (c *context) options(words []string, save bool) (lists bool, changes string
 			c.table = word[2:]
 		case strings.HasPrefix(word, "--list") || isShort(word) && strings.ContainsAny(word, "LS"):
 			if lists = true; iptables.IsName(value) {
-				c.chain = value
+				c.chain, c.alone = value, true
 			}
 		case changing.MatchString(word):
 			changes = word

@@ -27,6 +27,11 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 	}
 	within := func(r *run, i int) bool { return r.line >= times[i] && (i+1 == len(times) || r.line < times[i+1]) }
 	choice, why := len(times)-1, "the last"
+	defer func() {
+		if choice+1 < len(times) {
+			s.until = times[choice+1]
+		}
+	}()
 	for i := len(times) - 1; i >= 0; i-- {
 		if a, ok := s.names(about, func(r *run) bool { return within(r, i) }); ok {
 			if choice != i {

@@ -28,7 +28,7 @@ var (
 	TableLine = regexp.MustCompile(`^(?:(?:add|create)\s+)?table\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?(\S+)\s*\{`)
 	// ChainLine begins a chain.
 	ChainLine = regexp.MustCompile(`^chain\s+([\w.-]+)\s*\{`)
-	// CommandLine changes rules: "add rule ip nat postrouting masquerade".
+	// CommandLine changes rules: "add rule ip nat postrouting masquerade". A block has one that adds something.
 	CommandLine = regexp.MustCompile(`^(add|create|insert|delete|destroy|replace|flush|reset|rename)\s+(table|chain|rule|set|map|element|flowtable|ruleset|counter|quota)\b\s*` +
 		`(?:(ip|ip6|inet|bridge|arp|netdev)\b\s*)?([\w.-]+)?(?:\s+([\w.-]+))?(.*)$`)
 	hookLine   = regexp.MustCompile(`\btype\s+(\w+)\s+hook\s+\w+`)
@@ -125,12 +125,10 @@ func merge(blocks []Block) *file {
 		}
 	}
 	f.unhookDormant()
-	shown := false // a table or a chain stands above the command
 	for n, b := range blocks {
 		if b.Command {
-			f.run(b.Lines[0], shown, blocks[n:])
+			f.run(b.Lines[0], blocks[n:])
 		}
-		shown = shown || !b.Command && !strings.HasPrefix(strings.TrimSpace(b.Lines[0].Text), "define ")
 	}
 	return f
 }
@@ -226,17 +224,11 @@ func (f *file) takeApart(t *table, lines []Line, block, frame int) {
 }
 
 // run adds a command, which is assumed to have been run. One whose chain is listed below has been run by then.
-func (f *file) run(l Line, shown bool, below []Block) {
+func (f *file) run(l Line, below []Block) {
 	m := CommandLine.FindStringSubmatch(l.Text)
-	verb, object, family, name, chain := m[1], m[2], cmp.Or(m[3], "ip"), m[4], m[5]
+	object, family, name, chain := m[2], cmp.Or(m[3], "ip"), m[4], m[5]
 	known := f.find(family, name)
 	switch {
-	case verb == "flush" && !shown && f.Commands == 0:
-		f.Earlier = append(f.Earlier, l.Number)
-		return
-	case verb != "add" && verb != "create" && verb != "insert", name == "", object == "table" && strings.Contains(l.Text, "dormant"):
-		f.refuse(l, "a command that removes rules")
-		return
 	case known != nil && known.listedBelow(object+" "+chain, below), known != nil && object == "rule" && known.listedBelow("chain "+chain, below):
 		f.Earlier = append(f.Earlier, l.Number)
 		return
