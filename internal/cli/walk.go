@@ -67,6 +67,8 @@ vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], a DNS 
 	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture, or a text with rules, in place of the lab; \"-\" is standard input")
 	f.StringVar(&o.names, "map", "", "with --snapshot: a file by 'capture --redact --map', whose names and addresses the capture gets back")
 	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
+	f.BoolVar(&o.resolve, "resolve", false, "")
+	_ = f.MarkHidden("resolve") // it is kubectl packetwalk's: check says so
 	nameFlag(c, &o.name)
 	return c
 }
@@ -104,6 +106,10 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 		err = fmt.Errorf("unknown output format %q; use text, wide, json or pcapng", o.output)
 	case o.live && o.snapshot != "":
 		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
+	case o.resolve && o.plugin == nil && o.snapshot != "":
+		err = errors.New("--resolve is for kubectl packetwalk walk: a capture has no resolver; leave it out, and give the address of a name")
+	case o.resolve && o.plugin == nil:
+		err = errors.New("--resolve is for kubectl packetwalk walk: a lab resolves names without it; leave it out")
 	case o.names != "" && o.snapshot == "":
 		err = errors.New("--map goes with --snapshot and a redacted capture")
 	case o.live && o.choose != "":

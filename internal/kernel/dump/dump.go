@@ -196,7 +196,7 @@ func (d *Dumper) command(ctx context.Context, ns *netns.Namespace, row capture.D
 				return capture.Output{Skipped: "nf_tables has no tables in the namespace"}
 			}
 			tool.In = ns.Do
-			result, started := untilWhole(ctx, row, tool)
+			result, started := d.untilWhole(ctx, row, tool)
 			if started && result.Error == "" {
 				return result
 			}
@@ -242,11 +242,11 @@ func skip(ns *netns.Namespace, row capture.Dump, m *modules) (why string, err er
 }
 
 // untilWhole runs a tool, again where what it prints breaks off; false says that it cannot be started.
-func untilWhole(ctx context.Context, row capture.Dump, tool program.Command) (capture.Output, bool) {
-	result, started := runTool(ctx, tool)
+func (d *Dumper) untilWhole(ctx context.Context, row capture.Dump, tool program.Command) (capture.Output, bool) {
+	result, started := d.runTool(ctx, tool)
 	for try := 0; try < dumpTries && cutOff(row, &result) && ctx.Err() == nil; try++ {
 		time.Sleep(dumpPause)
-		result, started = runTool(ctx, tool)
+		result, started = d.runTool(ctx, tool)
 	}
 	if cutOff(row, &result) {
 		result.Error = "what it printed breaks off in the middle"
@@ -266,7 +266,7 @@ func cutOff(row capture.Dump, o *capture.Output) bool {
 }
 
 // runTool tells, too, whether the program started: one of the machine's may be broken, or not be for this machine at all.
-func runTool(ctx context.Context, tool program.Command) (result capture.Output, started bool) {
+func (d *Dumper) runTool(ctx context.Context, tool program.Command) (result capture.Output, started bool) {
 	if tool.Name == "nft" {
 		tool.Fails = nftOmits
 	}
@@ -274,7 +274,7 @@ func runTool(ctx context.Context, tool program.Command) (result capture.Output, 
 	result = capture.Output{Command: strings.Join(append([]string{tool.Name}, tool.Args...), " "), Data: data}
 	var failed *program.Error
 	if errors.As(err, &failed) {
-		result.Error = strings.TrimSpace(fmt.Sprintf("%s: %s", failure(tool.Name, failed.Err), failed.Stderr))
+		result.Error = strings.TrimSpace(fmt.Sprintf("%s: %s", failure(tool.Name, d.placeOf(tool), failed.Err), failed.Stderr))
 	}
 	return result, !program.NotStarted(err)
 }
@@ -282,9 +282,20 @@ func runTool(ctx context.Context, tool program.Command) (result capture.Output, 
 // nftOmits matches what nft says of an expression that it does not know. It leaves the expression out of the rule and ends with status 0.
 var nftOmits = regexp.MustCompile(`(?m)^netlink: Error: `)
 
-// failure says what ended a program. One that a signal killed has met something that it was not made for.
-func failure(name string, err error) string {
-	const newer = "install a newer version, such as the one that wrote the state"
+// placeOf says where a program is installed, for a remedy.
+func (d *Dumper) placeOf(tool program.Command) string {
+	switch {
+	case d.Root == "":
+		return "on this machine"
+	case tool.Root == d.Root:
+		return "on the node"
+	}
+	return "in packetwalk's image"
+}
+
+// failure says what ended a program that is installed at a place. One that a signal killed has met something that it was not made for.
+func failure(name, place string, err error) string {
+	newer := "install a newer version " + place + ", such as the one that wrote the state"
 	if errors.Is(err, program.ErrIncomplete) {
 		return fmt.Sprintf("%s does not know all expressions; %s", name, newer)
 	}

@@ -127,7 +127,7 @@ func TestUnreadNames(t *testing.T) {
 	}
 	path := os.Getenv("PATH")
 	for script, want := range map[string]string{
-		"kill -SEGV $$":       "nft was killed by SIGSEGV; install a newer version",
+		"kill -SEGV $$":       "nft was killed by SIGSEGV; install a newer version on this machine",
 		"echo no >&2; exit 4": "nft: exit status 4",
 	} {
 		dir := t.TempDir()
@@ -137,6 +137,10 @@ func TestUnreadNames(t *testing.T) {
 		t.Setenv("PATH", dir+":"+path)
 		if got := firstRule(t, new(Dumper), ns, "c"); !strings.Contains(got, "the rule could not be read: "+want) {
 			t.Errorf("%s: %q", script, got)
+		}
+		empty := t.TempDir() // a node without nft: the image's is asked
+		if got := firstRule(t, &Dumper{Root: empty}, ns, "c"); !strings.Contains(got, strings.Replace(want, "on this machine", "in packetwalk's image", 1)) {
+			t.Errorf("%s, in an image: %q", script, got)
 		}
 		if got := firstRule(t, &Dumper{Spare: "/"}, ns, "c"); !strings.HasSuffix(got, "drop") || strings.Contains(got, "read") {
 			t.Errorf("%s: the spare nft shows %q", script, got)

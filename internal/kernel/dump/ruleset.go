@@ -61,7 +61,7 @@ func (d *Dumper) withoutIPTables(ctx context.Context, ns *netns.Namespace) (out 
 	list := func(args ...string) (l nftList, ok bool) {
 		for _, tool := range d.tools(append([]string{"nft", "-j", "-a", "list"}, args...)) {
 			tool.In = ns.Do
-			printed, started := runTool(ctx, tool)
+			printed, started := d.runTool(ctx, tool)
 			if started && printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil {
 				commands = append(commands, printed.Command)
 				return l, true
