@@ -113,21 +113,31 @@ func (l *departure) until(now time.Time) time.Duration {
 
 // leave decides what becomes of the rules. Where another service proxy runs they go as soon as its are in force. Where none does they stay
 // for the next packetwalk-node, unless the DaemonSet has been deleted: then they go when no other service proxy has come in time. Until it
-// is decided the agent keeps its rules up to date.
+// is decided the agent keeps its rules up to date. A question about the DaemonSet that has no answer is asked again: the DaemonSet's rights are
+// deleted with it, and the news of its own deletion may come later.
 func (a *agent) leave(ctx context.Context) {
 	l := &a.leaving
 	l.due = time.Now().Add(leavePause)
 	a.lookForOthers(ctx)
 	others, late := len(a.others.found) > 0, !time.Now().Before(l.by)
-	switch {
-	case others && a.yieldsAll():
+	if others && a.yieldsAll() {
 		a.log("stopped")
-	case others && !late:
+		l.end()
+		return
+	}
+	if others && !late {
 		return // until the other's rules are in force
-	case !a.isDeleted(ctx):
-		a.log("stopped; rules stay in place")
-	case !late:
+	}
+	deleted, err := a.isDeleted(ctx)
+	switch {
+	case deleted && !late:
 		return // another service proxy may be about to start
+	case err != nil && time.Now().Before(l.by.Add(-askTime)):
+		return // the next answer may tell
+	case err != nil:
+		a.warn("stopped; rules stay in place: %v", err)
+	case !deleted:
+		a.log("stopped; rules stay in place")
 	default:
 		a.log("the DaemonSet has been deleted: removing the rules of Services")
 		l.err = l.remove(ctx)
@@ -135,18 +145,15 @@ func (a *agent) leave(ctx context.Context) {
 	l.end()
 }
 
-// isDeleted reports whether the agent's DaemonSet has certainly been deleted.
-func (a *agent) isDeleted(ctx context.Context) bool {
+// isDeleted reports whether the agent's DaemonSet has certainly been deleted. The error says that this is unknown.
+func (a *agent) isDeleted(ctx context.Context) (bool, error) {
 	l := &a.leaving
 	if l.owner == nil || l.deleted {
-		return l.deleted
+		return l.deleted, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	gone, err := l.owner.Deleted(ctx)
-	if err != nil {
-		a.warn("rules stay: %v", err)
-	}
 	l.deleted = gone && err == nil
-	return l.deleted
+	return l.deleted, err
 }

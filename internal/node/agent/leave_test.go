@@ -255,12 +255,14 @@ func TestLeave(t *testing.T) {
 		other   bool // comes
 		backend string
 		deleted bool
-		unknown error
+		unknown int // questions without an answer
 		removed bool
 		after   time.Duration
 	}{
 		"replaced":                   {},
-		"unknown":                    {deleted: true, unknown: errors.New("no answer")},
+		"unknown":                    {deleted: true, unknown: 1 << 30, after: leaveTime - askTime},
+		"deleted, told late":         {deleted: true, unknown: 3, removed: true, after: leaveTime},
+		"replaced, told late":        {unknown: 3, after: 3 * leavePause},
 		"deleted":                    {deleted: true, removed: true, after: leaveTime},
 		"deleted, another comes":     {deleted: true, other: true, backend: BackendIPTables, after: come},
 		"deleted, another is silent": {deleted: true, other: true, backend: BackendNFTables, removed: true, after: leaveTime},
@@ -287,7 +289,7 @@ func TestLeave(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				removed := false
-				a.leaving.owner = owner{c.deleted, c.unknown, t}
+				a.leaving.owner = &owner{c.deleted, c.unknown, t}
 				a.leaving.remove = func(context.Context) error { removed = true; return nil }
 				a.leaving.end = cancel
 				a.leaving.start()
@@ -312,15 +314,19 @@ func (noKernel) Ask(context.Context, netlink.Message) ([]netlink.Message, error)
 
 type owner struct {
 	deleted bool
-	err     error
+	unknown int // questions without an answer
 	t       *testing.T
 }
 
-func (owner) Run(context.Context) {}
+func (*owner) Run(context.Context) {}
 
-func (o owner) Deleted(ctx context.Context) (bool, error) {
+func (o *owner) Deleted(ctx context.Context) (bool, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		o.t.Error("it waits for ever")
 	}
-	return o.deleted, o.err
+	if o.unknown > 0 {
+		o.unknown--
+		return false, errors.New("no answer")
+	}
+	return o.deleted, nil
 }
