@@ -116,6 +116,9 @@ func (w *places) named(e, from End) (end End, how string, err error) {
 		return End{}, "", fmt.Errorf("unknown name: %w; write its address", err)
 	}
 	a, err := usable(found.Addresses, addresses)
+	if err != nil && found.Unanswered != "" {
+		err = fmt.Errorf("%w; %s", err, found.Unanswered)
+	}
 	if err != nil {
 		return End{}, "", err
 	}
@@ -166,6 +169,9 @@ func describe(found witness.Lookup, taken netip.Addr, host string) string {
 	}
 	if more > 0 {
 		how += fmt.Sprintf(" and %d more", more)
+	}
+	if found.Unanswered != "" {
+		how += "; " + found.Unanswered
 	}
 	return how
 }

@@ -260,7 +260,7 @@ func (n *Node) LookUp(ctx context.Context, host, name string) (found witness.Loo
 	if !valid || len(found.Addresses) > mostLookedUp || found.More < 0 {
 		return witness.Lookup{}, fmt.Errorf("invalid answer to %s", opLookUp)
 	}
-	found.Name, found.Server = termsafe.Text(found.Name), termsafe.Text(found.Server)
+	found.Name, found.Server, found.Unanswered = termsafe.Text(found.Name), termsafe.Text(found.Server), termsafe.Text(found.Unanswered)
 	return found, nil
 }
 

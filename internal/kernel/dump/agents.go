@@ -2,6 +2,7 @@ package dump
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -27,7 +28,7 @@ func Agents(ns *netns.Namespace) (found []snapshot.Agent, err error) {
 			return err
 		}
 		defer file.Close()
-		found, err = parseAgents(io.LimitReader(file, maxUnixFile))
+		found, err = parseAgents(file, maxUnixFile)
 		return err
 	})
 	return found, err
@@ -39,8 +40,10 @@ func HasAgent(ns *netns.Namespace, role string) (bool, error) {
 	return slices.Contains(found, snapshot.Agent{Role: role}), err
 }
 
-func parseAgents(text io.Reader) (found []snapshot.Agent, err error) {
-	lines := bufio.NewScanner(text)
+// parseAgents reads a list of sockets. A longer one than limit is an error, because any agent may be in the rest.
+func parseAgents(text io.Reader, limit int64) (found []snapshot.Agent, err error) {
+	rest := &io.LimitedReader{R: text, N: limit + 1}
+	lines := bufio.NewScanner(rest)
 	for lines.Scan() {
 		m := agentRole.FindStringSubmatch(lines.Text())
 		if m == nil {
@@ -49,6 +52,9 @@ func parseAgents(text io.Reader) (found []snapshot.Agent, err error) {
 		if one := (snapshot.Agent{Role: m[1]}); !slices.Contains(found, one) {
 			found = append(found, one)
 		}
+	}
+	if rest.N <= 0 {
+		return nil, fmt.Errorf("list of sockets is longer than %d bytes", limit)
 	}
 	return found, lines.Err()
 }

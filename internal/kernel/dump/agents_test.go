@@ -38,8 +38,11 @@ func TestParseAgents(t *testing.T) {
 		line + "/run/@packetwalk-node/service-proxy\n":                                                   nil,
 		line + "@packetwalk-node/\x1b[31m\n":                                                             nil,
 	} {
-		if got, err := parseAgents(strings.NewReader(text)); err != nil || !slices.Equal(got, want) {
+		if got, err := parseAgents(strings.NewReader(text), int64(len(text))); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+		if got, err := parseAgents(strings.NewReader(text), int64(len(text))-1); err == nil || got != nil {
+			t.Errorf("%q, cut: %q, %v", text, got, err)
 		}
 	}
 }

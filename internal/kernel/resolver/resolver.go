@@ -52,12 +52,15 @@ func LookUp(ctx context.Context, dial Dial, files Files, name string) (witness.L
 	c := parse(files.ResolvConf)
 	var failed error // of the first name that was not answered: it may exist
 	for _, candidate := range c.candidates(name, absolute) {
-		addresses, server, err := c.ask(ctx, dial, candidate)
+		found, err := c.ask(ctx, dial, candidate)
 		switch {
 		case ctx.Err() != nil:
 			return witness.Lookup{}, context.Cause(ctx)
-		case len(addresses) > 0:
-			return lookup(candidate, addresses, server), nil
+		case len(found.Addresses) > 0:
+			if failed != nil {
+				found.Unanswered = strings.TrimPrefix(found.Unanswered+"; a name before it may exist: "+failed.Error(), "; ")
+			}
+			return found, nil
 		}
 		failed = cmp.Or(failed, err)
 	}
@@ -172,8 +175,9 @@ func isHostName(name string) bool {
 	return ok && len(name) < 254 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
 }
 
-// ask asks the name servers for the addresses of a whole name. Without any, the error is why none of them answered; nil where one did.
-func (c *config) ask(ctx context.Context, dial Dial, name string) (addresses []netip.Addr, server string, err error) {
+// ask asks the name servers for the addresses of a whole name. Without any, the error is why none of them answered; nil where one did. Like
+// libc it takes one family's addresses where the question about the other's fails.
+func (c *config) ask(ctx context.Context, dial Dial, name string) (found witness.Lookup, err error) {
 	for range c.attempts {
 		for _, server := range c.servers {
 			type reply struct {
@@ -188,19 +192,27 @@ func (c *config) ask(ctx context.Context, dial Dial, name string) (addresses []n
 			v4, err4 := c.exchange(ctx, dial, server, name, dns.TypeA)
 			r := <-v6
 			host := netip.MustParseAddrPort(server).Addr().WithZone("").String()
-			if addresses = slices.Concat(v4, r.addresses); len(addresses) > 0 {
-				return addresses, host, nil
-			}
 			fault := cmp.Or(err4, r.err)
+			if addresses := slices.Concat(v4, r.addresses); len(addresses) > 0 {
+				found = lookup(name, addresses, host)
+				if fault != nil {
+					family := "IPv4"
+					if err4 == nil {
+						family = "IPv6"
+					}
+					found.Unanswered = fmt.Sprintf("%s addresses unknown: %v", family, fault)
+				}
+				return found, nil
+			}
 			if fault == nil {
-				return nil, host, nil
+				return found, nil
 			}
 			if err = cmp.Or(err, fmt.Errorf("ask %s for %s: %w", host, name, fault)); ctx.Err() != nil {
-				return nil, "", err
+				return found, err
 			}
 		}
 	}
-	return nil, "", err
+	return found, err
 }
 
 // exchange asks one server one question, over TCP where the answer does not fit into a datagram.

@@ -246,6 +246,43 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
+// TestOneFamilyUnanswered shows that a look-up says which family's addresses it does not know, where the other's answer came.
+func TestOneFamilyUnanswered(t *testing.T) {
+	for kind, want := range map[uint16]string{
+		dns.TypeA: "2001:db8::7; IPv4 addresses unknown: it says SERVFAIL", dns.TypeAAAA: "203.0.113.7; IPv6 addresses unknown: it says SERVFAIL",
+		dns.TypeTXT: "203.0.113.7 2001:db8::7; ",
+	} {
+		whole := zone(t, "example.com. IN A 203.0.113.7\nexample.com. IN AAAA 2001:db8::7\n")
+		s := serve(t, func(tcp bool, q dns.Question, m *dns.Msg) []*dns.Msg {
+			if q.Qtype == kind {
+				return []*dns.Msg{new(dns.Msg).SetRcode(m, dns.RcodeServerFailure)}
+			}
+			return whole(tcp, q, m)
+		})
+		got, err := LookUp(t.Context(), s.dial, Files{ResolvConf: []byte(pod)}, "example.com.")
+		words := strings.Trim(fmt.Sprint(got.Addresses), "[]") + "; " + got.Unanswered
+		if err != nil || words != want {
+			t.Errorf("%s: got %s, %v; want %s", dns.TypeToString[kind], words, err, want)
+		}
+	}
+}
+
+// TestEarlierNameUnanswered shows that a look-up says of a name of the search list that it may exist, where the answer is another's.
+func TestEarlierNameUnanswered(t *testing.T) {
+	whole := zone(t, "example.com. IN A 203.0.113.7\n")
+	s := serve(t, func(tcp bool, q dns.Question, m *dns.Msg) []*dns.Msg {
+		if q.Name == "example.com.svc.cluster.local." {
+			return []*dns.Msg{new(dns.Msg).SetRcode(m, dns.RcodeServerFailure)}
+		}
+		return whole(tcp, q, m)
+	})
+	got, err := LookUp(t.Context(), s.dial, Files{ResolvConf: []byte(pod)}, "example.com")
+	const want = "a name before it may exist: ask 10.0.0.10 for example.com.svc.cluster.local: it says SERVFAIL"
+	if err != nil || got.Name != "example.com" || got.Unanswered != want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 // FuzzFiles: whatever a container writes into its files, reading them ends, and every address of a server can be dialled.
 func FuzzFiles(f *testing.F) {
 	f.Add([]byte(pod), []byte("127.0.0.1 localhost\n"), "example.com")

@@ -167,4 +167,6 @@ type Lookup struct {
 	Addresses []netip.Addr
 	More      int    // further addresses
 	Server    string // the address of the name server, or the file, that has them
+	// Unanswered says which family's addresses are unknown, and why; "" where both were answered.
+	Unanswered string
 }
