@@ -25,28 +25,19 @@ func listByNetlink(ctx context.Context, ns *netns.Namespace, cause string) ([]by
 	defer nft.Close()
 	all := nf.Table{Family: unix.NFPROTO_UNSPEC}
 	list := nftLister{cause: cause, dormant: map[nf.Table]bool{}, objects: []any{}}
-	tables, err := nft.Ask(ctx, all.ListTables())
-	if err == nil {
-		err = list.each(tables, list.table)
-	}
-	var chains []netlink.Message
-	if err == nil {
-		chains, err = nft.Ask(ctx, all.ListChains())
-	}
-	if err == nil {
-		err = list.each(chains, list.chain)
-	}
-	for _, t := range list.tables {
-		var rules []netlink.Message
-		if err == nil {
-			rules, err = nft.Ask(ctx, t.ListRules(""))
+	ask := func(request netlink.Message, read func(family uint8, ad *netlink.AttributeDecoder) error) error {
+		answers, err := nft.Ask(ctx, request)
+		if err != nil {
+			return err
 		}
-		if err == nil && len(rules)+list.rules > maxListedRules {
-			err = fmt.Errorf("there are more than %d rules", maxListedRules)
-		}
-		if list.rules += len(rules); err == nil {
-			err = list.each(rules, list.rule)
-		}
+		return each(answers, read)
+	}
+	err := ask(all.ListTables(), list.table)
+	if err == nil {
+		err = ask(all.ListChains(), list.chain)
+	}
+	for i := 0; err == nil && i < len(list.tables); i++ {
+		err = ask(list.tables[i].ListRules(""), list.rule)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list rules by netlink: %w", err)
@@ -66,7 +57,7 @@ type nftLister struct {
 type object map[string]any
 
 // each calls f with the attributes of each message and the family that it is about.
-func (l *nftLister) each(messages []netlink.Message, f func(family uint8, ad *netlink.AttributeDecoder) error) error {
+func each(messages []netlink.Message, f func(family uint8, ad *netlink.AttributeDecoder) error) error {
 	for _, m := range messages {
 		if len(m.Data) < 4 { // struct nfgenmsg
 			return fmt.Errorf("message of %d bytes is too short", len(m.Data))
@@ -181,6 +172,9 @@ func (l *nftLister) hook(family uint8, base object, ad *netlink.AttributeDecoder
 }
 
 func (l *nftLister) rule(family uint8, ad *netlink.AttributeDecoder) error {
+	if l.rules++; l.rules > maxListedRules {
+		return fmt.Errorf("there are more than %d rules", maxListedRules)
+	}
 	o, statements := object{"family": ruleset.Families[family]}, []any{}
 	for ad.Next() {
 		switch ad.Type() {
