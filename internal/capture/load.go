@@ -108,18 +108,7 @@ func (l *Loader) setUnread(failed map[string]string) {
 
 // Finish makes what look-ups need, when everything is read.
 func (l *Loader) Finish() *snapshot.Host {
-	state := l.Host.FIB
-	for _, link := range state.Links {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			if v, _ := l.Host.Sysctl("net", family, "conf", link.Name, "ignore_routes_with_linkdown"); v == "1" {
-				if state.IgnoreLinkDown == nil {
-					state.IgnoreLinkDown = map[string]bool{}
-				}
-				state.IgnoreLinkDown[link.Name] = true
-			}
-		}
-	}
-	state.Index()
+	l.Host.FIB.Index()
 	l.Host.Rules.Tables = append(l.Host.Rules.Tables, l.saved...) // nft's list could not be had
 	l.legacyFirst()
 	l.Host.Rules.Index()

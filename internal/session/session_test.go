@@ -64,7 +64,8 @@ func (p *pieces) Host(name string) (*snapshot.Host, error) {
 	}
 	address := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(at + 1)}), 24)
 	f := &fib.State{
-		Links:     []fib.Link{{Name: "lo", Index: 1, Up: true, Type: "loopback"}, {Name: "eth0", Index: 2, Up: true, Type: "ether"}},
+		Links: []fib.Link{{Name: "lo", Index: 1, Up: true, LowerUp: true, Type: "loopback"},
+			{Name: "eth0", Index: 2, Up: true, LowerUp: true, Type: "ether"}},
 		Addresses: []fib.Address{{Link: "eth0", Prefix: address, Scope: "global"}},
 		Routes: []fib.Route{
 			{Table: fib.TableLocal, Type: "local", Destination: netip.PrefixFrom(address.Addr(), 32), Link: "eth0", Scope: "host"},

@@ -107,7 +107,16 @@ func (b *builtWorld) fill(ctx context.Context, w *World) error {
 			return err
 		}
 	}
-	return b.settled(ctx)
+	// A link loses its carrier after all settings are made: the shares of a multipath route's ways do not follow a change of
+	// ignore_routes_with_linkdown (fib_rebalance, rt6_multipath_rebalance).
+	for _, h := range w.Hosts {
+		for _, link := range *h.lines("down") {
+			if err := restore(b.spaces[h.Name], "ip", "link set "+link+" down\n"); err != nil {
+				return &worldError{"down", fmt.Errorf("%s: %w", h.Name, err)}
+			}
+		}
+	}
+	return b.settled(ctx, w)
 }
 
 // hastyNeighbours makes questions for link-layer addresses end soon: a packet that comes while one is open waits for the next attempt.
@@ -151,6 +160,9 @@ var quiet = []netns.Sysctl{
 	{Key: "net/netfilter/nf_conntrack_tcp_timeout_syn_sent", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_syn_recv", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_tcp_timeout_last_ack", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_fin_wait", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_tcp_timeout_time_wait", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_close_wait", Value: "300"},
+	// A host that waits in vain for the other fragments of a packet tells the sender after 30 s (ip_expire), and asks for its neighbour.
+	{Key: "net/ipv4/ipfrag_time", Value: "3600"}, {Key: "net/ipv6/ip6frag_time", Value: "3600"},
+	{Key: "net/netfilter/nf_conntrack_frag6_timeout", Value: "3600"},
 	// A SYN-ACK that no acknowledgement follows within a second is sent again, and what a repeated one meets is not what the first one met.
 	{Key: "net/ipv4/tcp_synack_retries", Value: "0"},
 	// Redirects pass the rules, and change routes that no snapshot shows; how many were sent before decides about the next.
@@ -188,6 +200,7 @@ func (b *builtWorld) apply(ctx context.Context, h *Host) error {
 		case "services":
 			b.remember[h.Name] = true
 			err = writeServices(ctx, ns, lines)
+		case "down": // later
 		case "nfacct":
 			err = ns.Do(func() error { return addAccounts(lines) })
 		default:
@@ -311,14 +324,18 @@ func (b *builtWorld) accept(s net.Listener) {
 	}
 }
 
-// settled waits until the kernel has noticed that both ends of every wire are up, and takes packets for all its addresses: an IPv6 address
-// has its local route when a worker of the kernel has come to it (addrconf_dad_work), though nothing looks for its duplicates.
-func (b *builtWorld) settled(ctx context.Context) error {
+// settled waits until the kernel has noticed whether both ends of every wire are up, and takes packets for all its addresses: an IPv6
+// address has its local route when a worker of the kernel has come to it (addrconf_dad_work), though nothing looks for its duplicates.
+func (b *builtWorld) settled(ctx context.Context, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	cut, err := b.cutEnds(w)
+	if err != nil {
+		return err
+	}
 	for name, ns := range b.spaces {
 		for {
-			missing, err := unsettled(ns)
+			missing, err := unsettled(ns, cut[name])
 			if err != nil {
 				return err
 			}
@@ -335,8 +352,36 @@ func (b *builtWorld) settled(ctx context.Context) error {
 	return nil
 }
 
-// unsettled tells what a namespace does not have yet; "" for nothing.
-func unsettled(ns *netns.Namespace) (string, error) {
+// cutEnds returns the ends of wires that have no carrier, because the other end is down, by host.
+func (b *builtWorld) cutEnds(w *World) (map[string][]string, error) {
+	cut := map[string][]string{}
+	for _, line := range w.Wires {
+		if line == NoWire {
+			continue
+		}
+		e, err := wireEnds(line)
+		if err != nil {
+			return nil, err
+		}
+		for _, end := range [][4]string{e, {e[2], e[3], e[0], e[1]}} {
+			h, err := b.spaces[end[0]].Handle()
+			if err != nil {
+				return nil, err
+			}
+			l, err := h.LinkByName(end[1])
+			if err != nil {
+				return nil, err
+			}
+			if l.Attrs().Flags&net.FlagUp == 0 {
+				cut[end[2]] = append(cut[end[2]], end[3])
+			}
+		}
+	}
+	return cut, nil
+}
+
+// unsettled tells what a namespace does not have yet, where some links have no carrier; "" for nothing.
+func unsettled(ns *netns.Namespace, cut []string) (string, error) {
 	h, err := ns.Handle()
 	if err != nil {
 		return "", err
@@ -357,12 +402,14 @@ func unsettled(ns *netns.Namespace) (string, error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		running := a.RawFlags&unix.IFF_LOWER_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0
-		if a.Flags&net.FlagUp == 0 || !running {
-			if a.Flags&net.FlagUp != 0 && l.Type() == "veth" {
-				return "no carrier on " + a.Name, nil
-			}
+		carrier, running := a.RawFlags&unix.IFF_LOWER_UP != 0, a.RawFlags&unix.IFF_RUNNING != 0
+		switch {
+		case a.Flags&net.FlagUp == 0:
 			continue
+		case carrier != running:
+			return "the kernel has not noticed the carrier of " + a.Name, nil // linkwatch_do_dev
+		case l.Type() == "veth" && carrier == slices.Contains(cut, a.Name):
+			return "the carrier of " + a.Name + " is not that of its wire", nil
 		}
 		addresses, err := h.AddrList(l, netlink.FAMILY_V6)
 		if err != nil {

@@ -27,7 +27,25 @@ func Generate(seed uint64) *World {
 	for range 3 + g.IntN(5) {
 		g.packet()
 	}
+	if g.chance(0.1) {
+		g.cut()
+	}
 	return g.World
+}
+
+// cut takes one end of a wire down, so that the other one loses its carrier. A frame without a socket could not be sent there.
+func (g *generator) cut() {
+	ends := strings.Fields(pick(g, g.Wires))
+	if slices.ContainsFunc(g.Packets, func(line string) bool { return strings.Contains(line, " in ") }) {
+		return
+	}
+	if g.chance(0.5) {
+		ends = []string{ends[2], ends[3], ends[0], ends[1]}
+	}
+	g.Host(ends[0]).Add("down", "%s", ends[1])
+	for _, place := range some(g, 0.3, []string{"ipv4/conf/all", "ipv4/conf/" + ends[3], "ipv6/conf/" + ends[3]}) {
+		g.Host(ends[2]).Add("sysctl", "net/%s/ignore_routes_with_linkdown 1", place)
+	}
 }
 
 // generator is a world in the making, and what its rules and packets are drawn from.

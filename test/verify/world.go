@@ -48,6 +48,7 @@ var files = []string{
 	"services",         // "NAME tcp 10.0.0.1:80 node=30001 affinity=60 local=10.1.0.1:8080": the table of our nftables backend
 	"ebtables",         // of ebtables-restore
 	"listen",           // "tcp 10.0.0.1:80"
+	"down",             // "eth0": a link that is taken down when all hosts are made
 }
 
 // Host finds a host by its name, or makes it.

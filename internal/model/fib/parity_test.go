@@ -96,7 +96,7 @@ func (n namespace) state(t *testing.T) *fib.State {
 		}
 		return out
 	}
-	s := &fib.State{IgnoreLinkDown: map[string]bool{}}
+	s := &fib.State{}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -191,12 +191,11 @@ func compareWorld(t *testing.T, seed uint64) (compared int) {
 		}
 	}
 	n.run(t, setup.String(), "ip", "-force", "-batch", "-")
-	ignored := map[string]bool{}
 	for _, l := range links {
-		if r.IntN(3) == 0 {
-			ignored[l] = true
-			n.sysctl(t, "net/ipv4/conf/"+l+"/ignore_routes_with_linkdown", "1")
-			n.sysctl(t, "net/ipv6/conf/"+l+"/ignore_routes_with_linkdown", "1")
+		for _, family := range []string{"ipv4", "ipv6"} {
+			if r.IntN(3) == 0 {
+				n.sysctl(t, "net/"+family+"/conf/"+l+"/ignore_routes_with_linkdown", "1")
+			}
 		}
 	}
 	_, errs := n.run(t, "rule add sport 1/1 dscp 1/1\nrule del sport 1/1 dscp 1/1", "ip", "-batch", "-")
@@ -213,7 +212,6 @@ func compareWorld(t *testing.T, seed uint64) (compared int) {
 		families = append(families, w)
 	}
 	s := n.settled(t)
-	s.IgnoreLinkDown = ignored
 	n.compareTexts(t, s)
 	s.Index()
 	for _, w := range families {

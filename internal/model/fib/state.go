@@ -14,9 +14,6 @@ type State struct {
 	Rules      []Rule
 	Neighbours []Neighbour
 	FDB        []FDBEntry
-	// IgnoreLinkDown are the links whose routes are passed over while they have no carrier (sysctl
-	// net.ipv4.conf.LINK.ignore_routes_with_linkdown, and net.ipv6 likewise).
-	IgnoreLinkDown map[string]bool
 	// Kernel is the machine's release, as uname -r; "" where it is not known. Few look-ups depend on it.
 	Kernel string
 	index  *index
@@ -64,6 +61,9 @@ type VXLAN struct {
 	Learning    bool       // from what it receives, which station is behind which remote
 	Unknown     string     // what of the settings decides about packets and is not understood: "external"
 }
+
+// HasCarrier reports whether the link is up and can carry frames. What is sent by one that cannot is dropped (noop_qdisc).
+func (l *Link) HasCarrier() bool { return l.Up && l.LowerUp }
 
 // Bridge are the settings of a bridge that decide about packets.
 type Bridge struct {
@@ -113,8 +113,7 @@ type Route struct {
 	Scope       string // "global", "link", "host"
 	Protocol    string
 	OnLink      bool
-	LinkDown    bool      // RTNH_F_LINKDOWN or dead
-	Dead        bool      // RTNH_F_DEAD: never used
+	Dead        bool      // RTNH_F_DEAD: never used; also where a link without carrier is to be passed over (ignore_routes_with_linkdown)
 	Preference  string    // of a router (IPv6, RFC 4191): "low", "medium", "high"; "" is medium
 	Nexthops    []Nexthop // of a multipath route; Gateway and Link are then empty
 	TableName   string    // where the table has a name of its own; Table is then negative and stands for that name
@@ -123,12 +122,11 @@ type Route struct {
 
 // Nexthop is one way of a multipath route.
 type Nexthop struct {
-	Gateway  netip.Addr
-	Link     string
-	Weight   int // from 1
-	OnLink   bool
-	LinkDown bool // or dead
-	Dead     bool
+	Gateway netip.Addr
+	Link    string
+	Weight  int // from 1
+	OnLink  bool
+	Dead    bool
 	// Source is the preferred source of local output by this way; only in an Answer.
 	Source netip.Addr
 }

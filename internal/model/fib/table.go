@@ -18,13 +18,7 @@ func (r *Route) hops() []Nexthop {
 	if len(r.Nexthops) > 0 {
 		return r.Nexthops
 	}
-	return []Nexthop{{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, LinkDown: r.LinkDown, Dead: r.Dead}}
-}
-
-// usable tells of next hops that can be used at all (fib_lookup_good_nhc, find_match). A link without carrier is no reason against one
-// unless the link is set so.
-func (l *search) usable(n *Nexthop) bool {
-	return !n.Dead && (!n.LinkDown || !l.s.IgnoreLinkDown[n.Link])
+	return []Nexthop{{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, Dead: r.Dead}}
 }
 
 // ipv4 is fib_table_lookup (net/ipv4/fib_trie.c): longest prefix, TOS, priority; a route none of whose next hops can be used is passed
@@ -52,8 +46,8 @@ func legacyTOS(tos uint8) uint8 { return tos & 0x1c }
 
 func (l *search) pickIPv4(r *Route) bool {
 	if len(r.Nexthops) == 0 {
-		n := Nexthop{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, LinkDown: r.LinkDown, Dead: r.Dead}
-		if !l.usable(&n) || l.q.Out != "" && n.Link != l.q.Out {
+		n := Nexthop{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, Dead: r.Dead}
+		if n.Dead || l.q.Out != "" && n.Link != l.q.Out {
 			return false
 		}
 		l.way, l.ways = n, nil
@@ -63,7 +57,7 @@ func (l *search) pickIPv4(r *Route) bool {
 	l.ways = nil
 	for i := range r.Nexthops {
 		n := &r.Nexthops[i]
-		if !l.usable(n) {
+		if n.Dead {
 			continue
 		}
 		if first < 0 && (l.q.Out == "" || n.Link == l.q.Out) {
@@ -159,7 +153,7 @@ func (l *search) node(list []*Route, from netip.Prefix) *Route {
 			}
 		}
 		for _, n := range r.hops() {
-			if !l.usable(&n) {
+			if n.Dead {
 				continue
 			}
 			if got := l.score(r, &n); got > score {
@@ -196,7 +190,7 @@ func (l *search) hashed(r *Route) []Nexthop {
 	for i := range r.Nexthops {
 		n := r.Nexthops[i]
 		switch {
-		case !l.usable(&n):
+		case n.Dead:
 		case l.score(r, &n) < 0:
 			extra += n.Weight
 		default:

@@ -38,8 +38,12 @@ func (b bridge) notWalked() string {
 	return ""
 }
 
+// forwarding reports whether frames pass a port. One without a carrier is disabled (br_port_carrier_check).
 func forwarding(port *fib.Link) bool {
-	return port.Port == nil || port.Port.State == "" || port.Port.State == "forwarding"
+	if port.Port == nil || port.Port.State == "" {
+		return port.HasCarrier()
+	}
+	return port.Port.State == "forwarding"
 }
 
 func hairpin(port *fib.Link) bool { return port.Port != nil && port.Port.Hairpin }
@@ -123,6 +127,9 @@ func (b bridge) refuses(in string, out *fib.Link) string {
 }
 
 func (b bridge) notForwarding(port *fib.Link) string {
+	if !port.HasCarrier() {
+		return fmt.Sprintf("port %s of %s is not forwarding: it has no carrier", port.Name, b.Name)
+	}
 	return fmt.Sprintf("port %s of %s is not forwarding: its state is %s", port.Name, b.Name, port.Port.State)
 }
 

@@ -66,6 +66,8 @@ func (t transit) receive() passage {
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
+	case !l.HasCarrier():
+		return t.finish(Undecided, "the packet cannot come in by "+l.Name+", which has no carrier")
 	}
 	if why := m.programAt(l, false); why != "" {
 		return t.finish(Undecided, why)
@@ -159,6 +161,9 @@ func (t transit) transmit() passage {
 	}
 	if why := t.m.programAt(l, true); why != "" { // after nft's (__dev_queue_xmit)
 		return t.finish(Undecided, why)
+	}
+	if !l.HasCarrier() {
+		return t.finish(Dropped, "interface "+l.Name+" has no carrier: what it should send is dropped (noop_qdisc)")
 	}
 	if b, ok := t.m.bridge(l.Name); ok {
 		return t.bridgeOut(b)

@@ -270,7 +270,7 @@ func (m *machine) peer(link string) (snapshot.Peer, bool) {
 
 // leadsOut tells of a link whose other end is not in the snapshot: a machine's own card, or half of a pair.
 func (m *machine) leadsOut(l *fib.Link) bool {
-	if !l.Up || l.Kind != "" && l.Kind != "veth" || l.Type == "loopback" {
+	if !l.HasCarrier() || l.Kind != "" && l.Kind != "veth" || l.Type == "loopback" {
 		return false
 	}
 	_, known := m.peer(l.Name)

@@ -19,6 +19,9 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	t.m.meets(snapshot.Neighbours)
 	noAnswer := t.end(Dropped, fmt.Sprintf("no host on %s answers for %s", l.Name, a))
 	noAnswer.Reject = "icmp-host-unreachable"
+	if !l.HasCarrier() {
+		noAnswer.Why += ": it has no carrier"
+	}
 	if _, port := t.m.bridgeOf(l); port {
 		return ResolveStep{}, noAnswer // the bridge receives the answer, not its port
 	}
@@ -119,7 +122,7 @@ func (q *query) askerResponse(m *machine, l *fib.Link) (response, bool) {
 
 // out sends the question out of a link of m; depth bounds rings of bridges.
 func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
-	if depth == 0 || !l.Up {
+	if depth == 0 || !l.HasCarrier() {
 		return response{}, false
 	}
 	if b, ok := m.bridge(l.Name); ok {
@@ -140,7 +143,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		q.hide("the state of " + peer.Host + " is not read")
 		return response{}, false
 	}
-	if end == nil || !end.Up || !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) ||
+	if end == nil || !end.HasCarrier() || !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) ||
 		!q.passesAt(far, q.frame(), q.asker.m.Name, end, netfilter.Ingress) {
 		return response{}, false
 	}

@@ -153,7 +153,7 @@ func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
 
 // entersBy tells of a link by which packets can come from other machines: one that leads out, or that is made of such.
 func (m *machine) entersBy(l *fib.Link) bool {
-	return m.leadsOut(l) || l.Up && (l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan")
+	return m.leadsOut(l) || l.HasCarrier() && (l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan")
 }
 
 // uplink is the port of a bridge that leads to other nodes: a card, or else one with the bridge's own address, as the CNI plugin of type

@@ -13,7 +13,7 @@ import (
 // nowhere, or out of the snapshot.
 func (m *machine) notWalked(l *fib.Link) string {
 	switch {
-	case !l.Up || l.Kind == "dummy" || l.Kind == "" || l.Kind == "veth":
+	case !l.HasCarrier() || l.Kind == "dummy" || l.Kind == "" || l.Kind == "veth":
 		return ""
 	case l.Kind == "vxlan":
 		return "what is asked through " + l.Name + ", of kind vxlan, is not walked"
@@ -72,7 +72,7 @@ func (m *machine) whyHidden(l *fib.Link, depth int) string {
 	if far == nil {
 		return "the state of " + peer.Host + " is not read"
 	}
-	if end == nil || !l.Up || !end.Up || depth == 0 {
+	if end == nil || !l.HasCarrier() || !end.HasCarrier() || depth == 0 {
 		return ""
 	}
 	for _, why := range [...]string{m.programAt(l, true), far.programAt(end, false), far.enslaved(end)} {

@@ -109,8 +109,7 @@ func TestParseRoutes(t *testing.T) {
 	}
 	number, _ := tableNumber("tunnels")
 	want := []fib.Route{
-		{Table: 254, Type: "unicast", Destination: prefix("0.0.0.0/0"), Gateway: addr("10.0.0.254"), Link: "eth0", Metric: 100, Scope: "global",
-			LinkDown: true},
+		{Table: 254, Type: "unicast", Destination: prefix("0.0.0.0/0"), Gateway: addr("10.0.0.254"), Link: "eth0", Metric: 100, Scope: "global"},
 		{Table: 255, Type: "local", Destination: prefix("10.0.0.1/32"), Link: "eth0", Protocol: "kernel", Scope: "host",
 			Source: addr("10.0.0.1")},
 		{Table: number, TableName: "tunnels", Type: "unicast", Destination: prefix("10.8.1.0/24"), TOS: 0x10, Gateway: addr("fd00::9"),
@@ -118,7 +117,7 @@ func TestParseRoutes(t *testing.T) {
 		{Table: 254, Type: "unicast", Destination: prefix("::/0"), Link: "eth0", Metric: 1024, Scope: "global", Preference: "high"},
 		{Table: 254, Type: "unicast", Destination: prefix("fd02::/64"), From: prefix("fd00::/64"), Metric: 1024, Scope: "global",
 			Nexthops: []fib.Nexthop{
-				{Gateway: addr("fd00::5"), Link: "eth0", Weight: 1, Dead: true, LinkDown: true}, {Gateway: addr("fd00::6"), Link: "eth0", Weight: 3}}},
+				{Gateway: addr("fd00::5"), Link: "eth0", Weight: 1, Dead: true}, {Gateway: addr("fd00::6"), Link: "eth0", Weight: 3}}},
 		{Table: 100, Type: "unicast", Destination: prefix("10.9.0.0/16"), Gateway: addr("10.0.0.9"), Link: "eth0", Scope: "global",
 			Unknown: "encap mpls"},
 	}
@@ -239,6 +238,18 @@ func FuzzParse(f *testing.F) {
 			s.AddressType(addr(d), "eth0")
 		}
 	})
+}
+
+// TestLinkTextCarrier: a link has no carrier where its flags say so.
+func TestLinkTextCarrier(t *testing.T) {
+	for flags, want := range map[string]bool{
+		"BROADCAST,MULTICAST,UP,LOWER_UP": true, "NO-CARRIER,BROADCAST,MULTICAST,UP": false, "UP": true, "BROADCAST,MULTICAST": false,
+	} {
+		links, _, err := ParseLinksText("2: eth0: <" + flags + "> mtu 1500 qdisc noqueue state DOWN\n")
+		if err != nil || len(links) != 1 || links[0].HasCarrier() != want {
+			t.Errorf("%s: %+v, %v; want a carrier: %v", flags, links, err, want)
+		}
+	}
 }
 
 // TestRulesText: what ip rule prints for people says the same as its JSON; what is not understood makes the rule unknown.

@@ -66,7 +66,7 @@ func (j *routeJSON) route() (fib.Route, error) {
 			r.Unknown = "tos " + string(j.TOS)
 		}
 	}
-	setFlags(&r, j.Flags)
+	r.OnLink, r.Dead = slices.Contains(j.Flags, "onlink"), slices.Contains(j.Flags, "dead")
 	if r.Gateway, err = gateway(j.Gateway, j.Via); err != nil {
 		return r, err
 	}
@@ -103,21 +103,7 @@ func (n nexthopJSON) nexthop() (fib.Nexthop, error) {
 	g, err := gateway(n.Gateway, n.Via)
 	way := fib.Nexthop{Gateway: g, Link: n.Dev, Weight: max(n.Weight, 1), OnLink: slices.Contains(n.Flags, "onlink")}
 	way.Dead = slices.Contains(n.Flags, "dead")
-	way.LinkDown = way.Dead || slices.Contains(n.Flags, "linkdown")
 	return way, err
-}
-
-func setFlags(r *fib.Route, flags []string) {
-	for _, f := range flags {
-		switch f {
-		case "onlink":
-			r.OnLink = true
-		case "linkdown":
-			r.LinkDown = true
-		case "dead":
-			r.Dead, r.LinkDown = true, true
-		}
-	}
 }
 
 // isIPv6 tells the family of a default route, whose destination does not show it: from its other addresses, or from what only IPv6

@@ -224,7 +224,7 @@ func linkText(words []string) (fib.Link, error) {
 	l := fib.Link{Index: index, Name: name, PeerNetNS: -1}
 	l.Peer, _ = strconv.Atoi(strings.TrimPrefix(peer, "if"))
 	flags := strings.Split(strings.Trim(words[2], "<>"), ",")
-	l.Up, l.LowerUp, l.NoARP = slices.Contains(flags, "UP"), slices.Contains(flags, "LOWER_UP"), slices.Contains(flags, "NOARP")
+	l.Up, l.LowerUp, l.NoARP = slices.Contains(flags, "UP"), !slices.Contains(flags, "NO-CARRIER"), slices.Contains(flags, "NOARP")
 	for i := 3; i+1 < len(words); i += 2 {
 		switch words[i] {
 		case "mtu":
