@@ -174,7 +174,10 @@ func (f *File) input() (input, int64, error) {
 // readLines returns the account of a text in one line.
 func readLines(lines snapshot.Account) string {
 	unread := lines.Unread()
-	if len(unread) == 0 {
+	switch {
+	case len(unread) == 0 && len(lines) == 1:
+		return "read the one line"
+	case len(unread) == 0:
 		return fmt.Sprintf("read all %d lines", len(lines))
 	}
 	return fmt.Sprintf("read %d of %d lines; not read: %s", len(lines)-len(unread), len(lines), explain.LineNumbers(unread))

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,7 +34,7 @@ func routeText(a *fib.Answer) string {
 	if a.Route.Destination.IsValid() && a.Route.Destination.Bits() == 0 {
 		destination = "default"
 	}
-	text += fmt.Sprintf(" (table %s: %s)", tableName(a.Route.Table), destination)
+	text += fmt.Sprintf(" (table %s: %s)", cmp.Or(a.Route.TableName, tableName(a.Route.Table)), destination)
 	if r := a.Rule; r != nil && a.Route.Table != fib.TableMain && a.Route.Table != fib.TableLocal {
 		text += fmt.Sprintf(", by policy rule %d%s", r.Priority, policyTests(r))
 	}

@@ -43,6 +43,33 @@ func (rd *reader) routes(b pastedtext.Block) {
 	rd.Host.FIB.Routes = append(rd.Host.FIB.Routes, routes...)
 }
 
+// ofJSON reads what "ip -j" lists.
+func (rd *reader) ofJSON(b pastedtext.Block) (snapshot.Part, error) {
+	s := rd.Host.FIB
+	switch b.Kind {
+	case pastedtext.IPRule:
+		rules, err := iproute.ParseRules(b.Text, b.IPv6())
+		s.Rules = append(s.Rules, rules...)
+		return snapshot.Policy, err
+	case pastedtext.IPAddress:
+		links, err := iproute.ParseLinks(b.Text)
+		if err != nil {
+			return snapshot.Addresses, err
+		}
+		addresses, err := iproute.ParseAddresses(b.Text)
+		s.Links, s.Addresses = append(s.Links, links...), append(s.Addresses, addresses...)
+		return snapshot.Addresses, err
+	}
+	routes, err := iproute.ParseRoutes(b.Text)
+	if of, _ := iproute.ParseRoutesText("default table "+cmp.Or(b.Table(), "all"), false); len(of) == 1 && b.Table() != "" {
+		for i := range routes { // the JSON does not name the table that was asked for
+			routes[i].Table, routes[i].TableName = of[0].Table, of[0].TableName
+		}
+	}
+	s.Routes = append(s.Routes, routes...)
+	return snapshot.Routes, err
+}
+
 // policy reads policy rules of the family that the command names, else of IPv6 if one has such an address, else of IPv4.
 func (rd *reader) policy(b pastedtext.Block) error {
 	rules, err := iproute.ParseRulesText(string(b.Text), b.IPv6())

@@ -163,6 +163,9 @@ var files = map[pastedtext.BlockKind]string{
 
 // read reads a block, and says what part of the host's state it is.
 func (rd *reader) read(b pastedtext.Block) (snapshot.Part, error) {
+	if b.JSON {
+		return rd.ofJSON(b)
+	}
 	switch b.Kind {
 	case pastedtext.ARPTablesSave:
 		return "", errors.New("the walk does not know it")

@@ -43,6 +43,8 @@ func (s *scanner) readUnknown(line string) bool {
 	case s.passive != "" && mentions(line) == nil && !ruleToken.MatchString(line):
 		s.NoEffect(s.at, "output of "+s.passive)
 		return true
+	case failure.MatchString(line) && s.lastFailed():
+		s.NoEffect(s.at, "a command failed")
 	case failure.MatchString(line) && s.at > 1 && s.Account[s.at-2].Fate == snapshot.LineRead:
 		s.NotRead(s.at, "a command failed")
 		s.note(leftOut, s.at, "line %d: a command failed, which is taken as run: %s", s.at, line)
@@ -68,6 +70,17 @@ func (s *scanner) readUnknown(line string) bool {
 
 // ruleToken is a rule in a line of another program's output: it may stand below that output.
 var ruleToken = regexp.MustCompile(`(?:^|\s)-[AID]\s+[A-Za-z]\S*\s+(?:[0-9]+\s+)?[-!]`)
+
+// lastFailed takes back the change of the line above, whose command failed and changed nothing. A script may have changed something before.
+func (s *scanner) lastFailed() bool {
+	n := len(s.changes)
+	if n == 0 || s.changes[n-1].line != s.at-1 || n > 1 && s.changes[n-2].line == s.at-1 || slices.Contains(s.changes[n-1].of, state{}) {
+		return false
+	}
+	s.changes = s.changes[:n-1]
+	s.Account[s.at-2] = snapshot.TextLine{Fate: snapshot.LineNoEffect, As: "a command that failed"}
+	return true
+}
 
 // failure matches what programs say of a command that changed nothing.
 var failure = regexp.MustCompile(`^(?:RTNETLINK answers: |Cannot find device |Error: |ip6?tables(?: v\S+(?: \(\w+\))?)?: |Bad argument )`)

@@ -51,6 +51,7 @@ type Block struct {
 	form     string // of a link's listing: the program that ip replaced, or the family that was asked for; "" for "ip addr"
 	nft      nftOf
 	prompt   int    // the line of the prompt above; 0 for none
+	JSON     bool   // of ip -j
 	verb     string // of the command that makes the route: "replace"; "" for what a program printed
 }
 
@@ -221,6 +222,9 @@ func (b *Block) IsWhole() bool { return b.whole && b.Kind == NFTText }
 
 // IPv6 reports whether the block's command asked for IPv6.
 func (b *Block) IPv6() bool { return b.command.ipv6 }
+
+// Table returns the table of routes that the block's command asked for; "" for main or all.
+func (b *Block) Table() string { return strings.TrimPrefix(b.command.table, "all") }
 
 // Routes returns the routes' text, with the table that the command asked for.
 func (b *Block) Routes() string { return b.command.withTable(string(b.Text)) }

@@ -141,6 +141,9 @@ func (s *scanner) listsDown(link string) bool {
 	return false
 }
 
+// inJSON stands for the destinations that a list in JSON has.
+const inJSON = "JSON"
+
 var isUp = regexp.MustCompile(`[<,]UP[,>]`)
 
 // settleMadeRoutes does not carry out a command that changes which of several routes to a destination comes first.
@@ -152,13 +155,14 @@ func (s *scanner) settleMadeRoutes() {
 		}
 		words := strings.Fields(b.lines()[0])
 		order := b.verb != "" && strings.Trim(b.verb, "ad") != "" && b.verb != "append"
-		if order && known[destinationOf(words)] {
+		if order && (known[destinationOf(words)] || known[inJSON]) {
 			s.at = b.Line
 			command, _ := commandOf(s.lines[b.Line-1].text)
 			s.noteChange(command, []state{b.state()})
 			s.notCarriedOut(s.changes[len(s.changes)-1])
 			return true
 		}
+		known[inJSON] = known[inJSON] || b.JSON
 		for _, line := range b.lines() {
 			known[destinationOf(strings.Fields(line))] = true
 		}

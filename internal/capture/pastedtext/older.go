@@ -17,6 +17,7 @@ import (
 func (s *scanner) older(line string) bool {
 	fields := strings.Fields(line)
 	oldLink, alone := oldIfconfigLink.FindStringSubmatch(line), addressAlone.FindStringSubmatch(line)
+	one := addressOneLine.FindStringSubmatch(line)
 	heading, link, brief := routeHeading(fields), ifconfigLink.FindStringSubmatch(line), briefLink.FindStringSubmatch(line)
 	switch {
 	case heading != "":
@@ -28,6 +29,12 @@ func (s *scanner) older(line string) bool {
 	case oldLink != nil:
 		s.form, s.link = oldIfconfig, oldLink[1]
 		s.addLine(IPAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), s.link))
+	case one != nil:
+		if s.form != oneLine || s.link != one[2] || s.lastEnd != s.at-1 {
+			s.form, s.link = oneLine, one[2]
+			s.addLine(IPAddress, false, fmt.Sprintf("%s: %s: <UP,LOWER_UP> mtu 1500", one[1], one[2]))
+		}
+		s.addLine(IPAddress, false, strings.TrimSpace(one[3]))
 	case alone != nil && (s.form == alone4 || s.lastEnd != s.at-1):
 		s.form, s.filtered = alone4, true
 		s.addLine(IPAddress, false, fmt.Sprintf("%d: %s: <UP,LOWER_UP> mtu 1500", s.nextLink(), alone[1]))
@@ -60,6 +67,8 @@ const (
 	// oldIfconfig is its form before net-tools 2, and alone4 an address of ip addr whose interface is left out.
 	oldIfconfig = "Link encap"
 	alone4      = "inet"
+	// oneLine is "ip -o addr", which does not show whether an interface is up.
+	oneLine = "ip -o addr"
 )
 
 func routeHeading(fields []string) string {
@@ -74,6 +83,7 @@ var (
 	oldIfconfigLink = regexp.MustCompile(`^([\w.:@-]+)\s+Link encap:`)
 	oldAddress      = regexp.MustCompile(`^inet addr:(\S+)\s.*Mask:(\S+)`)
 	addressAlone    = regexp.MustCompile(`^inet [0-9.]+/[0-9]+ .*\bscope (?:global|host|link) (?:\w+ )*([\w.@-]+)$`)
+	addressOneLine  = regexp.MustCompile(`^([0-9]+): ([\w.@-]+)\s+(inet6? [0-9a-f.:/]+ [^\\]*)(?:\\.*)?$`)
 	briefLink       = regexp.MustCompile(`^([\w.@-]+)\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(?:\s+(.*))?$`)
 )
 
@@ -218,6 +228,22 @@ func (s *scanner) neighbour(line string) bool {
 		s.NoEffect(s.at, "a neighbour that answers, as is assumed")
 	}
 	return true
+}
+
+var (
+	// seenPacket is one that tcpdump shows, or that the kernel logs (nf_log_syslog).
+	seenPacket = regexp.MustCompile(`^(?:[0-9-]{10} )?[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6} (?:[\w.-]+ +(?:In|Out|P|B|M) +)?(?:IP6? |ARP, )|\bIN=\S* OUT=\S* .*\bSRC=\S+ DST=\S+ `)
+	// discarded is what a log's prefix says of it, which the rules that were read may not.
+	discarded = regexp.MustCompile(`(?i)block|drop|reject|den[iy]|discard`)
+)
+
+// packet takes a packet that was seen. It says nothing of the machine's state, unless it was discarded.
+func (s *scanner) packet(line string) bool {
+	is := seenPacket.MatchString(line) && !discarded.MatchString(line) && !ruleToken.MatchString(line)
+	if is {
+		s.NoEffect(s.at, "a packet that was seen")
+	}
+	return is
 }
 
 // fdbLine is an entry that "bridge fdb" lists.

@@ -60,7 +60,7 @@ func (s *scanner) see(line string) {
 	if m := namedPrompt.FindStringSubmatch(line); m != nil {
 		s.from, s.session = origin{machine: m[1]}, ""
 	}
-	s.passive = ""
+	s.passive, s.restored = "", false
 	if m := passive.FindStringSubmatch(command); m != nil && !inside.MatchString(command) {
 		s.passive = m[1]
 	}

@@ -17,12 +17,12 @@ func (s *scanner) foreign(line string) bool {
 	if s.whole != "" {
 		last := &s.blocks[len(s.blocks)-1]
 		switch {
-		case s.whole == "}":
+		case s.whole == "}" || s.whole == "]":
 			if strings.HasPrefix(s.lines[s.at-1].raw, "```") || s.endsBlock(line) {
 				s.whole, last.whole = "", false // the end is missing
 				return false
 			}
-			if s.depth += nfttext.Braces(line); s.depth <= 0 {
+			if s.depth += s.opened(line); s.depth <= 0 {
 				s.whole, s.lastEnd = "", s.at
 			}
 		case s.whole == "Bridge":
@@ -54,6 +54,8 @@ func (s *scanner) foreign(line string) bool {
 		b.Kind = NFTJSON
 	case line == "{" && s.at < len(s.lines) && strings.HasPrefix(s.lines[s.at].text, `"nftables"`): // as jq prints it
 		b.Kind, s.whole = NFTJSON, "}"
+	case listOfJSON.MatchString(line) && s.kindOfJSON() != "":
+		b.Kind, b.JSON, b.command, s.whole = s.kindOfJSON(), true, s.routes, "]"
 	case nftDefine.MatchString(line) && nfttext.Braces(line) == 0:
 		b.Kind = NFTText
 	case nfttext.TableLine.MatchString(line):
@@ -64,14 +66,42 @@ func (s *scanner) foreign(line string) bool {
 		return false
 	}
 	s.reset()
-	s.depth, b.whole = nfttext.Braces(line), !s.filtered && (s.nft.ruleset && b.Kind != EBTablesSave || s.allShown && b.Kind == EBTablesSave)
-	if s.whole == "}" && s.depth <= 0 {
+	s.depth, b.whole = s.opened(line), !s.filtered && b.prompt > 0 && (s.nft.ruleset && b.Kind != EBTablesSave || s.allShown && b.Kind == EBTablesSave || s.routes.lists == b.Kind)
+	if (s.whole == "}" || s.whole == "]") && s.depth <= 0 {
 		s.whole, s.lastEnd = "", s.at
 	}
 	b.add(s.at, line)
 	s.Account[s.at-1].As = string(b.Kind)
 	s.blocks = append(s.blocks, b)
 	return true
+}
+
+// opened returns how many braces a line opens, in JSON also brackets.
+func (s *scanner) opened(line string) int {
+	if s.whole == "]" {
+		line = strings.NewReplacer("[", "{", "]", "}").Replace(line)
+	}
+	return nfttext.Braces(line)
+}
+
+// listOfJSON is how "ip -j" begins, with or without -p.
+var (
+	listOfJSON = regexp.MustCompile(`^\[\s*(?:\{|$)`)
+	jsonMember = regexp.MustCompile(`"(priority|ifindex|dst)":`)
+)
+
+// kindOfJSON tells by its first member what ip lists; "" for another list. Neighbours have destinations, too.
+func (s *scanner) kindOfJSON() BlockKind {
+	var text strings.Builder
+	for _, line := range s.lines[s.at-1 : min(s.at+9, len(s.lines))] {
+		text.WriteString(line.text)
+	}
+	switch m := jsonMember.FindStringSubmatch(text.String()); {
+	case m == nil || strings.Contains(text.String(), `"lladdr":`) || m[1] == "dst" && strings.Contains(text.String(), `"state":`):
+		return ""
+	default:
+		return map[string]BlockKind{"priority": IPRule, "ifindex": IPAddress, "dst": IPRoute}[m[1]]
+	}
 }
 
 // endsBlock reports whether a line in a block is a prompt. A rule that is commented out, "# ip saddr 10.0.0.1 drop", is none.

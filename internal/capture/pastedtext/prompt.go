@@ -62,6 +62,15 @@ func (s *scanner) prompt(line string) bool {
 	if m := prints.FindStringSubmatch(command); m != nil {
 		s.printed = append(s.printed[max(0, len(s.printed)-mostStages):], m[1])
 	}
+	if m := heredoc.FindStringSubmatch(command); m != nil && s.at < len(s.lines) && strings.HasPrefix(s.lines[s.at].text, "*") {
+		s.now = context{source: source{family: 4, variant: variantOf(m[1])}}
+		if strings.HasPrefix(m[1], "ip6") {
+			s.now.family = 6
+		}
+		s.restored = true
+		s.NoEffect(s.at, "loads what is shown below")
+		return true
+	}
 	if m := loads.FindStringSubmatch(command); m != nil && slices.Contains(s.printed, m[1]) {
 		s.NoEffect(s.at, "loads a file that is shown above")
 	} else if of := concerns(command); of != nil {
@@ -73,6 +82,8 @@ func (s *scanner) prompt(line string) bool {
 }
 
 var (
+	// heredoc is a command that replaces tables by those that are shown below it.
+	heredoc = regexp.MustCompile(`^(?:sudo\s+(?:-\S+\s+)*)?(?:/\S*/)?(ip6?tables\S*-restore)\s+(?:(?:-[cv]|--counters|--verbose)\s+)*<<-?\s*['"]?\w+['"]?$`)
 	// prints is a command that shows a file, and loads one that carries it out.
 	prints = regexp.MustCompile(`^(?:sudo\s+)?cat\s+(/\S+)$`)
 	loads  = regexp.MustCompile(`(?:^|[\s/])(?:nft\s+(?:-f|--file)|ip6?tables\S*-restore\s+<?)\s*(/\S+)$`)

@@ -134,6 +134,7 @@ type scanner struct {
 	allShown   bool   // the present command lists all connections, sets, or other entries
 	setting    string // the sysctl whose value the present command prints alone
 	changes    []change
+	restored   bool         // the tables below are those that a command loads
 	until      int          // where rules of a later time begin; 0 for nowhere
 	priorities map[bool]int // the lowest priority of rules that commands added, by whether they are IPv6's
 	promptAt   int          // the line of the last prompt; 0 for none
@@ -184,6 +185,7 @@ func init() { // the readers use each other
 		{"rule of iptables", (*scanner).rule},
 		{"listed rule of iptables", (*scanner).listed},
 		{"neighbour", (*scanner).neighbour},
+		{"packet", (*scanner).packet},
 		{"output of another program", (*scanner).readOther},
 		{"comment", (*scanner).comment},
 		{"lines left out", (*scanner).omission},
@@ -346,7 +348,7 @@ func (s *scanner) heading(line string) bool {
 	switch {
 	case line[0] == '*' && isTable(strings.TrimSpace(line[1:])):
 		s.now = context{source: source{table: strings.TrimSpace(line[1:]), family: s.now.family, variant: s.now.variant}, save: true, piped: s.now.piped,
-			selected: s.now.table != "" && !s.now.save}
+			selected: s.restored || s.now.table != "" && !s.now.save}
 		s.cut()
 	case line == "COMMIT":
 		for _, r := range s.found[s.section:] {

@@ -263,6 +263,8 @@ func TestRulesText(t *testing.T) {
 		"from all lookup main suppress_prefixlength 0":   `{"priority":7,"src":"all","table":"main","suppress_prefixlen":0}`,
 		"from all lookup [l3mdev-table]":                 `{"priority":7,"src":"all","l3mdev":null}`,
 		"from all goto 9 [unresolved]":                   `{"priority":7,"src":"all","goto":9}`,
+		"from all lookup 100 realms 3/4":                 `{"priority":7,"src":"all","table":"100","flow_from":"3","flow_to":"4"}`,
+		"from all lookup 100 realms 4":                   `{"priority":7,"src":"all","table":"100","flow_to":"4"}`,
 		"from all nop":                                   `{"priority":7,"src":"all","nop":null}`,
 		"from all dport 0x100/0xff00 lookup 100":         `{"priority":7,"src":"all","dport":256,"dport_mask":"0xff00","table":"100"}`,
 		"from all lookup 100 dscp 4":                     `{"priority":7,"src":"all","table":"100","dscp":"4","dscp_mask":"0x3f"}`,

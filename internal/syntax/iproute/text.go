@@ -313,7 +313,7 @@ var ruleWords = map[string]struct {
 	"ipproto": {"", []string{"ipproto"}}, "sport": {"-", []string{"sport_start", "sport_end"}},
 	"dport": {"-", []string{"dport_start", "dport_end"}}, "sport/": {"/", []string{"sport", "sport_mask"}},
 	"dport/": {"/", []string{"dport", "dport_mask"}}, "uidrange": {"-", []string{"uid_start", "uid_end"}},
-	"proto": {"", []string{"protocol"}}, "protocol": {"", []string{"protocol"}},
+	"proto": {"", []string{"protocol"}}, "protocol": {"", []string{"protocol"}}, "realms": {"/", []string{"flow_from", "flow_to"}},
 }
 
 // numbers are the members whose values are numbers, with their bits.
