@@ -137,7 +137,7 @@ func (t *captureRun) host(name string) error {
 	return nil
 }
 
-// failure is what a tool, or the reading of what no tool prints, failed with.
+// failure returns what a tool, or the reading of what no tool prints, failed with.
 func (o Output) failure() string {
 	text := strings.TrimRight(o.Error, " :")
 	if o.Command != "" {
@@ -146,7 +146,7 @@ func (o Output) failure() string {
 	return text
 }
 
-// lists are the Kubernetes objects' lists that could be had, also with an error.
+// lists returns the Kubernetes objects' lists that could be had, also with an error.
 func (o Origin) lists() (map[string][]byte, error) {
 	if o.Lists == nil {
 		return map[string][]byte{}, nil

@@ -116,7 +116,7 @@ func (l *Loader) Finish() *snapshot.Host {
 	return l.Host
 }
 
-// read is a loader for what one function parses and one list takes.
+// read returns a loader for what one function parses and one list takes.
 func read[T any](text []byte, parse func([]byte) ([]T, error), into *[]T) error {
 	list, err := parse(text)
 	if err != nil {

@@ -110,7 +110,7 @@ func loadNFT(l *Loader, text []byte) error {
 	return nil
 }
 
-// loadNFTDevices tells chains where they hang, which not every nft has in its JSON.
+// loadNFTDevices gives chains the links where they hang, which not every nft has in its JSON.
 func loadNFTDevices(l *Loader, text []byte) error {
 	found := nftables.Devices(text)
 	for _, t := range l.Host.Rules.Tables {

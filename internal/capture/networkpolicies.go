@@ -43,7 +43,7 @@ func trimNetworkPolicy(object json.RawMessage) ([]byte, error) {
 	return json.Marshal(kept)
 }
 
-// networkPolicies are those of a list; nil where there is no list.
+// networkPolicies returns those of a list; nil where there is no list.
 func networkPolicies(list []networkPolicyObject, listed bool) ([]snapshot.NetworkPolicy, error) {
 	if !listed {
 		return nil, nil

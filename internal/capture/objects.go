@@ -49,7 +49,7 @@ var ConfigMapNames = []string{
 
 const masqNamespace = "kube-system"
 
-// ConfigMapPaths are the API's paths of some ConfigMaps of the ip-masq-agent.
+// ConfigMapPaths returns the API's paths of some ConfigMaps of the ip-masq-agent.
 func ConfigMapPaths(names []string) (paths []string) {
 	for _, name := range names {
 		paths = append(paths, "/api/v1/namespaces/"+masqNamespace+"/configmaps/"+name)
@@ -316,7 +316,7 @@ func (n nodeObject) node() snapshot.Node {
 	return node
 }
 
-// items are those of the list in a file; none after an error before, which it passes on.
+// items returns those of the list in a file; none after an error before, which it passes on.
 func items[T any](lists map[string][]byte, file string, before error) ([]T, error) {
 	if before != nil || lists[file] == nil {
 		return nil, before

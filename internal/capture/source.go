@@ -137,7 +137,7 @@ func (s *Lazy) linkAt(name string, index int) string {
 	return ""
 }
 
-// Objects are the Kubernetes objects, as far as they can be had: ObjectsError says what is missing, and why.
+// Objects returns the Kubernetes objects, as far as they can be had: ObjectsError says what is missing, and why.
 func (s *Lazy) Objects() snapshot.Objects {
 	s.once.Do(func() {
 		if s.origin.Lists == nil {
@@ -151,7 +151,7 @@ func (s *Lazy) Objects() snapshot.Objects {
 	return s.known
 }
 
-// ObjectsError is why there are no Kubernetes objects, or not all; nil where there are.
+// ObjectsError returns why there are no Kubernetes objects, or not all; nil where there are.
 func (s *Lazy) ObjectsError() error {
 	s.Objects()
 	return s.problem

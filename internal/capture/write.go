@@ -195,7 +195,7 @@ func footer(index member) []byte {
 	return append(b, make([]byte, 8)...)
 }
 
-// readFooter is the other way round; false where there is none.
+// readFooter reads what footer writes; false where there is none.
 func readFooter(b []byte) (index member, ok bool) {
 	if len(b) != footerSize {
 		return member{}, false

@@ -265,9 +265,9 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 // exitUndecided is the status of a walk that does not know what becomes of the packet.
 const exitUndecided = exitStatus(3)
 
-// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that. It is not known
-// either what a process sees to which a program may show something else. The packet of a
-// live walk does not meet programs of the sender's control group, so what they do is open although it passed.
+// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that. It is not
+// known either what a process sees to which a program may show something else. The packet of a live walk does not meet programs of the
+// sender's control group, so what they do is open although it passed.
 func undecided(result *walk.Result, live bool) bool {
 	if live && len(unmetPrograms(result)) > 0 {
 		return true

@@ -12,8 +12,8 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// resolve returns the end that another one stands for: a pod of a Deployment and the like, or what has a DNS name. Other ends are returned as
-// they are. from is the sender, whose resolver is asked; the zero End where e is the sender. how says who had the address of a name.
+// resolve returns the end that another one stands for: a pod of a Deployment and the like, or what has a DNS name. Other ends are returned
+// as they are. from is the sender, whose resolver is asked; the zero End where e is the sender. how says who had the address of a name.
 func (w *places) resolve(e, from End) (end End, how string, err error) {
 	switch e.Kind {
 	case Deployment, StatefulSet, DaemonSet, Job:
@@ -31,8 +31,8 @@ func (w *places) resolve(e, from End) (end End, how string, err error) {
 // hashLabel is the Deployment controller's label of a pod (apps/v1, DefaultDeploymentUniqueLabelKey).
 const hashLabel = "pod-template-hash"
 
-// workload returns the end whose pod p is: what its controller is, or the Deployment of a ReplicaSet, which is called DEPLOYMENT-HASH. ok is
-// false for all other pods.
+// workload returns the end whose pod p is: what its controller is, or the Deployment of a ReplicaSet, which is called DEPLOYMENT-HASH. ok
+// is false for all other pods.
 func workload(p *snapshot.Pod) (e End, ok bool) {
 	if p.Controller == nil || p.Controller.Kind == "" {
 		return End{}, false
@@ -176,7 +176,8 @@ func describe(found witness.Lookup, taken netip.Addr, host string) string {
 	return how
 }
 
-// known returns what a DNS name is the name of by the objects and hosts. ok is false where they do not tell. from is the kind of the sender.
+// known returns what a DNS name is the name of by the objects and hosts. ok is false where they do not tell. from is the kind of the
+// sender.
 func (w *places) known(e End, from Kind) (end End, ok bool, err error) {
 	name, inCluster := strings.CutSuffix(strings.TrimSuffix(e.Name, "."), clusterDomain)
 	labels := strings.Split(name, ".")

@@ -18,7 +18,8 @@ type Live struct {
 	Received packet.Tuple
 	// Disguise says which programs may show the receiving process another packet than Received; "" for none.
 	Disguise string
-	// Source is the end of the way on which walk and kernel agree, with the ports that were seen in place of those that the kernel may choose.
+	// Source is the end of the way on which walk and kernel agree, with the ports that were seen in place of those that the kernel may
+	// choose.
 	Source *walk.End
 	// Missed are the hosts that may get the packet, were watched, and did not get it.
 	Missed []string

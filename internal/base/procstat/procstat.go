@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Ended reports whether an error from a file below /proc/PID says that the process has ended (proc(5)). A process that may not be looked at has
-// not.
+// Ended reports whether an error from a file below /proc/PID says that the process has ended (proc(5)). A process that may not be looked at
+// has not.
 func Ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // Zombie is the state of a process that has ended and whose parent has not waited for it.

@@ -33,7 +33,7 @@ func Fetch(ctx context.Context, kubeconfig string) (map[string][]byte, error) {
 	return FetchBy(ctx, config, patience)
 }
 
-// FetchBy is Fetch with a client's configuration; patience bounds the answer to each request.
+// FetchBy does what Fetch does with a client's configuration; patience bounds the answer to each request.
 func FetchBy(ctx context.Context, config *rest.Config, patience time.Duration) (map[string][]byte, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.UserAgent, config.Timeout = -1, 0, "packetwalk", patience

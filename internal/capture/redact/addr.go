@@ -70,7 +70,7 @@ func newAddressMap(key []byte) *addressMap {
 	return &addressMap{key: key, done: map[netip.Addr]netip.Addr{}, macs: map[packet.MAC]packet.MAC{}, flips: map[netip.Prefix]bool{}}
 }
 
-// digest is a keyed hash of some parts.
+// digest returns a keyed hash of some parts.
 func digest(key []byte, parts ...string) [32]byte {
 	h := hmac.New(sha256.New, key)
 	for _, p := range parts {
@@ -207,7 +207,7 @@ func (m *addressMap) keepPrefix(s string) {
 	}
 }
 
-// cover is the longest prefix that holds two addresses; exact says that it holds nothing but the range between them.
+// cover returns the longest prefix that holds two addresses; exact says that it holds nothing but the range between them.
 func cover(low, high netip.Addr) (p netip.Prefix, exact bool) {
 	if low.BitLen() != high.BitLen() {
 		return netip.Prefix{}, false
@@ -221,7 +221,7 @@ func cover(low, high netip.Addr) (p netip.Prefix, exact bool) {
 	return p, p.Addr() == low && last(p) == high
 }
 
-// last is the highest address of a prefix.
+// last returns the highest address of a prefix.
 func last(p netip.Prefix) netip.Addr {
 	raw := p.Addr().As16()
 	for i := 128 - p.Addr().BitLen() + p.Bits(); i < 128; i++ {
@@ -259,7 +259,7 @@ func (m *addressMap) mac(a packet.MAC) packet.MAC {
 	return out
 }
 
-// isMask tells of addresses that are ones, then zeros: masks, broadcast, and none.
+// isMask reports whether an address is ones, then zeros: a mask, broadcast, or none.
 func isMask(a packet.MAC) bool {
 	n := uint64(a[0])<<40 | uint64(a[1])<<32 | uint64(a[2])<<24 | uint64(a[3])<<16 | uint64(a[4])<<8 | uint64(a[5])
 	n = ^n & (1<<48 - 1)

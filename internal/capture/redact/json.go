@@ -48,7 +48,7 @@ func (r *redactor) hostName(s string) string {
 }
 func (r *redactor) process(s string) string { return r.names.process(s) }
 
-// json is what iproute2 prints with -j, or this package's own.
+// json redacts what iproute2 prints with -j, or this package's own.
 func (r *redactor) json(data []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return data, nil
@@ -164,8 +164,8 @@ const hashLabel = "pod-template-hash"
 // ownerKinds are what names of a pod's owners are replaced as, by their kinds.
 var ownerKinds = map[string]string{"ReplicaSet": "rs", "StatefulSet": "sts", "DaemonSet": "ds", "Job": "job"}
 
-// owners replaces a pod's owners, in place. A ReplicaSet of a Deployment stays one: its name begins with the Deployment's, and ends with the
-// hash. owners returns what replaced that, and whether there is such an owner.
+// owners replaces a pod's owners, in place. A ReplicaSet of a Deployment stays one: its name begins with the Deployment's, and ends with
+// the hash. owners returns what replaced that, and whether there is such an owner.
 func (r *redactor) owners(references, hash any) (replaced any, ofDeployment bool) {
 	list, _ := references.([]any)
 	for i := range list {
@@ -188,7 +188,7 @@ func (r *redactor) owners(references, hash any) (replaced any, ofDeployment bool
 	return replaced, ofDeployment
 }
 
-// selectorKeys are the labels' keys that a list of NetworkPolicies selects pods by; none of a list that cannot be read.
+// selectorKeys returns the labels' keys that a list of NetworkPolicies selects pods by; none of a list that cannot be read.
 func selectorKeys(policies []byte) map[string]bool {
 	keys := map[string]bool{}
 	objects, err := capture.ReadObjects(map[string][]byte{capture.NetworkPoliciesFile: policies})

@@ -41,7 +41,7 @@ func wordSet(words string) map[string]bool {
 
 var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// hash is n characters (at most 51) that stand for a name of some kind.
+// hash returns n characters (at most 51) that stand for a name of some kind.
 func (m *nameMap) hash(kind, name string, n int) string {
 	d := digest(m.key, kind, name)
 	return lowerBase32.EncodeToString(d[:])[:n]

@@ -93,7 +93,7 @@ func (r *redactor) line(s string) string {
 	return r.addresses.text(s)
 }
 
-// plain is a text that holds no names.
+// plain redacts a text that holds no names.
 func (r *redactor) plain(data []byte) ([]byte, error) { return []byte(r.line(string(data))), nil }
 
 // hostKinds are how hosts' names begin that tell whose they are.
@@ -129,7 +129,7 @@ func (r *redactor) words(s string) string {
 var theirs = regexp.MustCompile(`(?i)(user |namespaces? )"[^"]*"|()"[^"]*[@:./][^"]*"|()\b\w+://\S+|(lookup )[\w.-]+|` +
 	`()\b\w[\w-]*(?:\.[\w-]+)*\.[a-z][\w-]+\b`)
 
-// problem is words of what could not be had from the cluster, without the names in it.
+// problem returns words of what could not be had from the cluster, without the names in it.
 func (r *redactor) problem(s string) string {
 	if r.learning || r.names.back != nil {
 		return r.words(s)

@@ -124,8 +124,9 @@ func unified(text string) (group string, ok bool) {
 	return "", false
 }
 
-// groupPrograms lists the programs that apply to control groups, and those that apply to others, which may have processes of the namespace, too.
-// Without groups it lists those that apply to every process of the machine. services says that the groups are those of a machine's services.
+// groupPrograms lists the programs that apply to control groups, and those that apply to others, which may have processes of the namespace,
+// too. Without groups it lists those that apply to every process of the machine. services says that the groups are those of a machine's
+// services.
 func groupPrograms(groups, others []string, services bool) ([]snapshot.Program, error) {
 	visible, err := cgroupsMounted()
 	if err != nil || !visible {

@@ -78,8 +78,8 @@ func Program(attach string, id uint32) *snapshot.Program {
 // queryEffective asks for the programs that apply to a control group, those of the groups above it included (BPF_F_QUERY_EFFECTIVE).
 const queryEffective = 1
 
-// query lists the programs at a target; none if the kernel does not know the kind of attachment, or has no BPF. A caller without the right to
-// ask gets an error.
+// query lists the programs at a target; none if the kernel does not know the kind of attachment, or has no BPF. A caller without the right
+// to ask gets an error.
 func query(target int, attach ebpf.AttachType, flags uint32) ([]ebpf.ProgramID, error) {
 	for try := 0; ; try++ {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: attach, QueryFlags: flags})

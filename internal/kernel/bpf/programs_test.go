@@ -92,8 +92,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestNamespace: programs of sk_lookup are those of their namespace. Those of which the kernel does not tell the namespace would get into the
-// walks of other tests: test/plugin has them.
+// TestNamespace: programs of sk_lookup are those of their namespace. Those of which the kernel does not tell the namespace would get into
+// the walks of other tests: test/plugin has them.
 func TestNamespace(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns, other := netnstest.Create(t, t.TempDir()+"/a"), netnstest.Create(t, t.TempDir()+"/b")

@@ -32,8 +32,8 @@ import (
 // Dumper takes the state of namespaces as raw texts, by the table capture.Dumps. It only reads. One Dumper serves many namespaces at the
 // same time; its zero value is ready.
 type Dumper struct {
-	// Root is a directory whose programs are run, in a chroot there, before those of this process's own root: "/proc/1/root" in a privileged
-	// pod, whose image has no tools, or others than those that wrote the node's rules. "" for none.
+	// Root is a directory whose programs are run, in a chroot there, before those of this process's own root: "/proc/1/root" in a
+	// privileged pod, whose image has no tools, or others than those that wrote the node's rules. "" for none.
 	Root string
 	// Spare is a directory whose programs are run likewise where all others fail: those of a lab's nodes. "" for none.
 	Spare string
@@ -70,8 +70,8 @@ func (d *Dumper) All(ctx context.Context, name string, ns *netns.Namespace) (*ca
 	return d.Parts(ctx, name, ns)
 }
 
-// Parts is All for some parts of a host's state only: for who has dumped it before and knows what can have changed since. Without
-// parts it dumps all.
+// Parts does what All does for some parts of a host's state only: for who has dumped it before and knows what can have changed since.
+// Without parts it dumps all.
 func (d *Dumper) Parts(ctx context.Context, name string, ns *netns.Namespace, parts ...snapshot.Part) (*capture.Raw, error) {
 	d.init()
 	modules := d.modules()
@@ -265,7 +265,7 @@ func cutOff(row capture.Dump, o *capture.Output) bool {
 	return strings.HasSuffix(row.File, ".json") && o.Error == "" && len(bytes.TrimSpace(o.Data)) > 0 && !json.Valid(o.Data)
 }
 
-// runTool tells, too, whether the program started: one of the machine's may be broken, or not be for this machine at all.
+// runTool runs a program, and reports whether it started: one of the machine's may be broken, or not be for this machine at all.
 func (d *Dumper) runTool(ctx context.Context, tool program.Command) (result capture.Output, started bool) {
 	if tool.Name == "nft" {
 		tool.Fails = nftOmits

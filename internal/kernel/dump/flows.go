@@ -43,7 +43,7 @@ func (d *Dumper) flows(ctx context.Context, ns *netns.Namespace, row capture.Dum
 	return capture.Output{Data: ofFamily(text, family)}
 }
 
-// ofFamily are the lines of connections of "ipv4" or "ipv6".
+// ofFamily returns the lines of connections of "ipv4" or "ipv6".
 func ofFamily(text []byte, family string) []byte {
 	var lines []byte
 	for line := range bytes.Lines(text) {
@@ -54,7 +54,7 @@ func ofFamily(text []byte, family string) []byte {
 	return lines
 }
 
-// noBridgeRules is why ebtables' legacy tables are not asked for, "" where they are. To ask makes a table in a namespace that has none
+// noBridgeRules returns why ebtables' legacy tables are not asked for, "" where they are. To ask makes a table in a namespace that has none
 // (net/bridge/netfilter/ebtables.c: find_table_lock, since Linux 5.15), so that is done only where there is a bridge that rules could be
 // for, and somewhere on the machine are rules: then a table's module is in use (do_replace_finish).
 func noBridgeRules(ns *netns.Namespace, modules string) (why string, err error) {

@@ -98,7 +98,7 @@ func ipsecPolicy(data []byte) (p snapshot.IPsecPolicy, binds bool, err error) {
 	return p, binds, ad.Err()
 }
 
-// selected is a prefix of a selector.
+// selected returns a prefix of a selector.
 func selected(address []byte, bits uint8, ipv6 bool) netip.Prefix {
 	a := netip.AddrFrom16([16]byte(address[:16]))
 	if !ipv6 {

@@ -159,7 +159,7 @@ func (m *modules) has(name string) (bool, error) {
 	return builtIn[name], err
 }
 
-// part tells of a module that is built in and has parameters: one that is loaded has a state, too.
+// part reports whether a module is built in and has parameters: one that is loaded has a state, too.
 func (m *modules) part(name string) bool {
 	if _, err := os.Stat(m.parts + "/" + name); err != nil {
 		return false
@@ -168,7 +168,7 @@ func (m *modules) part(name string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// modules are those of the machine, as they are now.
+// modules returns those of the machine, as they are now.
 func (d *Dumper) modules() *modules {
 	at := d.at
 	if at.proc == "" {
@@ -177,7 +177,7 @@ func (d *Dumper) modules() *modules {
 	return at.read()
 }
 
-// variant is the name by which needs knows a program: a plain "iptables-save" is what its link leads to, the variant of nf_tables
+// variant returns the name by which needs knows a program: a plain "iptables-save" is what its link leads to, the variant of nf_tables
 // ("xtables-nft-multi") or the legacy one.
 func variant(root, file, name string) string {
 	base, save := strings.CutSuffix(name, "-save")

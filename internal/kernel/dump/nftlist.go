@@ -18,8 +18,8 @@ import (
 const maxListedRules = 1 << 18
 
 // listByNetlink lists the rule set in nft's JSON without nft, of which cause says why it failed: tables, chains with their hooks, and rules
-// with their handles. Of a rule there are its leading counters and a verdict; anything else is "unread", with the cause. So what nft did not
-// tell is unknown where a packet meets it, and nowhere else.
+// with their handles. Of a rule there are its leading counters and a verdict; anything else is "unread", with the cause. So what nft did
+// not tell is unknown where a packet meets it, and nowhere else.
 func listByNetlink(ctx context.Context, ns *netns.Namespace, cause string) ([]byte, error) {
 	nft := ruleset.NFTables{NetNS: ns.FD()}
 	defer nft.Close()

@@ -21,8 +21,8 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// TestNFTFails checks that a walk is undecided where the packet meets a rule that nft cannot show, names the cause, and goes its way where it
-// meets none. Rules of iptables-nft are known from iptables-save.
+// TestNFTFails checks that a walk is undecided where the packet meets a rule that nft cannot show, names the cause, and goes its way where
+// it meets none. Rules of iptables-nft are known from iptables-save.
 func TestNFTFails(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	const own = `nft add table ip own '{ chain more { drop; }; chain c { type filter hook input priority 10; counter; jump more; }; }'; `

@@ -67,8 +67,8 @@ func TestProgramsAtSockets(t *testing.T) {
 	conn.Close()
 }
 
-// TestDisguise: where a program in a pod's control group shows its processes other sources, as those of Cilium do for replies, the walk knows
-// from where the packet comes, and not what the process sees. The kernel shows that the two differ.
+// TestDisguise: where a program in a pod's control group shows its processes other sources, as those of Cilium do for replies, the walk
+// knows from where the packet comes, and not what the process sees. The kernel shows that the two differ.
 func TestDisguise(t *testing.T) {
 	if file := os.Getenv("PACKETWALK_TEST_SOURCE"); file != "" {
 		writeSource(t, file)

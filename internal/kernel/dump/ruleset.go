@@ -55,7 +55,7 @@ type nftTable struct {
 	Name   string `json:"name"`
 }
 
-// withoutIPTables is the rule set without the rules of iptables' tables; false where there are no such tables, or it cannot be had so.
+// withoutIPTables returns the rule set without the rules of iptables' tables; false where there are no such tables, or it cannot be had so.
 func (d *Dumper) withoutIPTables(ctx context.Context, ns *netns.Namespace) (out capture.Output, ok bool) {
 	var commands []string
 	list := func(args ...string) (l nftList, ok bool) {
@@ -116,7 +116,7 @@ func byTable(chains nftList) (tables []nftTable, of map[nftTable][]nftObject) {
 	return tables, of
 }
 
-// iptablesTables are those of the tables that iptables-nft and its kin have made, by their chains.
+// iptablesTables returns those of the tables that iptables-nft and its kin have made, by their chains.
 func iptablesTables(tables []nftTable, chains nftList) (made []nftTable, err error) {
 	var all nftList
 	for _, t := range tables {

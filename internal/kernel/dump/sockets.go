@@ -114,7 +114,7 @@ func (d *Dumper) readSocket(protocol packet.Protocol, data []byte) []snapshot.Li
 	return bound(l, netip.AddrFrom16([16]byte(data[8:])), port, v6only)
 }
 
-// bound is a socket at an address, twice where it takes both families' packets.
+// bound returns a socket at an address, twice where it takes both families' packets.
 func bound(l snapshot.Listener, addr netip.Addr, port uint16, v6only bool) []snapshot.Listener {
 	l.Local = netip.AddrPortFrom(addr.Unmap(), port)
 	if addr != netip.IPv6Unspecified() || v6only {
@@ -133,7 +133,7 @@ type process struct {
 	fd    int // of the socket in it
 }
 
-// owner is a process that has the socket open.
+// owner returns a process that has the socket open.
 func (d *Dumper) owner(inode uint32) process {
 	d.owners.Do(func() { d.sockets, _ = socketOwners() }) // no owner means an unknown one
 	return d.sockets[inode]

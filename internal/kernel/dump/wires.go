@@ -121,7 +121,7 @@ func numberOf(conn *netlink.Conn, file *os.File) (int, bool) {
 	return number, number >= 0
 }
 
-// attribute is a netlink attribute of 32 bits.
+// attribute returns a netlink attribute of 32 bits.
 func attribute(kind uint16, value int) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, 8)
 	b = binary.NativeEndian.AppendUint16(b, kind)

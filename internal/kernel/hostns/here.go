@@ -42,8 +42,8 @@ func Look(ctx context.Context, name string) (capture.Origin, map[string]string, 
 	return dump.Origin(ctx, paths, m.root), paths, nil
 }
 
-// Files returns files as processes in a network namespace see them, which is known by its inode number: those of the oldest process that has
-// all of them, else of the oldest that has the first. A pod's sandbox lacks some that its containers have.
+// Files returns files as processes in a network namespace see them, which is known by its inode number: those of the oldest process that
+// has all of them, else of the oldest that has the first. A pod's sandbox lacks some that its containers have.
 func Files(inode uint64, limit int64, names ...string) ([][]byte, error) {
 	return machine{proc: "/proc"}.files(inode, limit, names)
 }
@@ -144,7 +144,7 @@ func (m machine) namespaces() (map[string]string, error) {
 	return paths, nil
 }
 
-// hostname is what the machine is called.
+// hostname returns the name of the machine.
 func (m machine) hostname() (string, error) {
 	if m.name != "" {
 		return m.name, nil
@@ -157,7 +157,7 @@ func (m machine) hostname() (string, error) {
 	return os.Hostname()
 }
 
-// mountedName is the name under which a namespace is kept, or its number where it has none that a capture can have.
+// mountedName returns the name under which a namespace is kept, or its number where it has none that a capture can have.
 func mountedName(mounted map[string]uint64, inode uint64) string {
 	var names []string
 	for path, n := range mounted {
@@ -226,7 +226,7 @@ func (m machine) pods() map[string]string {
 	return byUID
 }
 
-// logDirs are the directories of the pods' logs. Links in another root lead nowhere else.
+// logDirs lists the directories of the pods' logs. Links in another root lead nowhere else.
 func (m machine) logDirs() []os.DirEntry {
 	if m.root == "" {
 		entries, _ := os.ReadDir(m.logs) // there need be none

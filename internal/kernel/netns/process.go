@@ -21,9 +21,9 @@ import (
 	"packetwalk.dev/internal/base/procstat"
 )
 
-// Processes lists the pids of all processes whose network namespace is one of those with these inode numbers, lowest first: what
-// is left to end when a lab's own process is gone. A process that ends meanwhile is left out, and so is one that root may not look at, which is
-// not a lab's.
+// Processes lists the pids of all processes whose network namespace is one of those with these inode numbers, lowest first: what is left to
+// end when a lab's own process is gone. A process that ends meanwhile is left out, and so is one that root may not look at, which is not a
+// lab's.
 func Processes(inodes ...uint64) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -253,8 +253,8 @@ func (t *transit) selfAddress() netip.Addr {
 // staysHere reports whether a route leads to the machine itself (ip6_rt_init_dst).
 func staysHere(a *fib.Answer) bool { return a.Type == "local" || a.Type == "anycast" }
 
-// toAnycastOf reports whether a destination is an anycast address by the route to it: also that of all routers of a link, which is the address
-// of the link's network (ipv6_anycast_destination).
+// toAnycastOf reports whether a destination is an anycast address by the route to it: also that of all routers of a link, which is the
+// address of the link's network (ipv6_anycast_destination).
 func toAnycastOf(a *fib.Answer, to netip.Addr) bool {
 	if a.Type == "anycast" {
 		return true

@@ -106,8 +106,8 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	return far.to(transit.receiveFromOutside), true
 }
 
-// assumeAccepted assumes that the network takes what leaves a node by a link from an address that is not the node's. A cloud's network checks
-// that.
+// assumeAccepted assumes that the network takes what leaves a node by a link from an address that is not the node's. A cloud's network
+// checks that.
 func (t *transit) assumeAccepted(n *snapshot.Node, l *fib.Link) {
 	source := t.p.Source
 	if own := t.m.FIB.HasAddress(source); !source.IsValid() || slices.Contains(n.IPs, source) ||

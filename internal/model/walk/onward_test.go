@@ -53,8 +53,8 @@ func TestEntrance(t *testing.T) {
 	}
 }
 
-// TestForeignSource: that the network takes a packet whose source is not the sending node's address is an assumption. Azure drops it without IP
-// forwarding.
+// TestForeignSource: that the network takes a packet whose source is not the sending node's address is an assumption. Azure drops it
+// without IP forwarding.
 func TestForeignSource(t *testing.T) {
 	const want = "assuming the network accepts it from 10.244.0.7, which is not an address of node/a"
 	for name, c := range map[string]struct {

@@ -112,8 +112,8 @@ func disguises(p *packet.Tuple, programs func(gets func(*snapshot.Program) bool)
 	return strings.Join(all, "; ")
 }
 
-// disguised returns what of a packet a program may change where the socket's process is told of it; "" for nothing. A socket of IPv6 has the
-// programs of IPv6 also for packets of IPv4 (udpv6_recvmsg, inet6_getname).
+// disguised returns what of a packet a program may change where the socket's process is told of it; "" for nothing. A socket of IPv6 has
+// the programs of IPv6 also for packets of IPv4 (udpv6_recvmsg, inet6_getname).
 func disguised(pr *snapshot.Program, p *packet.Tuple) string {
 	call, ipv6 := strings.CutSuffix(pr.Attach, "6")
 	if !ipv6 && p.Destination.Is4() {

@@ -89,8 +89,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestProgramsShowing: a program that changes what a socket's process is told changes no packet. The packet's fate stays as sure, and what the
-// process sees does not.
+// TestProgramsShowing: a program that changes what a socket's process is told changes no packet. The packet's fate stays as sure, and what
+// the process sees does not.
 func TestProgramsShowing(t *testing.T) {
 	icmp := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Destination: syn("", "10.2.0.2:80").Destination, Type: 8}}
 	tcp, udp := syn("", "10.2.0.2:80"), syn("", "10.2.0.2:53")

@@ -1,5 +1,5 @@
-// Package witness holds what a kernel says of packets: the answers to a probe, frames on links, traces of rules, and connections. And what a
-// resolver says of a name.
+// Package witness holds what a kernel says of packets: the answers to a probe, frames on links, traces of rules, and connections. And what
+// a resolver says of a name.
 package witness
 
 import (

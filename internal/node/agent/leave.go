@@ -113,8 +113,8 @@ func (l *departure) until(now time.Time) time.Duration {
 
 // leave decides what becomes of the rules. Where another service proxy runs they go as soon as its are in force. Where none does they stay
 // for the next packetwalk-node, unless the DaemonSet has been deleted: then they go when no other service proxy has come in time. Until it
-// is decided the agent keeps its rules up to date. A question about the DaemonSet that has no answer is asked again: the DaemonSet's rights are
-// deleted with it, and the news of its own deletion may come later.
+// is decided the agent keeps its rules up to date. A question about the DaemonSet that has no answer is asked again: the DaemonSet's rights
+// are deleted with it, and the news of its own deletion may come later.
 func (a *agent) leave(ctx context.Context) {
 	l := &a.leaving
 	l.due = time.Now().Add(leavePause)

@@ -53,7 +53,7 @@ type listener struct {
 	inode string
 }
 
-// ports are the service proxies of others that listen on the ports of kube-proxy in this network namespace, by the files of a directory
+// ports lists the service proxies of others that listen on the ports of kube-proxy in this network namespace, by the files of a directory
 // such as /proc/self: only sockets of root's count, and none of this process.
 func ports(ctx context.Context, self string) (found []string, err error) {
 	var all []listener
@@ -80,7 +80,7 @@ func ports(ctx context.Context, self string) (found []string, err error) {
 	return slices.Compact(found), nil
 }
 
-// sockets are the inode numbers of the sockets among a process's open files.
+// sockets returns the inode numbers of the sockets among a process's open files.
 func sockets(dir string) (map[string]bool, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -96,7 +96,7 @@ func sockets(dir string) (map[string]bool, error) {
 	return inodes, nil
 }
 
-// listeners are those of kube-proxy's ports in the text of /proc/net/tcp or tcp6 (Documentation/networking/proc_net_tcp.rst): address and
+// listeners lists those of kube-proxy's ports in the text of /proc/net/tcp or tcp6 (Documentation/networking/proc_net_tcp.rst): address and
 // port in hexadecimal, the address as 32-bit words in the machine's order, state 0A (TCP_LISTEN), uid and inode in columns 8 and 10.
 func listeners(text string) (found []listener) {
 	for line := range strings.Lines(text) {
@@ -120,7 +120,7 @@ func addrPort(text string) (netip.AddrPort, bool) {
 		return netip.AddrPort{}, false
 	}
 	for word := range slices.Chunk(raw, 4) {
-		slices.Reverse(word) // amd64 and arm64 have the lowest octet first
+		slices.Reverse(word) // amd64 and arm64 have the lowest byte first
 	}
 	ip, ok := netip.AddrFromSlice(raw)
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), ok
@@ -171,7 +171,7 @@ func ask(ctx context.Context, at netip.AddrPort, path string) (status int, body 
 	return response.StatusCode, body, err
 }
 
-// ServiceProxies are the service proxies of others that are alive in this network namespace, each in words, none where there is none.
+// ServiceProxies lists the service proxies of others that are alive in this network namespace, each in words, none where there is none.
 // Processes of another pid namespace are found by their ports alone.
 func ServiceProxies(ctx context.Context) ([]string, error) {
 	byName, err := processes("/proc", "kube-proxy", isKubeProxy)
@@ -179,5 +179,5 @@ func ServiceProxies(ctx context.Context) ([]string, error) {
 	return slices.Concat(byName, byPort), errors.Join(err, err2)
 }
 
-// MasqAgents are the ip-masq-agents of others that run in this network namespace.
+// MasqAgents lists the ip-masq-agents of others that run in this network namespace.
 func MasqAgents() ([]string, error) { return processes("/proc", "ip-masq-agent", isMasqAgent) }

@@ -18,8 +18,8 @@ import (
 // maxText is how much of a process's files is read, in bytes: a command line may have megabytes of arguments.
 const maxText = 64 << 10
 
-// processes are those below proc (/proc) that run in this network namespace and by is takes, which gets the directory of one. Processes of
-// another pid namespace are not seen, nor those that the machine's policy hides (SELinux).
+// processes lists those below proc (/proc) that run in this network namespace and by is takes, which gets the directory of one. Processes
+// of another pid namespace are not seen, nor those that the machine's policy hides (SELinux).
 func processes(proc, name string, is func(dir string) (bool, error)) (found []string, err error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -51,9 +51,9 @@ func unseen(err error) bool {
 	return procstat.Ended(err) || errors.Is(err, fs.ErrPermission)
 }
 
-// isKubeProxy tells by the directory of a process in /proc: by its name, which is that of the file it was started by, without the directory
-// (proc_pid_comm(5)), and for hyperkube, one program for all of Kubernetes' (cmd/hyperkube, until 1.19), by its first argument. The link to
-// the program is not among what is read: that takes the right to trace the process. Of most processes one short file is read, because a
+// isKubeProxy reports whether a process is kube-proxy, by its directory in /proc. Its name is that of the file that it was started from,
+// without the directory (proc_pid_comm(5)). hyperkube, one program for all of Kubernetes' until 1.19, is kube-proxy by its first argument.
+// The link to the program is not read: that takes the right to trace the process. Of most processes one short file is read, because a
 // machine may have many nodes, and each looks at all of them.
 func isKubeProxy(dir string) (bool, error) {
 	name, err := head(filepath.Join(dir, "comm"))
@@ -111,7 +111,7 @@ func sameNetwork(a, b string) (bool, error) {
 	return stats[0].Dev == stats[1].Dev && stats[0].Ino == stats[1].Ino, nil
 }
 
-// head is the beginning of a file, as much as is looked at.
+// head reads the beginning of a file, at most maxText bytes.
 func head(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

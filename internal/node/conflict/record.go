@@ -154,7 +154,7 @@ func isOurs(name string) (bool, error) {
 	return uid == uint32(unix.Geteuid()), err
 }
 
-// peerUser is the user whose process listens at the other end (unix(7), SO_PEERCRED).
+// peerUser returns the user whose process listens at the other end (unix(7), SO_PEERCRED).
 func peerUser(c *net.UnixConn) (uid uint32, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

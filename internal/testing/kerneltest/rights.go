@@ -12,8 +12,8 @@ import (
 
 const withoutRights = "PACKETWALK_TEST_WITHOUT_RIGHTS"
 
-// WithoutRights runs the test again as a process that has no rights over the machine: it may not look at the machine's processes and programs,
-// although it sees that they exist. It reports whether the caller is that process.
+// WithoutRights runs the test again as a process that has no rights over the machine: it may not look at the machine's processes and
+// programs, although it sees that they exist. It reports whether the caller is that process.
 func WithoutRights(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(withoutRights) != "" {
