@@ -14,6 +14,7 @@ import (
 
 	"packetwalk.dev/internal/testing/eventually"
 
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/test/agree"
 	"packetwalk.dev/test/world"
 )
@@ -75,7 +76,10 @@ func TestClusters(t *testing.T) {
 	for _, c := range clusters {
 		t.Run(c.name, func(t *testing.T) {
 			w := c.start(t)
-			compare(t, w)
+			objects := compare(t, w)
+			if c.manifests != nil {
+				unusual(t, w, objects, c.values.Mode)
+			}
 		})
 	}
 }
@@ -83,8 +87,8 @@ func TestClusters(t *testing.T) {
 // fewest is how many pairs a cluster is to be compared for.
 const fewest = 200
 
-// compare walks all pairs and lays each beside the kernel.
-func compare(t *testing.T, w *world.World) {
+// compare walks all pairs, compares each walk with the kernel, and returns the cluster's objects.
+func compare(t *testing.T, w *world.World) *snapshot.Objects {
 	v := agree.Look(t, w)
 	v.ClusterOnly = true
 	objects := v.Objects()
@@ -99,7 +103,8 @@ func compare(t *testing.T, w *world.World) {
 	if a.Pairs < fewest {
 		t.Errorf("only %d pairs", a.Pairs)
 	}
-	command(t, w, all)
+	newUser(t, w).command(t, all)
+	return &objects
 }
 
 // start brings a cluster up: a lab, and on it what others wrote.

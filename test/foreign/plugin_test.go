@@ -2,11 +2,13 @@ package foreign
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,14 +19,24 @@ import (
 // everyTenth is how many of the pairs are walked by the command that users have, too.
 const everyTenth = 10
 
-// command walks pairs by kubectl packetwalk, which starts pods on the nodes and takes them away.
-func command(t *testing.T, w *world.World, all []agree.Pair) {
+// user has the command that users have, for one cluster.
+type user struct {
+	*world.World
+	kubeconfig, image string
+}
+
+func newUser(t *testing.T, w *world.World) user {
 	t.Helper()
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
+	u := user{w, filepath.Join(t.TempDir(), "kubeconfig"), "packetwalk.dev/packetwalk:" + ownImage(t, w)}
+	if err := os.WriteFile(u.kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	image := "packetwalk.dev/packetwalk:" + ownImage(t, w)
+	return u
+}
+
+// command walks some of the pairs by kubectl packetwalk, which starts pods on the nodes and removes them.
+func (u user) command(t *testing.T, all []agree.Pair) {
+	t.Helper()
 	var took time.Duration
 	walked := 0
 	for i, p := range all {
@@ -32,7 +44,7 @@ func command(t *testing.T, w *world.World, all []agree.Pair) {
 			continue
 		}
 		begin := time.Now()
-		if err := kubectlWalk(t.Context(), w, kubeconfig, image, p); err != nil {
+		if err := u.agrees(t.Context(), p); err != nil {
 			t.Errorf("kubectl packetwalk: %s: %v", p, err)
 		}
 		took += time.Since(begin)
@@ -50,18 +62,39 @@ var (
 	leaves = regexp.MustCompile(`(?m)^ +end +leaves the captured network`)
 )
 
-func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, p agree.Pair) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "kubectl-packetwalk"), "walk", "--kubeconfig", kubeconfig, "--image", image, "--live",
-		"--from", p.From, "--to", p.To, "--proto", p.Proto)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
-	m := agrees.FindSubmatch(out)
-	if m == nil || string(m[1]) != string(m[2]) || parts.Match(out) || len(m[3]) > 0 && !leaves.Match(out) {
-		return fmt.Errorf("does it agree?\n%s", out)
+// agrees returns an error unless a walk ends with status 0 and the kernel agrees with every step.
+func (u user) agrees(ctx context.Context, p agree.Pair) error {
+	out, status, err := u.walk(ctx, p)
+	m := agrees.FindStringSubmatch(out)
+	if err != nil || status != 0 || m == nil || m[1] != m[2] || parts.MatchString(out) || m[3] != "" && !leaves.MatchString(out) {
+		return fmt.Errorf("does it agree? status %d, %w\n%s", status, err, out)
 	}
 	return nil
+}
+
+// undecided returns an error unless a walk ends with status 3 and says why.
+func (u user) undecided(ctx context.Context, p agree.Pair, why ...string) error {
+	out, status, err := u.walk(ctx, p)
+	for _, words := range why {
+		if !strings.Contains(out, words) {
+			status = -1
+		}
+	}
+	if err != nil || status != 3 {
+		return fmt.Errorf("is it undecided, with %q? status %d, %w\n%s", why, status, err, out)
+	}
+	return nil
+}
+
+// walk walks a pair with --live and returns all that the command said.
+func (u user) walk(ctx context.Context, p agree.Pair) (out string, status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(u.Root, "bin", "kubectl-packetwalk"), "walk", "--kubeconfig", u.kubeconfig, "--image", u.image, "--live",
+		"--from", p.From, "--to", p.To, "--proto", p.Proto)
+	text, err := cmd.CombinedOutput()
+	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
+		err = nil
+	}
+	return string(text), cmd.ProcessState.ExitCode(), err
 }

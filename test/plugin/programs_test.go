@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -38,7 +37,7 @@ func programs(t *testing.T, p *plugin) {
 		}
 	}
 	sure(lookAt + "one")
-	for group, name := range map[string]string{groupOf(t, p.Name, "pod"+uid): "/pod" + uid + ")", groupOf(t, p.Name, p.nodes[0]): ""} {
+	for group, name := range map[string]string{bpftest.LabGroup(t, p.Name, "pod"+uid): "/pod" + uid + ")", bpftest.LabGroup(t, p.Name, p.nodes[0]): ""} {
 		t.Run(filepath.Base(group), func(t *testing.T) {
 			id := bpftest.AttachToGroup(t, group, "pw_sock4", ebpf.AttachCGroupInet4Connect, elsewhere)
 			program := fmt.Sprintf("BPF program pw_sock4 (id %d, connect4", id)
@@ -50,7 +49,7 @@ func programs(t *testing.T, p *plugin) {
 	}
 	t.Run("of the receiver", func(t *testing.T) {
 		uid := p.Kubectl(t, "get", "pod", "two", "-o", "jsonpath={.metadata.uid}")
-		id := bpftest.AttachToGroup(t, groupOf(t, p.Name, "pod"+uid), "pw_peer", ebpf.AttachCgroupInet4GetPeername, bpftest.Pass())
+		id := bpftest.AttachToGroup(t, bpftest.LabGroup(t, p.Name, "pod"+uid), "pw_peer", ebpf.AttachCgroupInet4GetPeername, bpftest.Pass())
 		words := fmt.Sprintf("BPF program pw_peer (id %d, getpeername4", id)
 		unsure(lookAt+"one", words, "the kernel of pod default/two sees", "what its program sees is unknown: ")
 		unsure(lookAt+"one --live", words, "the kernel of pod default/two sees")
@@ -67,20 +66,4 @@ func programs(t *testing.T, p *plugin) {
 		unsure("walk --from pod/one --to pod/two:53 --proto udp", "BPF program pw_map (id", "sk_skb) may choose another socket, or none")
 	})
 	sure(lookAt + "one")
-}
-
-// groupOf returns the directory of a lab's control group with a name.
-func groupOf(t *testing.T, lab, name string) (dir string) {
-	t.Helper()
-	err := filepath.WalkDir(bpftest.Root(t)+"/packetwalk/"+lab, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && d.Name() == name {
-			dir = path
-			return fs.SkipAll
-		}
-		return nil // others may be removed meanwhile
-	})
-	if err != nil || dir == "" {
-		t.Fatalf("find control group %s: %v", name, err)
-	}
-	return dir
 }

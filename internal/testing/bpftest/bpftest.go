@@ -4,6 +4,7 @@ package bpftest
 import (
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -63,6 +64,22 @@ func Root(t testing.TB) string {
 	}
 	kerneltest.Missing(t, "a mount of control groups v2")
 	return ""
+}
+
+// LabGroup returns the directory of a lab's control group with a name.
+func LabGroup(t testing.TB, lab, name string) (dir string) {
+	t.Helper()
+	err := filepath.WalkDir(Root(t)+"/packetwalk/"+lab, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && d.Name() == name {
+			dir = path
+			return fs.SkipAll
+		}
+		return nil // others may be removed meanwhile
+	})
+	if err != nil || dir == "" {
+		t.Fatalf("find control group %s: %v", name, err)
+	}
+	return dir
 }
 
 // Start starts a command in a namespace and in the control group in a directory. The end of the test kills it.
