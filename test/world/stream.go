@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +34,8 @@ func (c *Stream) Check(t *testing.T, change string, gap bool) {
 		return nil
 	})
 	c.end()
-	text := fmt.Sprintf("%s, from %s: %d of %d open connections answer, %d of %d new ones were lost, the slowest took %v s", change, c.host,
-		got.open, openConnections, got.lost, got.made+got.lost, got.longest)
+	text := fmt.Sprintf("%s, from %s: %d of %d open connections answer, %d of %d new ones were lost, the slowest took %v s%s", change, c.host,
+		got.open, openConnections, got.lost, got.made+got.lost, got.longest, got.first)
 	if (got.open != openConnections || got.lost > 0) && !gap {
 		t.Error(text)
 	} else {
@@ -42,19 +43,19 @@ func (c *Stream) Check(t *testing.T, change string, gap bool) {
 	}
 }
 
-// countScript counts what curl wrote to the file $made: lines with status 200, others, and the longest time in them. Curl writes a line a
-// word at a time: what it has not ended yet is no line.
+// countScript counts what curl wrote to the file $made: lines with status 200, others, the longest time in them, and the first of the others.
+// Curl writes a line a word at a time: what it has not ended yet is no line.
 const countScript = `count() {
-  head -n "$(wc -l <"$made")" "$made" | awk 'BEGIN { longest = 0 } $1 == 200 { good++ } $2 > longest { longest = $2 }
-    END { print good + 0, NR - good, longest }'
+  head -n "$(wc -l <"$made")" "$made" | awk 'BEGIN { longest = 0 } $1 == 200 { good++ } $1 != 200 && !first { first = $0 } $2 > longest { longest = $2 }
+    END { print good + 0, NR - good, longest, first }'
 }
 `
 
 // streamScript makes up to a hundred connections a second, each with one request, and has curl write a line for each: the status of the
-// answer, or 000 when there was none within ten seconds, which is past three lost packets, and how long it took in seconds. For each line
-// that it reads it asks over the open connections, counts all, and tells how long the longest took.
+// answer, or 000 when there was none within ten seconds, which is past three lost packets, how long it took in seconds, and the error. For
+// each line that it reads it asks over the open connections, counts all, and tells how long the longest took and the first error.
 const streamScript = countScript + `made=$(mktemp)
-curl -s -m 10 --rate 100/s -H 'Connection: close' -o /dev/null -w '%{stderr}%{http_code} %{time_total}\n' "http://$1/?[1-1000000]" 2>"$made" </dev/null &
+curl -s -m 10 --rate 100/s -H 'Connection: close' -o /dev/null -w '%{stderr}%{http_code} %{time_total} %{time_connect} port %{local_port}: %{errormsg}\n' "http://$1/?[1-1000000]" 2>"$made" </dev/null &
 stream=$!
 trap 'kill $stream; rm "$made"' EXIT
 request=$'HEAD / HTTP/1.1\r\nHost: web\r\n\r\n'
@@ -86,10 +87,12 @@ func NewStream(t *testing.T, w *World, host, address string) *Stream {
 	return c
 }
 
-// connections are how many of the open ones answer, how many new ones were made and lost so far, and how many seconds the longest took.
+// connections are how many of the open ones answer, how many new ones were made and lost so far, how many seconds the longest took, and what
+// curl said of the first that was lost.
 type connections struct {
 	open, made, lost int
 	longest          float64
+	first            string
 }
 
 func (c *Stream) report(t *testing.T) (got connections) {
@@ -97,6 +100,9 @@ func (c *Stream) report(t *testing.T) (got connections) {
 	line, err := c.ask()
 	if err == nil {
 		_, err = fmt.Sscan(line, &got.open, &got.made, &got.lost, &got.longest)
+	}
+	if _, lost, found := strings.Cut(line, " 000 "); found {
+		got.first = "; the first that was lost: 000 " + strings.TrimSpace(lost)
 	}
 	if err != nil {
 		t.Fatalf("the client on %s says %q: %v", c.host, line, err)

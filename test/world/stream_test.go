@@ -12,7 +12,7 @@ import (
 func TestCount(t *testing.T) {
 	made := filepath.Join(t.TempDir(), "made")
 	const lines = "200 0.001200\n000 10.000100\n200 0.030000\n"
-	wants := map[int]string{0: "0 0 0", 1: "1 0 0.001200", 2: "1 1 10.000100", 3: "2 1 10.000100"} // by whole lines
+	wants := map[int]string{0: "0 0 0", 1: "1 0 0.001200", 2: "1 1 10.000100 000 10.000100", 3: "2 1 10.000100 000 10.000100"} // by whole lines
 	for cut := range len(lines) + 1 {
 		if err := os.WriteFile(made, []byte(lines[:cut]), 0o600); err != nil {
 			t.Fatal(err)
