@@ -107,24 +107,26 @@ var chartRounds = []struct {
 	{"iptables", "nftables", true},
 	{"iptables", "iptables", false},
 	{"nftables", "iptables", false},
-	{"nftables", "nftables", false},
+	{"nftables", "nftables", true},
 }
 
 // The blocks of commands of docs/node-components.md, in their order.
 const (
 	blockInstall = iota
 	blockTakeOver
+	blockDeleteManifests
 	blockUpgrade
 	blockRollBack
 	blockUninstall
 	blockChangeBackend
 	blockRemoveAll
+	blockSELinux
 	blocks
 )
 
-// TestChart runs all commands of docs/node-components.md on a cluster with kube-proxy, and all that pods and services need from the chart.
-// Under connections, packetwalk-node waits for kube-proxy, takes over, is upgraded, changed and rolled back, hands over, and is
-// uninstalled. No connection is lost, and no table of it is left.
+// TestChart runs all commands of docs/node-components.md, of the chart's notes and of the plain manifests on a cluster with kube-proxy, and
+// all that pods and services need from the chart. Under connections, packetwalk-node waits for kube-proxy, takes over, is upgraded, changed
+// and rolled back, hands over, and is uninstalled. No connection is lost, and no table of it is left.
 func TestChart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
@@ -142,19 +144,23 @@ func TestChart(t *testing.T) {
 	}
 	c.tag, c.kubeProxy = c.images(t)
 	c.writeFiles(t)
-	c.blocks = c.documented(t)
+	if c.blocks = c.commands(t, "docs/node-components.md", shellBlock); len(c.blocks) != blocks {
+		t.Fatalf("the page has %d blocks of commands: %q", len(c.blocks), c.blocks)
+	}
 	for i, r := range chartRounds {
 		c.startKubeProxy(t, r.mode)
 		c.writeValues(t, r.backend, "")
 		ok := t.Run(fmt.Sprintf("%s beside kube-proxy with %s", r.backend, r.mode), func(t *testing.T) {
+			takeOver := c.blocks[blockTakeOver]
 			if i == 0 {
 				c.first(t)
 			} else {
 				c.step(t, "install", func() { c.run(t, c.blocks[blockInstall]) })
+				takeOver = c.notes(t)
 			}
-			c.step(t, "take over", func() { c.run(t, c.blocks[blockTakeOver]); c.ready(t, r.backend) })
+			c.step(t, "take over", func() { c.run(t, takeOver); c.ready(t, r.backend) })
 			if r.all {
-				c.changes(t)
+				c.changes(t, r.mode)
 			}
 			if r.backend == "iptables" && r.mode == "nftables" {
 				c.step(t, "change the backend", func() { c.run(t, c.blocks[blockChangeBackend]); c.ready(t, "nftables") })
@@ -167,19 +173,39 @@ func TestChart(t *testing.T) {
 		}
 	}
 	c.startKubeProxy(t, "iptables")
-	t.Run("uninstall at once", func(t *testing.T) {
-		c.writeValues(t, "nftables", "")
-		c.run(t, c.blocks[blockInstall])
-		c.run(t, c.blocks[blockTakeOver])
-		c.ready(t, "nftables")
-		c.step(t, "uninstall without waiting", func() {
-			c.patchKubeProxy(t, "null")
-			c.helm(t, "uninstall", "packetwalk", "--wait")
-			c.uninstalled(t, "iptables")
-		})
-		c.rollOut(t)
+	c.writeValues(t, "nftables", "")
+	for _, round := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"uninstall at once", c.uninstallAtOnce},
+		{"orphaned table", c.orphanedTable},
+		{"manifests", c.manifests},
+		{"remove all", c.removeAll},
+	} {
+		if !t.Run(round.name, round.test) {
+			return
+		}
+	}
+}
+
+// uninstallAtOnce uninstalls the chart without waiting for kube-proxy.
+func (c *chartTest) uninstallAtOnce(t *testing.T) {
+	c.install(t)
+	c.step(t, "uninstall without waiting", func() {
+		c.patchKubeProxy(t, "null")
+		c.helm(t, "uninstall", "packetwalk", "--wait")
+		c.uninstalled(t, "iptables")
 	})
-	t.Run("remove all", func(t *testing.T) { c.remove(t, c.blocks[blockRemoveAll]) })
+	c.rollOut(t)
+}
+
+// install installs the chart with nftables, and ends kube-proxy.
+func (c *chartTest) install(t *testing.T) {
+	t.Helper()
+	c.run(t, c.blocks[blockInstall])
+	c.run(t, c.blocks[blockTakeOver])
+	c.ready(t, "nftables")
 }
 
 // first installs the chart on nodes that have no network for pods yet, and makes the service.
@@ -191,14 +217,21 @@ func (c *chartTest) first(t *testing.T) {
 	c.inside, c.public = c.service(t)
 }
 
-// changes lists what an operator does to the chart with nftables, and what happens to it.
-func (c *chartTest) changes(t *testing.T) {
+// changes lists what an operator does to the chart with nftables beside kube-proxy in a mode, and what happens to it.
+func (c *chartTest) changes(t *testing.T, mode string) {
 	c.step(t, "second service proxy", func() { c.secondProxy(t); c.ready(t, "nftables") })
 	c.writeValues(t, "nftables", "node: {podAnnotations: {upgrade: 'yes'}}")
 	c.step(t, "upgrade", func() { c.run(t, c.blocks[blockUpgrade]); c.ready(t, "nftables") })
 	c.writeValues(t, "iptables", "")
 	c.step(t, "upgrade to iptables", func() { c.run(t, c.blocks[blockUpgrade]); c.ready(t, "iptables") })
+	if mode == "nftables" {
+		c.step(t, "change the backend back", func() { c.run(t, c.blocks[blockChangeBackend]); c.ready(t, "nftables") })
+		return
+	}
 	c.step(t, "roll back", func() { c.run(t, c.blocks[blockRollBack]); c.ready(t, "nftables") })
+	c.writeValues(t, "nftables", "")
+	c.step(t, "SELinux's domain", func() { c.run(t, c.blocks[blockSELinux]); c.ready(t, "nftables") })
+	c.hasDomain(t, "spc_t")
 	c.step(t, "delete the pods", func() {
 		c.Kubectl(t, "-n", "kube-system", "delete", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=50s")
 		c.ready(t, "nftables")
@@ -286,30 +319,17 @@ type chartTest struct {
 func (c *chartTest) writeFiles(t *testing.T) {
 	t.Helper()
 	c.dir = filepath.Dir(c.kubeconfig)
-	kubectl := fmt.Sprintf("#!/bin/sh\nexec %s kubectl --name %s \"$@\"\n", filepath.Join(c.Root, "bin", "packetwalk"), c.Name)
+	program := filepath.Join(c.Root, "bin", "packetwalk")
+	kubectl := fmt.Sprintf("#!/bin/sh\nexec %s kubectl --name %s \"$@\"\n", program, c.Name)
+	packetwalk := fmt.Sprintf("#!/bin/sh\ncommand=$1\nshift\nexec %s $command --name %s \"$@\"\n", program, c.Name)
 	err := errors.Join(
-		os.WriteFile(filepath.Join(c.dir, "kubectl"), []byte(kubectl), 0o700), //nolint:gosec // a program
+		os.WriteFile(filepath.Join(c.dir, "kubectl"), []byte(kubectl), 0o700),       //nolint:gosec // a program
+		os.WriteFile(filepath.Join(c.dir, "packetwalk"), []byte(packetwalk), 0o700), //nolint:gosec // a program
 		os.Symlink(filepath.Join(c.Root, "bin", "helm"), filepath.Join(c.dir, "helm")),
 		os.Symlink(filepath.Join(c.Root, "deploy"), filepath.Join(c.dir, "deploy")))
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// documented returns the blocks of commands of docs/node-components.md.
-func (c *chartTest) documented(t *testing.T) (found []string) {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join(c.Root, "docs", "node-components.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile("(?s)\n```sh\n(.*?)```\n").FindAllStringSubmatch(string(page), -1) {
-		found = append(found, m[1])
-	}
-	if len(found) != blocks {
-		t.Fatalf("the page has %d blocks of commands: %q", len(found), found)
-	}
-	return found
 }
 
 // run runs a block of commands as it is written.
@@ -495,24 +515,35 @@ func (c *chartTest) uninstalled(t *testing.T, mode string) {
 	}
 }
 
-// remove runs the documented command on each node, after which nothing is left there.
-func (c *chartTest) remove(t *testing.T, block string) {
-	t.Helper()
+// removeAll runs the documented command on each node, after which nothing is left there.
+func (c *chartTest) removeAll(t *testing.T) {
 	for _, node := range nodes(t, c.World, "real") {
-		out := c.run(t, strings.NewReplacer("node/NODE", "node/"+node, "registry.example/packetwalk:TAG", "packetwalk.dev/packetwalk:"+c.tag).Replace(block))
-		pod := regexp.MustCompile(`node-debugger-\S+`).FindString(out)
-		if pod == "" {
-			t.Fatalf("no pod: %s", out)
-		}
-		eventually.Succeeds(t, 50*time.Second, func() error {
+		c.debug(t, c.blocks[blockRemoveAll], node, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
 			if strings.Contains(rules, "chain IP-MASQ-AGENT ") || strings.Contains(files, "packetwalk-cni") || strings.Contains(files, "10-packetwalk") {
-				log, _ := c.Try(20*time.Second, "kubectl", "--name", c.Name, "logs", pod)
-				return fmt.Errorf("%s still has of %s\n%s\nthe command says %s", node, files, rules, log)
+				return fmt.Errorf("%s still has of %s\n%s", node, files, rules)
 			}
 			return nil
 		})
-		c.Kubectl(t, "delete", "pod", pod)
 	}
+}
+
+// debug runs a documented command in a debugging pod of a node, and waits for what it does.
+func (c *chartTest) debug(t *testing.T, block, node string, done func() error) {
+	t.Helper()
+	out := c.run(t, strings.NewReplacer("node/NODE", "node/"+node, "registry.example/packetwalk:TAG", c.image()).Replace(block))
+	pod := regexp.MustCompile(`node-debugger-\S+`).FindString(out)
+	if pod == "" {
+		t.Fatalf("no pod: %s", out)
+	}
+	eventually.Succeeds(t, 50*time.Second, func() error {
+		err := done()
+		if err != nil {
+			log, _ := c.Try(20*time.Second, "kubectl", "--name", c.Name, "logs", pod)
+			err = fmt.Errorf("%w\nthe command says %s", err, log)
+		}
+		return err
+	})
+	c.Kubectl(t, "delete", "pod", pod)
 }
