@@ -46,7 +46,7 @@ const markText = "packetwalk cannot read: "
 func (r *Result) MarkOf(comment string) *Mark {
 	number, ok := strings.CutPrefix(comment, markText)
 	n, err := strconv.Atoi(number)
-	if !ok || err != nil || n >= len(r.Marks) {
+	if !ok || err != nil || n < 0 || n >= len(r.Marks) {
 		return nil
 	}
 	return &r.Marks[n]
