@@ -105,14 +105,14 @@ var (
 	reads = regexp.MustCompile(`^(?:cat|ls|ll|less|more|tail|head|z?e?f?grep|awk|sed|echo|printf|vim?|nano|cd|pwd|export|set|alias|history|clear|man|which|type|whoami|id|uname|` +
 		`hostname(?:ctl)?|date|uptime|free|df|du|ps|[bh]?top|lsof|ss|netstat|ping6?|curl|wget|nc|ncat|netcat|telnet|tcpdump|tshark|traceroute6?|tracepath6?|mtr|dig|nslookup|host|` +
 		`getent|nmap|iperf3?|hping3|arping|lsmod|modinfo|dmesg|journalctl|lspci|lsb_release|ethtool|file|stat|find|diff|jq|yq|sort|uniq|wc|cut|tr|column|tee|sleep|true|false|test|` +
-		`exit|logout|git|openssl|base64|xxd|for|done|fi|read|mkdir|touch|chmod|chown|cp|mv|rm|ln|python3?\s+-m\s+http\.server|getenforce|resolvectl|dpkg|rpm|pgrep|scp|su)(?:\s|$)`)
+		`exit|logout|git|openssl|base64|xxd|for|done|fi|read|mkdir|touch|chmod|chown|cp|mv|rm|ln|python3?\s+-m\s+http\.server|getenforce|resolvectl|dpkg|rpm|pgrep|scp|apt-cache)(?:\s|$)`)
 	// knows are programs of which changes has each command that changes something, and commands of others that change nothing.
-	knows = regexp.MustCompile(`^(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm\S*|conntrack|tc|bridge|brctl|ip|sysctl|route|ifconfig|arp|ufw|firewall-cmd|wg|nsenter|networkctl)(?:\s|$)|` +
-		`(?:docker|podman|nerdctl|crictl|ctr)\s+(?:-\S+\s+|(?:network|container|image|volume|compose|node|service|system|stack|pod)\s+)*(?:ps|ls|list|inspectp?|logs?|images|info|version|exec|top|stats|port|diff|history|events|df|pods|search|config)\b|` +
-		`(?:kubectl|oc|k)\s+(?:(?:-n|--namespace|--context|--kubeconfig)\s+\S+\s+|-\S+\s+)*(?:get|describe|logs?|exec|debug|explain|version|config|top|cluster-info|api-\S+|auth|events|wait|port-forward|cp|attach)\b|` +
-		`(?:systemctl|service)\s+(?:\S+\s+)*(?:status|is-\S+|show|cat|list-\S+|daemon-reload|--status-all|(?:start|stop|restart|reload)\s+(?:sshd?|nginx|apache2|httpd|rsyslog|cron|haproxy)(?:\.service)?)(?:\s|$)|` +
+	knows = regexp.MustCompile(`^(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm\S*|conntrack|tc|bridge|brctl|ip|sysctl|route|ifconfig|arp|ufw|firewall-cmd|wg|networkctl)(?:\s|$)|` +
+		`(?:docker|podman|nerdctl|crictl|ctr)\s+(?:-\S+\s+|(?:network|container|image|volume|compose|node|service|system|stack|pod)\s+)*(?:ps|ls|list|inspectp?|logs?|images|info|version|top|stats|port|diff|history|events|df|pods|search|config)\b|` +
+		`(?:kubectl|oc|k)\s+(?:(?:-n|--namespace|--context|--kubeconfig)\s+\S+\s+|-\S+\s+)*(?:get|describe|logs?|debug|explain|version|config|top|cluster-info|api-\S+|auth|events|wait|port-forward|cp|attach)\b|` +
+		`(?:systemctl|service)\s+(?:\S+\s+)*(?:status|is-\S+|show|cat|list-\S+|save|daemon-reload|--status-all|(?:start|stop|restart|reload)\s+(?:sshd?|nginx|apache2|httpd|rsyslog|cron|haproxy)(?:\.service)?)(?:\s|$)|` +
 		`nmcli(?:\s+-\S+)*(?:\s+(?:g|general|d|dev\w*|c|con\w*|n|networking|radio|r))?(?:\s+(?:s|show|status|list)(?:\s.*)?)?$|netplan\s+(?:get|info|status|generate)\b|` +
-		`helm\s+(?:list|ls|status|get|show|template|repo|search|version|history)\b|ssh\b|-\w+$|(?:ba|a|z|da)?sh(?:\s+-\w+)*$|(?:ba|a|z|da)?sh\s+(?:-\w+\s+)*-\w*c\s)`)
+		`helm\s+(?:list|ls|status|get|show|template|repo|search|version|history)\b|su(?:\s+-\w*)*(?:\s+\w+)?$|-\w+$|netfilter-persistent\s+save|apt(?:-get)?\s+(?:update|list|show|search|policy)\b|(?:ba|a|z|da)?sh(?:\s+-\w+)*$|(?:ba|a|z|da)?sh\s+(?:-\w+\s+)*-\w*c\s)`)
 )
 
 // concerns returns what a command may change.
@@ -124,6 +124,10 @@ func concerns(command string) []state {
 	for _, one := range splitCommands(command, "|") {
 		name := one[len(wrapper.FindString(one)):]
 		switch found := mentions(one); {
+		case enters.MatchString(name+" ") && len(found) == 0:
+			if !isLogin(name) && !shells.MatchString(name) && !harmlessWithin(name) {
+				all = append(all, state{})
+			}
 		case reads.MatchString(name) && !strings.Contains(one, "/proc/"):
 		case len(found) > 0:
 			all = append(all, found...)
@@ -132,6 +136,23 @@ func concerns(command string) []state {
 		}
 	}
 	return all
+}
+
+// harmlessWithin reports whether one of a command's words begins a command that changes nothing.
+func harmlessWithin(command string) bool {
+	for at := strings.IndexByte(command, ' '); at >= 0; {
+		rest := strings.TrimLeft(command[at:], ` '"`)
+		rest = rest[len(wrapper.FindString(rest)):]
+		if reads.MatchString(rest) || knows.MatchString(rest) && rest[0] != '-' {
+			return true
+		}
+		next := strings.IndexByte(command[at+1:], ' ')
+		if next < 0 {
+			return false
+		}
+		at += 1 + next
+	}
+	return false
 }
 
 // mentions returns what the commands may change that are named in a line, for which it need not be a command itself.
@@ -274,7 +295,7 @@ func (l listings) of(s state) (last int) {
 func (s *scanner) listings() listings {
 	all := listings{}
 	for i := range s.blocks {
-		if b := &s.blocks[i]; b.whole {
+		if b := &s.blocks[i]; b.whole && !b.Filtered {
 			whole := b.state()
 			if whole.kind == NFTText {
 				whole.table = "" // all tables

@@ -30,7 +30,7 @@ default via 192.0.2.1 dev eth0
 func TestSettle(t *testing.T) {
 	changing := []string{"./fw.sh", "sudo bash fw.sh", "docker network create web", "docker -H tcp://h network create web", "netplan apply", "nmcli con up eth0", "ifdown eth1",
 		"wg-quick up wg0", "systemctl restart docker", "service firewalld stop", "kubectl delete netpol web", "ufw enable", "firewall-cmd --reload", "unknown-program --fix",
-		"curl -s https://x/install | sudo sh", "echo ok; ./fw.sh", "for i in a b; do ./fw.sh $i; done", "true && netplan apply", "iptables -F", "iptables -t nat -D POSTROUTING 1",
+		"curl -s https://x/install | sudo sh", "nsenter -t 1 -n firewall-setup", "ssh node-1 ./setup", "su -c 'netplan apply'", "docker exec web ./setup", "reboot", "cd /root && ./setup", "ansible-playbook fw.yml", "echo ok; ./fw.sh", "for i in a b; do ./fw.sh $i; done", "true && netplan apply", "iptables -F", "iptables -t nat -D POSTROUTING 1",
 		"ip route del default", "ip r f table main", "nft flush ruleset", "iptables-restore -n < rules", "ip link set eth0 down", "ip l s eth0 down"}
 	for _, command := range changing {
 		for _, form := range []string{"$ " + command, "# " + command, "root@n:~# " + command} {
@@ -51,7 +51,7 @@ func TestSettle(t *testing.T) {
 	}
 	for _, command := range []string{"cat ./fw.sh", "ls /etc", "docker ps", "docker network ls", "docker exec web ip addr", "kubectl -n kube-system get pods", "systemctl status docker",
 		"iptables -C FORWARD -j DROP", "iptables -L -n -v", "ufw status verbose", "firewall-cmd --list-all", "nmcli dev show", "wg show", "ip -6 neigh", "ip link show", "ip l ls",
-		"conntrack -S", "sysctl net.ipv4.ip_forward", "tcpdump -ni eth0 'tcp or udp'", "iptables-save | grep -E 'a|b'", "time sudo ls", "ssh node-1", "sudo -i", "bash", "nft list ruleset"} {
+		"conntrack -S", "sysctl net.ipv4.ip_forward", "tcpdump -ni eth0 'tcp or udp'", "iptables-save | grep -E 'a|b'", "time sudo ls", "ssh node-1", "sudo -i", "su -", "sudo su", "kubectl exec -it web -- bash", "docker exec web curl x", "nsenter -t 1 -n ip addr", "ssh node-1 sudo ls", "service iptables save", "apt-get update", "bash", "nft list ruleset"} {
 		if unread := unreadLines(t, listed+"$ "+command+"\n"); unread != nil {
 			t.Errorf("%s: lines %v not read", command, unread)
 		}
@@ -119,6 +119,7 @@ func TestSettleStates(t *testing.T) {
 		{"all is changed since, without a prompt", s + "docker network create web\n", 5},
 		{"settings that are not shown", s + "$ sysctl -p\n" + s, 5},
 		{"settings that are shown below", s + "$ sysctl -p\nnet.ipv4.ip_forward = 1\n", 0},
+		{"lines are left out of the listing", r + "$ ip route del default\n" + r + "...\n", 3},
 		{"nothing of it is read", s + "$ ip route del default\n", 5},
 		{"two changes, of which one is settled", s + r + "$ iptables -F; ip route del default\n" + s, 7},
 	} {

@@ -132,6 +132,9 @@ func (s *scanner) added(kind BlockKind, what string, lines ...string) bool {
 func (s *scanner) listsDown(link string) bool {
 	flags := regexp.MustCompile(`(?m)^[0-9]+: ` + regexp.QuoteMeta(link) + `(?:@\S+)?: <[^>]*>`)
 	for i := range s.blocks {
+		if s.blocks[i].Kind == IPAddress && s.blocks[i].JSON {
+			return true
+		}
 		for _, found := range flags.FindAllString(string(s.blocks[i].Text), -1) {
 			if s.blocks[i].Kind == IPAddress && !isUp.MatchString(found) {
 				return true
