@@ -28,9 +28,6 @@ var (
 	quoted = regexp.MustCompile("^[^`]*`(" + tool + ")`[^`]*:$")
 )
 
-// shortChange is a command of ip in its short form: "ip r d default". iproute2 takes a word's beginning for the word.
-const shortChange = `ip\s+(?:-\S+\s+)*(?:r|ro\w*|ru\w*|a|ad\w*|l|li\w*)\s+(?:a|ad|app?|r|re|rep\w*|c|ch\w*|d|de|dele?t?|f|fl|flu?s?)\s`
-
 // commandOf returns the command behind a prompt, or the line as it is.
 func commandOf(line string) (command string, prompted bool) {
 	if m := namedPrompt.FindStringSubmatch(line); m != nil {
@@ -48,9 +45,9 @@ func commandOf(line string) (command string, prompted bool) {
 	return line, false
 }
 
-// unprompted is a command without a prompt: of no other program do lines begin so.
-var unprompted = regexp.MustCompile(`^(?:sudo\s+\S|` + shortChange + `|(?:ip6?tables(?:-\S+)?|nft|ipset|ipvsadm|conntrack|ebtables|arptables|bridge|sysctl|nsenter|ip|route|tc|ufw)\s+` +
-	`(?:-\S|list\b|show\b|save\b|restore\b|(?:add|del|set|flush|delete|create|destroy|replace)\s|(?:link|addr|address|route|rule|neigh|netns|qdisc|fdb)\s+(?:show|add|del|set|list|flush|replace|exec)))`)
+// unprompted is a command without a prompt that lists something. One that changes something is known by changes.
+var unprompted = regexp.MustCompile(`^(?:sudo\s+\S|(?:ip6?tables(?:-\S+)?|nft|ipset|ipvsadm|conntrack|ebtables|arptables|bridge|sysctl|nsenter|ip|route|tc|ufw)\s+` +
+	`(?:-\S|list\b|show\b|save\b|(?:link|addr|address|route|rule|neigh|netns|qdisc|fdb)\s+(?:show|list|exec)))`)
 
 // prompt takes a command that no other reader took.
 func (s *scanner) prompt(line string) bool {

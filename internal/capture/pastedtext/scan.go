@@ -239,9 +239,9 @@ func (s *scanner) command(line string) bool {
 		}
 		next.pipeline = strings.Join(stages, " | ")
 	}
-	lists, changes := next.options(strings.Fields(stages[0])[1:], strings.HasSuffix(name, "-save"))
-	if changes != "" {
-		return s.made(strings.Join(words[i:], " "), next)
+	lists := next.options(strings.Fields(stages[0])[1:], strings.HasSuffix(name, "-save"))
+	if !lists && s.made(strings.Join(words[i:], " "), next) {
+		return true
 	}
 	if !lists || mentions(strings.Join(stages[1:], "|")) != nil {
 		return false // prose, or what another reader takes
@@ -299,9 +299,8 @@ func isPrompt(words []string) bool {
 	return last == "sudo" || last == "--" || strings.ContainsAny(last[len(last)-1:], "$#>%:")
 }
 
-// options reads those of an iptables command. It reports whether the command lists rules, and the option by which it changes some, "" for
-// none.
-func (c *context) options(words []string, save bool) (lists bool, changes string) {
+// options reads those of an iptables command. It reports whether the command lists rules.
+func (c *context) options(words []string, save bool) (lists bool) {
 	for i, word := range words {
 		value := ""
 		if i+1 < len(words) {
@@ -318,12 +317,10 @@ func (c *context) options(words []string, save bool) (lists bool, changes string
 			if lists = true; iptables.IsName(value) {
 				c.chain, c.alone = value, true
 			}
-		case changing.MatchString(word):
-			changes = word
 		}
 	}
 	if lists = lists || save; !lists {
-		return false, changes
+		return false
 	}
 	if !isTable(c.table) {
 		c.table = ""
@@ -331,11 +328,8 @@ func (c *context) options(words []string, save bool) (lists bool, changes string
 	if c.table == "" && !save {
 		c.table, c.why = iptables.Filter, "by the command, which names no table"
 	}
-	return true, ""
+	return true
 }
-
-// changing is an option that changes rules, with or without the chain's name in the same word, "-IFORWARD".
-var changing = regexp.MustCompile(`^(?:-[ADEFINPRXZ](?:[A-Za-z][\w-]*)?|--(?:append|insert|policy|new-chain)(?:=.*)?)$`)
 
 // isShort tells of options like -nvL, together in one word.
 func isShort(word string) bool {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/syntax/iptables"
@@ -83,11 +84,10 @@ type file struct {
 	commands []Line
 }
 
+// table returns a table, which it makes where there is none.
 func (f *file) table(family, name string) *table {
-	for _, t := range f.tables {
-		if t.family == family && t.name == name {
-			return t
-		}
+	if t := f.find(family, name); t != nil {
+		return t
 	}
 	t := &table{family: family, name: name}
 	f.tables = append(f.tables, t)
@@ -258,38 +258,23 @@ func (f *file) run(l Line, below []Block) {
 }
 
 func (f *file) find(family, name string) *table {
-	for _, t := range f.tables {
-		if t.family == family && t.name == name {
-			return t
-		}
+	if i := slices.IndexFunc(f.tables, func(t *table) bool { return t.family == family && t.name == name }); i >= 0 {
+		return f.tables[i]
 	}
 	return nil
 }
 
 func (t *table) has(key string) bool {
-	for i := range t.items {
-		if t.items[i].key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.items, func(it item) bool { return it.key == key })
 }
 
 // listedBelow reports whether an item is shown in one of the blocks.
 func (t *table) listedBelow(key string, blocks []Block) bool {
-	for i := range t.items {
-		for _, b := range blocks {
-			if t.items[i].key == key && t.items[i].block >= 0 && len(b.Lines) > 0 && t.items[i].lines[0].Number == b.Lines[0].Number ||
-				t.items[i].key == key && t.items[i].block >= 0 && inside(t.items[i].lines[0].Number, b.Lines) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func inside(number int, lines []Line) bool {
-	return len(lines) > 0 && number >= lines[0].Number && number <= lines[len(lines)-1].Number
+	return slices.ContainsFunc(t.items, func(it item) bool {
+		return it.key == key && it.block >= 0 && slices.ContainsFunc(blocks, func(b Block) bool {
+			return it.lines[0].Number >= b.Lines[0].Number && it.lines[0].Number <= b.Lines[len(b.Lines)-1].Number
+		})
+	})
 }
 
 func (f *file) refuse(l Line, why string) { f.NotRead = append(f.NotRead, Unread{l.Number, why}) }
