@@ -55,9 +55,6 @@ func parse(args []string) (*command, error) {
 				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, checks[name].help)
 			}
 			fmt.Printf("packetwalk-node %s [flags]: %s\n", removeAll, removeAllHelp)
-			for _, name := range slices.Sorted(maps.Keys(cniCommands)) {
-				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, cniCommands[name])
-			}
 		}
 		return nil, err
 	}

@@ -23,7 +23,7 @@ var checks = map[string]struct {
 // podUID is the flag of all who belong to a pod.
 func podUID(f *pflag.FlagSet, into *string) {
 	f.StringVar(into, "pod-uid", os.Getenv("POD_UID"),
-		"`UID` of the pod that this runs in, for check-livez, check-readyz and check-cni in it; by default $POD_UID")
+		"`UID` of the pod that this runs in, for check-livez and check-readyz in it; by default $POD_UID")
 }
 
 // runCheck returns the exit status.

@@ -37,8 +37,6 @@ func main() {
 
 func run(args []string) int {
 	switch {
-	case len(args) > 0 && cniCommands[args[0]] != "":
-		return runCNI(args)
 	case len(args) > 0 && args[0] == removeAll:
 		return runRemoveAll(args[1:])
 	case len(args) > 0 && checks[args[0]].ask != nil:

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +11,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/base/imageref"
-	"packetwalk.dev/internal/node/cniinstall"
 )
 
 // TestManifests: what the manifests in deploy/manifests run is this program, of an image whose version the user writes, and it takes each
@@ -94,32 +91,11 @@ func takes(t *testing.T, command []string, here *strings.Replacer) {
 	for i := range args {
 		args[i] = here.Replace(args[i])
 	}
-	if cniCommands[args[0]] != "" {
-		takesCNI(t, args)
-		return
-	}
 	c, err := parse(append(args, "--strict-config"))
 	if err == nil {
 		err = c.Validate()
 	}
 	if err != nil {
 		t.Errorf("%q: %v", args, err)
-	}
-}
-
-func takesCNI(t *testing.T, args []string) {
-	t.Helper()
-	c, err := parseCNI(args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.pods = netip.MustParsePrefix("10.244.1.0/24")
-	o, err := c.options(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	plugins, err := cniinstall.Plugins(o.Conflist)
-	if err != nil || !slices.Contains(plugins, cniinstall.Plugin) || strings.Contains(string(o.Conflist), "usePodCidr") {
-		t.Errorf("plugins %q, %v of\n%s", plugins, err, o.Conflist)
 	}
 }

@@ -44,7 +44,7 @@ const (
 
 // plain are the values whose manifests are in the repository for those without Helm, and the release of each. A cluster may have all of
 // them, so that two that have the same component are of two releases.
-var plain = map[string]string{"service-proxy": release, "node": "packetwalk-masq", "cni": "packetwalk-network"}
+var plain = map[string]string{"service-proxy": release, "node": "packetwalk-masq"}
 
 func load(t *testing.T) *chartv2.Chart {
 	t.Helper()
@@ -333,10 +333,9 @@ func must(t *testing.T, values string) string {
 	return text
 }
 
-// TestSELinux: the pods of both DaemonSets are of the domain that is asked for, and otherwise of the runtime's.
+// TestSELinux: the DaemonSet's pods are of the domain that is asked for, and otherwise of the runtime's.
 func TestSELinux(t *testing.T) {
-	const both = "{apiServer: 'https://api.example', cni: {enabled: true}}"
-	for text, want := range map[string]string{both: "", strings.Replace(both, "{", "{seLinuxOptions: {type: spc_t}, ", 1): "spc_t"} {
+	for text, want := range map[string]string{complete: "", complete + "seLinuxOptions: {type: spc_t}": "spc_t"} {
 		seen := 0
 		for _, o := range objects(t, must(t, text)) {
 			d, ok := o.(*appsv1.DaemonSet)
@@ -349,7 +348,7 @@ func TestSELinux(t *testing.T) {
 				t.Errorf("%s: %s has %+v", text, d.Name, s)
 			}
 		}
-		if seen != 2 {
+		if seen != 1 {
 			t.Errorf("%s: %d DaemonSets", text, seen)
 		}
 	}
@@ -419,14 +418,6 @@ func TestRights(t *testing.T) {
 		slices.Sort(want)
 		if got := rights(values); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", values, got, want)
-		}
-	}
-	for cni, want := range map[string][]string{
-		"cleanupOnDelete: true":  {"[daemonsets] [packetwalk-cni] [get list watch]", "[nodes] [] [get]"},
-		"cleanupOnDelete: false": {"[nodes] [] [get]"},
-	} {
-		if got := rights(api + off + "cni: {enabled: true, nonMasqueradeCIDR: '', " + cni + "}"); !slices.Equal(got, want) {
-			t.Errorf("cni with %s: %q, want %q", cni, got, want)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	securityv1 "github.com/openshift/api/security/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -27,9 +26,9 @@ func TestOpenShift(t *testing.T) {
 	if err := yaml.UnmarshalStrict(block[1], &got); err != nil {
 		t.Fatal(err)
 	}
-	const values = complete + "cni: {enabled: true}\nipMasqAgent: {enabled: true}\nseLinuxOptions: {type: spc_t}\n"
+	const values = complete + "ipMasqAgent: {enabled: true}\nseLinuxOptions: {type: spc_t}\n"
 	for privileged, text := range map[bool]string{true: values, false: values + "serviceProxy: {privilegedInit: false}\n"} {
-		want := constraints(daemonSets(t, text))
+		want := constraints(daemonSets(t, text)["node"].Spec.Template.Spec)
 		shown := *got.DeepCopy()
 		if !privileged { // the page's comments say so
 			shown.AllowPrivilegedContainer, shown.AllowPrivilegeEscalation = false, new(bool)
@@ -40,33 +39,28 @@ func TestOpenShift(t *testing.T) {
 	}
 }
 
-// constraints returns the strictest constraints that admit the pods of some DaemonSets.
-func constraints(sets map[string]*appsv1.DaemonSet) (c securityv1.SecurityContextConstraints) {
+// constraints returns the strictest constraints that admit a pod.
+func constraints(p corev1.PodSpec) (c securityv1.SecurityContextConstraints) {
 	c.APIVersion, c.Kind, c.Name = "security.openshift.io/v1", "SecurityContextConstraints", release
 	c.RunAsUser.Type, c.SELinuxContext.Type = securityv1.RunAsUserStrategyRunAsAny, securityv1.SELinuxStrategyRunAsAny
 	c.FSGroup.Type, c.SupplementalGroups.Type = securityv1.FSGroupStrategyRunAsAny, securityv1.SupplementalGroupsStrategyRunAsAny
 	c.ReadOnlyRootFilesystem, c.AllowPrivilegeEscalation = true, new(bool)
 	c.Volumes = []securityv1.FSType{securityv1.FSProjected} // the service account's token
-	for _, component := range []string{"node", "cni"} {
-		p := sets[component].Spec.Template.Spec
-		c.Users = append(c.Users, "system:serviceaccount:"+namespace+":"+p.ServiceAccountName)
-		c.AllowHostNetwork = c.AllowHostNetwork || p.HostNetwork
-		c.AllowHostPID = c.AllowHostPID || p.HostPID
-		c.AllowHostIPC = c.AllowHostIPC || p.HostIPC
-		for _, v := range p.Volumes {
-			switch {
-			case v.ConfigMap != nil:
-				c.Volumes = append(c.Volumes, securityv1.FSTypeConfigMap)
-			case v.HostPath != nil:
-				c.Volumes = append(c.Volumes, securityv1.FSTypeHostPath)
-				c.AllowHostDirVolumePlugin = true
-			default:
-				c.Volumes = append(c.Volumes, "unknown")
-			}
+	c.Users = []string{"system:serviceaccount:" + namespace + ":" + p.ServiceAccountName}
+	c.AllowHostNetwork, c.AllowHostPID, c.AllowHostIPC = p.HostNetwork, p.HostPID, p.HostIPC
+	for _, v := range p.Volumes {
+		switch {
+		case v.ConfigMap != nil:
+			c.Volumes = append(c.Volumes, securityv1.FSTypeConfigMap)
+		case v.HostPath != nil:
+			c.Volumes = append(c.Volumes, securityv1.FSTypeHostPath)
+			c.AllowHostDirVolumePlugin = true
+		default:
+			c.Volumes = append(c.Volumes, "unknown")
 		}
-		for _, container := range slices.Concat(p.InitContainers, p.Containers) {
-			addContainer(&c, &container)
-		}
+	}
+	for _, container := range slices.Concat(p.InitContainers, p.Containers) {
+		addContainer(&c, &container)
 	}
 	slices.Sort(c.Volumes)
 	c.Volumes = slices.Compact(c.Volumes)

@@ -26,34 +26,13 @@ func TestPrivilegedInit(t *testing.T) {
 	}
 }
 
-// TestEgress: pods of the CNI plugin reach what is outside the cluster, by kubenet's rule unless the ip-masq-agent decides it.
-func TestEgress(t *testing.T) {
-	const cni = complete + "cni: {enabled: true}\n"
-	const rule = "--non-masquerade-cidr=10.0.0.0/8"
-	for values, want := range map[string]bool{
-		cni:                                    true,
-		cni + "serviceProxy: {enabled: false}": true,
-		cni + "ipMasqAgent: {enabled: true}":   false,
-		complete:                               false,
-		strings.Replace(cni, "true}", "true, nonMasqueradeCIDR: ''}", 1): false,
-	} {
-		d := daemonSets(t, values)["node"]
-		if d == nil || slices.Contains(d.Spec.Template.Spec.Containers[0].Command, rule) != want {
-			t.Errorf("%s: want %s: %v in %+v", values, rule, want, d)
-		}
-	}
-}
-
-// TestPodValues: labels, annotations and flags of the user reach the pods of both DaemonSets; fields without effect end the program.
+// TestPodValues: labels, annotations and flags of the user reach the DaemonSet's pods; fields without effect end the program.
 func TestPodValues(t *testing.T) {
 	const own = "{podLabels: {team: a}, podAnnotations: {note: b}, extraArgs: ['--pod-uid=1']"
-	sets := daemonSets(t, complete+"node: "+own+"}\ncni: "+own+", enabled: true}\n")
-	for _, component := range []string{"node", "cni"} {
-		template := sets[component].Spec.Template
-		if template.Labels["team"] != "a" || template.Annotations["note"] != "b" ||
-			!slices.Contains(template.Spec.Containers[0].Command, "--pod-uid=1") {
-			t.Errorf("%s: %+v", component, template)
-		}
+	template := daemonSets(t, complete+"node: "+own+"}\n")["node"].Spec.Template
+	if template.Labels["team"] != "a" || template.Annotations["note"] != "b" ||
+		!slices.Contains(template.Spec.Containers[0].Command, "--pod-uid=1") {
+		t.Errorf("%+v", template)
 	}
 	for values, strict := range map[string]bool{complete: true, complete + "serviceProxy: {strictConfig: false}": false} {
 		if c := daemonSets(t, values)["node"].Spec.Template.Spec.Containers[0].Command; slices.Contains(c, "--strict-config") != strict {
@@ -85,9 +64,9 @@ func TestImage(t *testing.T) {
 func TestNotes(t *testing.T) {
 	for values, want := range map[string]bool{
 		complete: true,
-		complete + "serviceProxy: {clusterCIDR: 10.0.0.0/8}":                false,
-		complete + "serviceProxy: {config: {detectLocalMode: NodeCIDR}}":    false,
-		complete + "serviceProxy: {enabled: false}\ncni: {enabled: true}\n": false,
+		complete + "serviceProxy: {clusterCIDR: 10.0.0.0/8}":                        false,
+		complete + "serviceProxy: {config: {detectLocalMode: NodeCIDR}}":            false,
+		complete + "serviceProxy: {enabled: false}\nipMasqAgent: {enabled: true}\n": false,
 	} {
 		_, files, err := renderFiles(t, release, parse(t, values))
 		if err != nil {

@@ -30,6 +30,7 @@ func TestWrongValues(t *testing.T) {
 		{"serviceProxy: {config: {oomScoreAdj: 2000}}", "/serviceProxy/config/oomScoreAdj"},
 		{"serviceProxy: {config: {detectLocalMode: Pods}}", "/serviceProxy/config/detectLocalMode"},
 		{"serviceProxy: {config: {bindAddress: 10.0.0.1}}", "/serviceProxy/config/bindAddress"},
+		{"cni: {enabled: true}", "additional properties 'cni' not allowed"},
 		{"node: {toleration: []}", "additional properties 'toleration' not allowed"},
 		{"seLinuxOptions: {domain: spc_t}", "additional properties 'domain' not allowed"},
 		{"imagePullSecrets: [registry]", "/imagePullSecrets/0"},
@@ -84,27 +85,14 @@ func TestWrongValues(t *testing.T) {
 		{"ipMasqAgent: {enabled: true, format: v1, config: {resyncInterval: 10ms}}", "resyncInterval: less than 1s"},
 		{"ipMasqAgent: {enabled: true, format: v1, config: {cidrLimit: 1, nonMasqueradeCIDRs: [10.0.0.0/8, 11.0.0.0/8]}}", "2 ranges; the most is 1"},
 		{"node: {updateStrategy: {rollingUpdate: {maxUnavailable: 200%}}}", "node.updateStrategy.rollingUpdate.maxUnavailable"},
-		{"cni: {updateStrategy: {rollingUpdate: {maxUnavailable: 0}}}", "cni.updateStrategy.rollingUpdate.maxUnavailable: 0 replaces no pod"},
 		{"node: {resources: {requests: {memory: 64 MB}}}", `node.resources.requests.memory: "64 MB" is not a quantity`},
 		{"node: {podLabels: {app.kubernetes.io/name: x}}", "node.podLabels: the chart writes the label app.kubernetes.io/name itself"},
 		{"node: {extraArgs: [watch-rules]}", `node.extraArgs: "watch-rules" is not a flag`},
 		{"node: {extraArgs: [--config=/f]}", "node.extraArgs: the chart writes the flag --config itself"},
 		{"node: {extraArgs: [--watch-rule=false]}", "node.extraArgs: there is no flag --watch-rule that would have an effect here; there are "},
 		{"node: {extraArgs: [--cluster-cidr=10.0.0.0/8]}", "there is no flag --cluster-cidr that would have an effect here"}, // kube-proxy's
-		{"cni: {extraArgs: [--source-dir=/x]}", "cni.extraArgs: there is no flag --source-dir"},
-		{"cni: {extraArgs: [--keep]}", "cni.extraArgs: the chart writes the flag --keep itself"},
 		{"metrics: {enabled: true, port: 10250}", "metrics.port: 10250 is the port of the kubelet's API"},
 		{"metrics: {serviceMonitor: {interval: often}}", "metrics.serviceMonitor.interval"},
-		{"cni: {name: ../x.conflist}", "cni.name: "},
-		{"cni: {binDir: opt}", "cni.binDir: "},
-		{"cni: {confDir: /etc/../x}", "cni.confDir: "},
-		{"cni: {conflist: {name: a/b}}", `cni.conflist.name: "a/b" is not the name of a network`},
-		{"cni: {conflist: {name: ''}}", "cni.conflist.name: "},
-		{"cni: {conflist: {cniVersion: '9.9'}}", `cni.conflist.cniVersion: "9.9" is not a version`},
-		{"cni: {conflist: {plugins: [{type: ../x}]}}", `"../x" is not the name of a plugin's program`},
-		{"cni: {conflist: {plugins: [{type: packetwalk-cni, ipam: {subnet: pods}}]}}", `the subnet "pods" is not an IPv4 range`},
-		{"cni: {nonMasqueradeCIDR: fd00::/8}", "cni.nonMasqueradeCIDR: "},
-		{"cni: {nonMasqueradeCIDR: 10.0.0.1/8}", "has bits set beyond its length"},
 		// What would have no effect.
 		{"serviceProxy: {enabled: false, clusterCIDR: 10.0.0.0/8}", "serviceProxy.clusterCIDR: without effect"},
 		{"serviceProxy: {clusterCIDR: 10.0.0.0/8, config: {detectLocalMode: NodeCIDR}}", "serviceProxy.clusterCIDR: without effect with detectLocalMode NodeCIDR"},
@@ -125,7 +113,6 @@ func TestWrongValues(t *testing.T) {
 		{off + "metrics: {enabled: true}", "metrics.enabled: without effect"},
 		{"metrics: {serviceMonitor: {enabled: true}}", "metrics.serviceMonitor.enabled: it needs metrics.enabled"},
 		{"metrics: {prometheusRule: {enabled: true}}", "metrics.prometheusRule.enabled: it needs metrics.enabled"},
-		{"cni: {cleanupOnDelete: true}", "cni.cleanupOnDelete: without effect"},
 		// What is right.
 		{complete, ""},
 		{"apiServer: 'https://[fd00::1]:6443'", ""},
@@ -143,8 +130,6 @@ func TestWrongValues(t *testing.T) {
 		{"ipMasqAgent: {enabled: true, config: {nonMasqueradeCIDRs: ['fd00:0:0:1::/64', 10.128.0.0/9, 255.255.255.255/32]}}", ""},
 		{"metrics: {enabled: true, serviceMonitor: {enabled: true}}", ""},
 		{"node: {extraArgs: [--watch-rules=false]}", ""},
-		{"cni: {extraArgs: ['--source-dirs=/a,/b']}", ""},
-		{"cni: {enabled: true, conflist: {name: x}}", ""}, // merged with the defaults: nothing is missing
 		{"node: {updateStrategy: {type: OnDelete, rollingUpdate: null}}", ""},
 	} {
 		t.Run(c.values, func(t *testing.T) {
@@ -227,7 +212,7 @@ func renderLax(t *testing.T, values map[string]any) error {
 func TestNullValues(t *testing.T) {
 	for _, text := range []string{
 		"node: {resources: null}", "node: {tolerations: null}", "node: {extraArgs: null}", "serviceProxy: {clusterCIDR: null}",
-		"serviceProxy: {config: null}", "ipFamilies: null", "metrics: {port: null}", "cni: {enabled: true, resources: null}",
+		"serviceProxy: {config: null}", "ipFamilies: null", "metrics: {port: null}", "node: {resources: {requests: null}}",
 	} {
 		t.Run(text, func(t *testing.T) {
 			values := parse(t, complete)

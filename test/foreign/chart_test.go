@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,19 +23,18 @@ func ownImage(t *testing.T, w *world.World) string {
 	return image[1]
 }
 
-// installChart puts packetwalk's own chart on a cluster, as helm renders it.
+// installChart puts packetwalk's own chart on a cluster, as helm renders it, and its CNI plugin.
 func installChart(t *testing.T, w *world.World, v *values) {
 	t.Helper()
 	tag := ownImage(t, w)
 	for _, n := range v.Ranges {
-		node := regexp.MustCompile(`^\S+`).FindString(n)
-		w.SSH(t, node, "rm", "-f", "/opt/cni/bin/packetwalk-cni") // which such a node has of the lab: a program of others' stays
+		w.PodNetwork(t, strings.Fields(n)[0])
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	args := []string{"template", "pw", filepath.Join(w.Root, "deploy", "chart"), "--namespace", "kube-system"}
 	for _, set := range []string{
-		"image.tag=" + tag, "apiServer=https://" + v.APIServer + ":443", "serviceProxy.clusterCIDR=10.244.0.0/16", "cni.enabled=true",
+		"image.tag=" + tag, "apiServer=https://" + v.APIServer + ":443", "serviceProxy.clusterCIDR=10.244.0.0/16",
 		"ipMasqAgent.enabled=true", "ipMasqAgent.config.nonMasqueradeCIDRs={10.0.0.0/8}",
 	} {
 		args = append(args, "--set", set)

@@ -55,7 +55,7 @@ func (c *chartTest) hasDomain(t *testing.T, want string) {
 	t.Helper()
 	got := strings.Fields(c.Kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/instance=packetwalk",
 		"-o", `jsonpath={range .items[*]}{.spec.securityContext.seLinuxOptions.type}{"\n"}{end}`))
-	if len(got) != 4 || strings.Trim(strings.Join(got, ""), want) != "" { // two DaemonSets on two nodes
+	if len(got) != 2 || strings.Trim(strings.Join(got, ""), want) != "" { // on two nodes
 		t.Errorf("the pods have the domains %q, want %s", got, want)
 	}
 }
@@ -116,11 +116,8 @@ func (c *chartTest) manifests(t *testing.T) {
 	_, wait, _ := strings.Cut(c.blocks[blockInstall], "\n")
 	handOver, _, _ := strings.Cut(c.blocks[blockUninstall], "helm uninstall ")
 	remove := c.blocks[blockDeleteManifests]
-	c.step(t, "apply the plugin and the agent", func() {
-		apply("cni")
+	c.step(t, "apply the agent", func() {
 		apply("node")
-		c.Kubectl(t, "-n", "kube-system", "delete", "daemonset", "packetwalk-network-node") // as the comment in cni.yaml says
-		c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-network-cni", "--timeout=50s")
 		c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-masq-node", "--timeout=50s")
 	})
 	c.step(t, "apply the service proxy", func() { apply("service-proxy"); c.run(t, wait) })
@@ -147,7 +144,6 @@ func (c *chartTest) manifests(t *testing.T) {
 	})
 	c.patchKubeProxy(t, "null")
 	c.rollOut(t)
-	c.run(t, strings.NewReplacer("service-proxy.yaml", "cni.yaml").Replace(remove))
 	c.run(t, strings.NewReplacer("service-proxy.yaml", "node.yaml").Replace(remove))
 	c.Kubectl(t, "-n", "kube-system", "wait", "pods", "-l", "app.kubernetes.io/name=packetwalk", "--for=delete", "--timeout=50s")
 }

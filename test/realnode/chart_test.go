@@ -19,7 +19,7 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// chartCluster is a cluster on whose nodes nothing is ours: no network for pods, and no rules of services.
+// chartCluster is a cluster on whose nodes the lab has neither a network for pods nor rules of services.
 const chartCluster = `
 apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
@@ -140,7 +140,7 @@ func TestChart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, node := range nodes(t, w, "real") {
-		w.SSH(t, node, "rm", "/opt/cni/bin/packetwalk-cni") // which such a node has of the lab: a program of others' stays
+		w.PodNetwork(t, node)
 	}
 	c.tag, c.kubeProxy = c.images(t)
 	c.writeFiles(t)
@@ -208,10 +208,9 @@ func (c *chartTest) install(t *testing.T) {
 	c.ready(t, "nftables")
 }
 
-// first installs the chart on nodes that have no network for pods yet, and makes the service.
+// first installs the chart and makes the service.
 func (c *chartTest) first(t *testing.T) {
 	c.run(t, c.blocks[blockInstall])
-	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/packetwalk-cni", "--timeout=50s")
 	c.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
 	t.Run("waits for kube-proxy", func(t *testing.T) { c.waits(t) })
 	c.inside, c.public = c.service(t)
@@ -300,7 +299,6 @@ image: {tag: %q}
 apiServer: %s
 serviceProxy: {clusterCIDR: 10.244.0.0/16, backend: %s}
 metrics: {port: 10300}
-cni: {enabled: true}
 ipMasqAgent: {enabled: true, config: {nonMasqueradeCIDRs: [10.0.0.0/8]}}
 `
 
@@ -499,16 +497,14 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 	}
 }
 
-// uninstalled: with the release packetwalk's rules of Services go from each node, and what pods need to end stays.
+// uninstalled: with the release packetwalk's rules of Services go from each node, and the chain IP-MASQ-AGENT stays.
 func (c *chartTest) uninstalled(t *testing.T, mode string) {
 	t.Helper()
 	for _, node := range nodes(t, c.World, "real") {
 		eventually.Succeeds(t, 50*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
-			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
-			if strings.Contains(rules, nftables.TableName) || !strings.Contains(rules, "chain IP-MASQ-AGENT ") ||
-				!strings.Contains(files, "packetwalk-cni") || !strings.Contains(files, "10-packetwalk.conflist") {
-				return fmt.Errorf("%s has of %s\n%s", node, files, rules)
+			if strings.Contains(rules, nftables.TableName) || !strings.Contains(rules, "chain IP-MASQ-AGENT ") {
+				return fmt.Errorf("%s has\n%s", node, rules)
 			}
 			return c.hasKubeProxys(t, node, mode)
 		})
@@ -520,9 +516,8 @@ func (c *chartTest) removeAll(t *testing.T) {
 	for _, node := range nodes(t, c.World, "real") {
 		c.debug(t, c.blocks[blockRemoveAll], node, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
-			files := c.SSH(t, node, "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
-			if strings.Contains(rules, "chain IP-MASQ-AGENT ") || strings.Contains(files, "packetwalk-cni") || strings.Contains(files, "10-packetwalk") {
-				return fmt.Errorf("%s still has of %s\n%s", node, files, rules)
+			if strings.Contains(rules, "chain IP-MASQ-AGENT ") {
+				return fmt.Errorf("%s still has\n%s", node, rules)
 			}
 			return nil
 		})

@@ -29,9 +29,7 @@ import (
 // programs are what is built, by their paths in the image.
 var programs = map[string]string{
 	"usr/bin/packetwalk":      "./cmd/packetwalk",
-	"usr/bin/packetwalk-cni":  "./cmd/packetwalk-cni",
 	"usr/bin/packetwalk-node": "./cmd/packetwalk-node",
-	"usr/lib/cni/portmap":     "github.com/containernetworking/plugins/plugins/meta/portmap", // which conflists name after packetwalk-cni
 }
 
 // A maker makes the image.

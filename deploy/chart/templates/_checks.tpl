@@ -284,48 +284,6 @@ limits of numbers; it cannot explain a pattern.
 {{- end -}}
 {{- end -}}
 
-{{- define "packetwalk.checkCNI" -}}
-{{- $bad := .bad -}}
-{{- $v := .values.cni -}}
-{{- range $name, $path := pick $v "binDir" "confDir" -}}
-{{- if or (not (regexMatch `^/[^\s"]+$` $path)) (regexMatch `(^|/)\.\.(/|$)` $path) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.%s: %q is not the absolute path of a directory; write one such as /opt/cni/bin" $name $path)) -}}
-{{- end -}}
-{{- end -}}
-{{- if not (regexMatch `^[A-Za-z0-9][A-Za-z0-9_.-]{0,90}\.conflist$` $v.name) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.name: %q is not the name of a network configuration list; write one such as 10-packetwalk.conflist" $v.name)) -}}
-{{- end -}}
-{{- if not (regexMatch `^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$` $v.conflist.name) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.conflist.name: %q is not the name of a network; write letters, digits, '_', '.' and '-', such as packetwalk" $v.conflist.name)) -}}
-{{- end -}}
-{{- $versions := list "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0" -}}
-{{- if not (has $v.conflist.cniVersion $versions) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.conflist.cniVersion: %q is not a version of CNI; write one of %s" $v.conflist.cniVersion (join ", " $versions))) -}}
-{{- end -}}
-{{- range $v.conflist.plugins -}}
-{{- if not (regexMatch `^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$` .type) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.conflist.plugins: %q is not the name of a plugin's program" .type)) -}}
-{{- end -}}
-{{- with get (default dict (get . "ipam")) "subnet" -}}
-{{- $range := include "packetwalk.range" . | fromJson -}}
-{{- if and (ne . "usePodCidr") (or (ne $range.family "IPv4") $range.hostBits) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.conflist.plugins: the subnet %q is not an IPv4 range; write usePodCidr, or one such as 192.168.0.0/24" .)) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- if $v.nonMasqueradeCIDR -}}
-{{- $range := include "packetwalk.range" $v.nonMasqueradeCIDR | fromJson -}}
-{{- if ne $range.family "IPv4" -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.nonMasqueradeCIDR: %q is not an IPv4 range; write one such as 10.0.0.0/8" $v.nonMasqueradeCIDR)) -}}
-{{- else if $range.hostBits -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" (printf "cni.nonMasqueradeCIDR: %q has bits set beyond its length; write the first address of the range" $v.nonMasqueradeCIDR)) -}}
-{{- end -}}
-{{- end -}}
-{{- if and $v.cleanupOnDelete (not $v.enabled) -}}
-{{- include "packetwalk.bad" (dict "bad" $bad "text" "cni.cleanupOnDelete: without effect, because cni.enabled is false") -}}
-{{- end -}}
-{{- end -}}
-
 {{/* Checks all values of .root. */}}
 {{- define "packetwalk.check" -}}
 {{- $bad := .bad -}}
@@ -361,10 +319,7 @@ limits of numbers; it cannot explain a pattern.
 {{- include "packetwalk.checkServiceProxy" (dict "bad" $bad "values" $v) -}}
 {{- include "packetwalk.checkMasq" (dict "bad" $bad "values" $v) -}}
 {{- include "packetwalk.checkMetrics" (dict "bad" $bad "values" $v "nodeOn" $on) -}}
-{{- include "packetwalk.checkCNI" (dict "bad" $bad "values" $v) -}}
 {{- include "packetwalk.checkPod" (dict "bad" $bad "name" "node" "values" $v.node "flags" (.root.Files.Get "files/node-flags.txt") "own" (list "--hostname-override" "--node-name" "--iptables-variant" "--config" "--cleanup-on-delete"
     "--strict-config" "--pod" "--service-proxy" "--metrics-bind-address" "--kubeconfig" "--ip-masq-agent" "--ip-masq-format" "--ip-masq-configmaps" "--ip-masq-keep-config"
-    "--docker-bridge-cidr" "--non-masquerade-cidr" "--ip-families" "--cleanup" "--init-only" "--write-config-to" "--version")) -}}
-{{- include "packetwalk.checkPod" (dict "bad" $bad "name" "cni" "values" $v.cni "flags" (.root.Files.Get "files/cni-flags.txt") "own" (list "--conflist" "--name" "--bin-dir" "--conf-dir" "--kubeconfig" "--node-name" "--keep"
-    "--cleanup-on-delete")) -}}
+    "--docker-bridge-cidr" "--ip-families" "--cleanup" "--init-only" "--write-config-to" "--version")) -}}
 {{- end -}}

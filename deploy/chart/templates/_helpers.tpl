@@ -3,7 +3,6 @@
 {{- end -}}
 
 {{- define "packetwalk.node" -}}{{ include "packetwalk.name" . }}-node{{- end -}}
-{{- define "packetwalk.cni" -}}{{ include "packetwalk.name" . }}-cni{{- end -}}
 
 {{- define "packetwalk.image" -}}
 {{- if .Values.image.digest -}}
@@ -26,12 +25,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end -}}
 
 {{- define "packetwalk.nodeOn" -}}
-{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled (include "packetwalk.nonMasqueradeCIDR" .) }}true{{ end -}}
-{{- end -}}
-
-{{/* The range outside which pods of the CNI plugin get the node's address, empty where there is none or the ip-masq-agent decides. */}}
-{{- define "packetwalk.nonMasqueradeCIDR" -}}
-{{- if and .Values.cni.enabled (not .Values.ipMasqAgent.enabled) }}{{ .Values.cni.nonMasqueradeCIDR }}{{ end -}}
+{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled }}true{{ end -}}
 {{- end -}}
 
 {{/* The condition of a pod that waits for another service proxy. */}}
@@ -87,7 +81,7 @@ azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
-- name: POD_UID # for who asks in the pod: check-livez, check-readyz, check-cni
+- name: POD_UID # for who asks in the pod: check-livez, check-readyz
   valueFrom:
     fieldRef:
       fieldPath: metadata.uid
@@ -107,7 +101,7 @@ annotations:
   {{- end }}
 {{- end -}}
 
-{{/* What the pods of both DaemonSets have: they are there before there is a network for pods. */}}
+{{/* What the DaemonSet's pods have. They start before there is a network for pods. */}}
 {{- define "packetwalk.pod" -}}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:

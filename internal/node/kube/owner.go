@@ -4,35 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
-
-// PodRange asks the API server for the IPv4 range of a node's pods.
-func PodRange(ctx context.Context, config *rest.Config, nodeName string) (netip.Prefix, error) {
-	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	n := &corev1.Node{}
-	if err := core.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(n); err != nil {
-		return netip.Prefix{}, fmt.Errorf("read node %s: %w", nodeName, err)
-	}
-	for _, text := range append(n.Spec.PodCIDRs, n.Spec.PodCIDR) {
-		if r, err := netip.ParsePrefix(text); err == nil && r.Addr().Is4() {
-			return r.Masked(), nil
-		}
-	}
-	return netip.Prefix{}, fmt.Errorf("node %s has no IPv4 range for its pods (spec.podCIDRs): the controller manager gives it one with --allocate-node-cidrs",
-		nodeName)
-}
 
 // Owner is the DaemonSet that a pod is of: whether it is still there tells the end of a pod that is replaced by another from that of all of
 // them. Who deletes a DaemonSet deletes the rights of its pods with it, often before these have ended, so it is followed all the time.
