@@ -65,14 +65,13 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 		m.first = &m.events[0]
 	}
 	m.flooded = m.back && c.refusedCopies
-	walked := slices.ContainsFunc(steps, func(s indexedStep) bool { return s.Copied != nil })
 	defer func() {
 		if m.flooded && slices.ContainsFunc(slices.Concat(m.passed, m.events), func(e observedRule) bool { return e.Verdict == "drop" }) {
 			c.endedCopies[d] = true
 		}
 	}()
 	for _, s := range steps {
-		m.flooded = m.flooded || !walked && s.Bridge != nil && len(s.Bridge.Ports) > 1
+		m.flooded = m.flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
 		switch {
 		case open(s.Visit) && len(m.events) > 0 && applied(h, s.Visit, &m.events[0]):
 			m.events = m.events[1:] // it did apply
