@@ -12,6 +12,9 @@ SERVICES      ?= 100000
 HOST_ARCH     := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
 LAB_ARCH      ?= $(HOST_ARCH)
 BIN            = bin$(addprefix /,$(filter-out $(HOST_ARCH),$(LAB_ARCH)))
+# The compiler that links runc for another architecture.
+CROSS_arm64   := aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
+CROSS_amd64   := x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu x86_64-linux-gnu-gcc:libc6-dev-amd64-cross
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
@@ -68,7 +71,7 @@ calico: ## build Calico's agent felix, for policy calico; cached for all clones 
 	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) calico
 
 deps: ## install missing system packages by apt
-	@scripts/deps $(if $(filter-out $(HOST_ARCH),$(LAB_ARCH)),qemu-aarch64-static:qemu-user-static update-binfmts:binfmt-support)
+	@scripts/deps $(if $(filter-out $(HOST_ARCH),$(LAB_ARCH)),qemu-aarch64-static:qemu-user-static update-binfmts:binfmt-support $(CROSS_$(LAB_ARCH)))
 
 claims: deps controlplane calico build ## test what the articles show, claim by claim: pass or FAIL
 	CI=1 go run ./tools/claims -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root"

@@ -31,6 +31,7 @@ type product struct {
 	module  string // the module's folder, in controlplane/
 	source  string // the package: "." or an import path of upstream's
 	test    bool   // the package's tests are the program, not its main function
+	seccomp bool   // it links libseccomp, by a C compiler
 	files   bool   // not a program: the files of YAML in the folder source of the module that it is in, one behind the other
 	what    string // of what it is, for people
 	minutes int    // what its build takes with an empty build cache, in minutes of one core, measured on two
@@ -54,6 +55,7 @@ var products = map[string][]product{
 		{name: "containerd-shim-runc-v2", module: "containerd", source: containerdModule + "/cmd/containerd-shim-runc-v2",
 			what: "containerd's shim", minutes: 1},
 		{name: "ctr", module: "containerd", source: containerdModule + "/cmd/ctr", what: "containerd's command", minutes: 1},
+		{name: "runc", module: "containerd", source: runcModule, seccomp: true, what: "runc", minutes: 1},
 		{name: "bandwidth", module: "containerd", source: pluginsModule + "/plugins/meta/bandwidth",
 			what: "the CNI plugin bandwidth", minutes: 1},
 		{name: "metrics-server", module: "metrics", source: "sigs.k8s.io/metrics-server/cmd/metrics-server", what: "metrics-server", minutes: 4},
@@ -120,6 +122,11 @@ func newTarget(ctx context.Context, folder string, p product) (target, error) {
 		env:     []string{"CGO_ENABLED=0", "GOWORK=off"},
 		args:    []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=" + linkerFlags(file)},
 	}
+	if p.seccomp {
+		t.env[0] = "CGO_ENABLED=1"
+		t.args[len(t.args)-1] += " -extldflags -static"
+		t.args = append(t.args, "-tags=seccomp,netgo,osusergo")
+	}
 	key, err := t.key(platform)
 	if err != nil {
 		return target{}, err
@@ -128,8 +135,11 @@ func newTarget(ctx context.Context, folder string, p product) (target, error) {
 	return t, nil
 }
 
-// containerdModule is the module of containerd.
-const containerdModule = "github.com/containerd/containerd/v2"
+// Modules of programs that run containers.
+const (
+	containerdModule = "github.com/containerd/containerd/v2"
+	runcModule       = "github.com/opencontainers/runc"
+)
 
 // linkerFlags strips the program and stamps the releases that a module requires into the variables that upstreams' own builds stamp
 // (Kubernetes' hack/lib/version.sh, containerd's Makefile); without them the API server, kubelet and kubectl would report v0.0.0-master.
@@ -147,6 +157,8 @@ func linkerFlags(module *modfile.File) string {
 			}
 		case containerdModule:
 			flags = append(flags, "-X "+containerdModule+"/version.Version="+release)
+		case runcModule:
+			flags = append(flags, "-X main.version="+strings.TrimPrefix(release, "v"))
 		case upstreamModule:
 			major, minor, _ := strings.Cut(strings.TrimPrefix(release, "v"), ".")
 			minor, _, _ = strings.Cut(minor, ".")
@@ -240,6 +252,14 @@ func (t target) compile(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "building %s from the sources: %d packages, some %d min on this machine, once for this version\n",
 		t.what, len(packages), max(1, t.minutes/runtime.NumCPU()))
 	command := t.goBuild(ctx, partial)
+	if t.seccomp {
+		env, remove, err := seccompLibrary(ctx, t.folder)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		command.Env = append(command.Env, env...)
+	}
 	command.Stdout, command.Stderr = progress, progress
 	stop := progress.tick()
 	err = command.Run()

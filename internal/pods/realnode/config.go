@@ -58,6 +58,7 @@ disabled_plugins = [
   runtime_type = "io.containerd.runc.v2"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  BinaryName = "` + ProgramsDir + `/runc"
   SystemdCgroup = false
 `
 

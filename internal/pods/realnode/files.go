@@ -29,7 +29,7 @@ const (
 )
 
 // Programs are what runs on each node, and containerd's command.
-var Programs = []string{"containerd", "containerd-shim-runc-v2", "ctr", "kubelet"}
+var Programs = []string{"containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "runc"}
 
 // NodeAgent is packetwalk-node, and NodeAgentKubeconfig its kubeconfig.
 const (
