@@ -75,9 +75,16 @@ var ownSettings = struct {
 	ten  []string
 }{"net/", []string{"kernel/hos", "kernel/dom", "kernel/shm", "kernel/msg", "kernel/sem", "fs/mqueue/"}}
 
+// nameSpace is how much of a setting's name the program reads, in bytes: a longer one is cut.
+const nameSpace = 32
+
+// sharedSetting is a setting that each network namespace has a file of, and all of the machine share (net/netfilter/nf_hooks_lwtunnel.c). It
+// fills nameSpace, with its end.
+const sharedSetting = "net/netfilter/nf_hooks_lwtunnel\x00"
+
 // settingProgram lets all settings be read, and those of ownSettings be written.
 func settingProgram() asm.Instructions {
-	const space = 32 // bytes of the name, on the stack
+	const space = nameSpace // on the stack
 	p := asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // write
 		asm.JEq.Imm(asm.R2, 0, allow),
@@ -88,8 +95,16 @@ func settingProgram() asm.Instructions {
 	}
 	p = append(p,
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -space), asm.Mov.Imm(asm.R3, space), asm.Mov.Imm(asm.R4, 0),
-		asm.FnSysctlGetName.Call(),
-		asm.LoadMem(asm.R2, asm.RFP, -space, asm.Word),
+		asm.FnSysctlGetName.Call())
+	for at := range nameSpace / 8 {
+		p = append(p,
+			asm.LoadMem(asm.R2, asm.RFP, int16(8*at-space), asm.DWord),
+			asm.LoadImm(asm.R3, int64(binary.NativeEndian.Uint64([]byte(sharedSetting[8*at:]))), asm.DWord),
+			asm.JNE.Reg(asm.R2, asm.R3, "not shared"))
+	}
+	p = append(p,
+		asm.Ja.Label(refuse),
+		asm.LoadMem(asm.R2, asm.RFP, -space, asm.Word).WithSymbol("not shared"),
 		asm.JEq.Imm(asm.R2, int32(binary.NativeEndian.Uint32([]byte(ownSettings.four))), allow))
 	for i, name := range ownSettings.ten {
 		p = append(p,

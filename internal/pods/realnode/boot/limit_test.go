@@ -55,6 +55,7 @@ func TestLimits(t *testing.T) {
 		{"writing a setting of the machine", "x=$(cat /proc/sys/vm/overcommit_memory); echo $x >/proc/sys/vm/overcommit_memory", false},
 		{"writing a limit of the kernel", "x=$(cat /proc/sys/kernel/pid_max); echo $x >/proc/sys/kernel/pid_max", false},
 		{"writing a setting of the network", "unshare -n sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'", true},
+		{"writing a setting of all networks", "unshare -n sh -c 'f=/proc/sys/net/netfilter/nf_hooks_lwtunnel; x=$(cat $f); echo $x >$f'", false},
 		{"writing a setting of shared memory", "unshare -i sh -c 'echo 65536 >/proc/sys/kernel/shmmax'", true},
 		{"writing a setting of semaphores", "unshare -i sh -c 'echo 250 32000 32 128 >/proc/sys/kernel/sem'", true},
 		{"writing a setting of message queues", "unshare -i sh -c 'echo 100 >/proc/sys/fs/mqueue/msg_max'", true},

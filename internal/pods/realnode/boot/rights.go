@@ -33,33 +33,61 @@ const (
 	dataArg0   = 16 // little endian, as both architectures are
 )
 
-var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+// An abi is a set of system calls that a kernel has, by its numbers.
+type abi struct {
+	arch       uint32 // AUDIT_ARCH_…
+	socket     uint32
+	socketCall uint32 // the call that has sockets' arguments in memory, where a filter does not see them; 0 for none
+	x32        bool   // its calls have other numbers too, of 32-bit pointers
+}
+
+// abis are those of the machine's kernel, by GOARCH: its own, and that of 32-bit programs (arch/*/entry/syscalls, include/uapi/asm-generic).
+var abis = map[string][]abi{
+	"amd64": {{arch: unix.AUDIT_ARCH_X86_64, socket: 41, x32: true}, {arch: unix.AUDIT_ARCH_I386, socket: 359, socketCall: 102}},
+	"arm64": {{arch: unix.AUDIT_ARCH_AARCH64, socket: 198}, {arch: unix.AUDIT_ARCH_ARM, socket: 281}},
+}[runtime.GOARCH]
+
+const (
+	ioUringSetup = 425        // of all architectures
+	x32Bit       = 0x40000000 // of the numbers of x32's calls (arch/x86/include/uapi/asm/unistd.h)
+)
 
 func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// jumpUnless skips n instructions unless the value is k.
-func jumpUnless(k uint32, n uint8) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, Jf: n, K: k}
+// jumpUnless skips n instructions unless the value is k, jumpUnlessSet unless it has a bit of k.
+func jumpUnless(k uint32, n int) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, Jf: uint8(n), K: k}
+}
+
+func jumpUnlessSet(k uint32, n int) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JSET, Jf: uint8(n), K: k}
 }
 
 func answer(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
 
-// machineFilter refuses sockets of AF_VSOCK, which is in no network namespace and leads from a virtual machine to what runs it, where the
-// architecture is this one; io_uring (IORING_OP_SOCKET) goes past it. The container runtime has filters for the rest, for pods with a
-// profile (seccomp(2)).
+// machineFilter refuses sockets of AF_VSOCK, which is in no network namespace and leads from a virtual machine to what runs it, and what
+// would make them past a filter (seccomp(2)): io_uring (IORING_OP_SOCKET), i386's socketcall, and x32.
 func machineFilter() []unix.SockFilter {
-	const refuse = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
-	return []unix.SockFilter{
-		load(dataArch), jumpUnless(auditArch, 5),
-		load(dataNumber), jumpUnless(unix.SYS_SOCKET, 3),
-		load(dataArg0), jumpUnless(unix.AF_VSOCK, 1), answer(refuse), answer(unix.SECCOMP_RET_ALLOW),
+	refuse := answer(unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM))
+	f := []unix.SockFilter{load(dataArch)}
+	for _, a := range abis {
+		calls := []unix.SockFilter{load(dataNumber), jumpUnless(ioUringSetup, 1), refuse}
+		if a.socketCall > 0 {
+			calls = append(calls, jumpUnless(a.socketCall, 1), refuse)
+		}
+		if a.x32 {
+			calls = append(calls, jumpUnlessSet(x32Bit, 1), refuse)
+		}
+		calls = append(calls, jumpUnless(a.socket, 3), load(dataArg0), jumpUnless(unix.AF_VSOCK, 1), refuse, answer(unix.SECCOMP_RET_ALLOW))
+		f = append(append(f, jumpUnless(a.arch, len(calls))), calls...)
 	}
+	return append(f, refuse)
 }
 
 func setFilter(f []unix.SockFilter) error {
-	if auditArch == 0 {
+	if len(abis) == 0 {
 		return fmt.Errorf("filter system calls: not known how on %s", runtime.GOARCH)
 	}
 	program := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
