@@ -33,7 +33,7 @@ func TestOptionalMethods(t *testing.T) {
 			changers++
 		}
 	}
-	if changers != 8 {
+	if changers != 9 {
 		t.Errorf("%d components have Change; if one was meant to gain or lose it, change this number", changers)
 	}
 }

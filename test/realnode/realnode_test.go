@@ -93,6 +93,7 @@ func TestNode(t *testing.T) {
 	t.Run("ways to the pod", func(t *testing.T) { ways(t, w, node) })
 	t.Run("the node's own root", func(t *testing.T) { ownRoot(t, w, node) })
 	t.Run("a privileged pod", func(t *testing.T) { privileged(t, w, node) })
+	t.Run("users of pods", func(t *testing.T) { users(t, w) })
 	t.Run("volumes", func(t *testing.T) { volumes(t, w) })
 	t.Run("service proxies", func(t *testing.T) { proxies(t, w) })
 	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })

@@ -38,6 +38,7 @@ var changeable = []string{
 	"spec.serviceProxy.backend",
 	"spec.loadBalancer.frontends",
 	"spec.addons",
+	"spec.hostUsers",
 	"spec.images.*",
 	"spec.loadBalancer.outbound.*",
 	"spec.nodePools[]",

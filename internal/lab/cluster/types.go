@@ -35,6 +35,9 @@ type Spec struct {
 	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
 	NodePools   []NodePool  `json:"nodePools,omitzero"`
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
+	// HostUsers lets pods run as the users of the machine. Default: pods that need none of the node's namespaces, directories and privileges
+	// get hostUsers: false, which gives them users of their own.
+	HostUsers bool `json:"hostUsers,omitempty"`
 	// Addons are AKS addons, by the names that "az aks enable-addons -a" takes: http_application_routing.
 	Addons   []string `json:"addons,omitzero"`
 	Images   Images   `json:"images,omitzero"`

@@ -91,6 +91,9 @@ func (c Config) apiServerArgs() []string {
 		// This plugin taints every new node until the node lifecycle controller has seen that it is Ready; pods that are scheduled before wait
 		// out the scheduler's back-off, a second or two. The controller taints nodes that are not Ready with and without it.
 		"--disable-admission-plugins=TaintNodesByCondition",
+		// Pods get user namespaces by a MutatingAdmissionPolicy, which the API server has without these from Kubernetes 1.36 on.
+		"--feature-gates=MutatingAdmissionPolicy=true",
+		"--runtime-config=admissionregistration.k8s.io/v1beta1=true",
 	}
 	if c.EgressSocket != "" {
 		args = append(args, "--egress-selector-config-file="+c.egressFile())

@@ -153,5 +153,7 @@ var optionalFeatures = []feature{
 	{name: "loop devices with ext4", needs: []Need{DiskLimit}, modules: []string{"loop", "ext4"}, root: true,
 		with: []string{"mkfs.ext4"}, call: tryDisk},
 	{name: "conntrack", needs: []Need{FlowList}, program: "conntrack"},
+	{name: "user namespaces with mapped mounts", needs: []Need{PodUsers}, root: true, call: tryMappedMounts,
+		remedy: "use Linux 6.3 or later with CONFIG_USER_NS and user.max_user_namespaces above 0"},
 	{name: "iptables nfacct", needs: []Need{Counters}, modules: []string{"nfnetlink_acct", "xt_nfacct"}, call: tryAccounting},
 }

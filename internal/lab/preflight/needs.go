@@ -21,6 +21,7 @@ const (
 	LiveWalk  Need = "walk --live"
 	FlowList  Need = "connections in captures and walks"
 	Counters  Need = "counters of dropped packets"
+	PodUsers  Need = "pods in user namespaces"
 )
 
 // optional are the needs that a lab does without, and what is then off.
@@ -30,10 +31,11 @@ var optional = map[Need]string{
 	LiveWalk:  "walk --live does not work",
 	FlowList:  "captures have no connections where the kernel has no /proc/net/nf_conntrack",
 	Counters:  "rules do not count the packets that they drop",
+	PodUsers:  "root in a pod is root of the machine",
 }
 
 // allNeeds is for the user who asks about the machine as a whole.
-var allNeeds = []Need{Lab, PodBridge, IPTablesProxy, NFTablesProxy, Calico, Limits, DiskLimit, LiveWalk, FlowList, Counters}
+var allNeeds = []Need{Lab, PodBridge, IPTablesProxy, NFTablesProxy, Calico, Limits, DiskLimit, LiveWalk, FlowList, Counters, PodUsers}
 
 // AllNeeds are the needs of all worlds, the optional ones last.
 func AllNeeds() []Need { return slices.Clone(allNeeds) }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 
 	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
@@ -203,4 +205,42 @@ func tryLimits(context.Context, *netns.Namespace) error {
 
 func tryGroupPrograms(context.Context, *netns.Namespace) error {
 	return errors.Join(boot.TryGroup(group()), cgroup.Remove(group()))
+}
+
+// firstUser and users are the user ids that the trial maps: in the range that kubelet takes for pods (pkg/kubelet/userns).
+const firstUser, users = 65536, 65536
+
+// tryMappedMounts maps a mount of tmpfs into a user namespace (mount_setattr(2), MOUNT_ATTR_IDMAP), as runc does with a pod's volumes. Of
+// the file systems of a node's volumes tmpfs was the last that the kernel could map, in 6.3.
+func tryMappedMounts(ctx context.Context, _ *netns.Namespace) error {
+	return inDirectory(func(dir string) error {
+		mapped := []syscall.SysProcIDMap{{HostID: firstUser, Size: users}}
+		cmd := exec.CommandContext(ctx, "cat")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: mapped, GidMappings: mapped}
+		end, err := cmd.StdinPipe()
+		if err != nil {
+			return err
+		}
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("make user namespace: %w", err)
+		}
+		err = mapMount(dir, fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+		return errors.Join(err, end.Close(), cmd.Wait())
+	})
+}
+
+// mapMount maps a clone of the mount at dir into a user namespace, by its file.
+func mapMount(dir, namespace string) error {
+	users, err := os.Open(namespace)
+	if err != nil {
+		return err
+	}
+	defer users.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("clone mount: %w", err)
+	}
+	defer unix.Close(tree)
+	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())})
+	return os.NewSyscallError("mount_setattr", err)
 }

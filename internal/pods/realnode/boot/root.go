@@ -99,6 +99,11 @@ func mountSystem(groups []group) error {
 	if err := coverTunables(); err != nil {
 		return err
 	}
+	// In a user namespace the kernel mounts proc only where the mount namespace has one with nothing mounted over its files
+	// (fs/namespace.c, mount_too_revealing).
+	if err := rootfs.MountAt("proc", wholeProc, rootfs.NoExec, ""); err != nil {
+		return err
+	}
 	if err := rootfs.MountAt("sysfs", "/sys", rootfs.NoExec, ""); err != nil {
 		return err
 	}
@@ -110,6 +115,9 @@ func mountSystem(groups []group) error {
 	}
 	return makeDev()
 }
+
+// wholeProc is the proc of nodes without covered tunables, for pods with user namespaces.
+const wholeProc = "/run/packetwalk/proc"
 
 // tunables are what kubelet sets at its start, if they are not so (k8s.io/kubernetes, pkg/kubelet/cm, setupKernelTunables): settings of the
 // whole machine.
