@@ -70,11 +70,11 @@ func doctor(ctx context.Context, w io.Writer, file, output string) error {
 	}
 	needs := preflight.AllNeeds()
 	if file != "" {
-		source, err := readCluster(file, lab.DirOf(defaultName))
+		source, err := readCluster(file, lab.DirOf(lab.DefaultName))
 		if err != nil {
 			return err
 		}
-		if needs, err = lab.Needs(lab.DirOf(defaultName), source); err != nil {
+		if needs, err = lab.Needs(lab.DirOf(lab.DefaultName), source); err != nil {
 			return err
 		}
 		needs = append(needs, preflight.OptionalNeeds()...)

@@ -29,14 +29,14 @@ import (
 // addLabCommands adds the commands that make labs and work in them.
 func addLabCommands(root *cobra.Command, s Streams) {
 	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"})
-	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s), importCommand(s), doctorCommand(s))
+	add(root, "lab", upCommand(s), listCommand(s), statusCommand(s), downCommand(s), tourCommand(s), importCommand(s), doctorCommand(s))
 	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
 	root.AddCommand(labProcessCommand(), imageCommand(s))
 	addNodeCommand(root, s)
 }
 
 func nameFlag(c *cobra.Command, name *string) {
-	c.Flags().StringVar(name, "name", "", "the lab's name (without it: $"+lab.NameVariable+", or the only one there is)")
+	c.Flags().StringVar(name, "name", "", "the lab's name (without it: $"+lab.NameVariable+", the only lab, or \""+lab.DefaultName+"\")")
 }
 
 // labOf is the lab that a command of root's means.
@@ -50,9 +50,6 @@ func labOf(name string) (lab.Dir, error) {
 	}
 	return d, nil
 }
-
-// defaultName is the name of a lab that up was given none for.
-const defaultName = "default"
 
 func upCommand(s Streams) *cobra.Command {
 	var file, name string
@@ -76,13 +73,13 @@ it is, or becomes what it was being changed to.`,
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the cluster's description (see examples/)")
 	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (without it: $"+lab.NameVariable+", or \""+
-		defaultName+"\")")
+		lab.DefaultName+"\")")
 	boundedDuration(c.Flags(), &timeout, "timeout", lab.DefaultTimeout, time.Second, 24*time.Hour, "how long all of it may take")
 	return c
 }
 
 func up(ctx context.Context, s Streams, file, name string, timeout time.Duration) error {
-	name = cmp.Or(name, os.Getenv(lab.NameVariable), defaultName)
+	name = cmp.Or(name, os.Getenv(lab.NameVariable), lab.DefaultName)
 	if err := lab.CheckName(name); err != nil {
 		return badInput{err}
 	}

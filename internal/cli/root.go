@@ -122,10 +122,10 @@ go in it, which source address their destination sees, and which rule decided th
 	}
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
-	root.CompletionOptions.HiddenDefaultCmd = true
 	addLabCommands(root, s)
 	root.AddGroup(&cobra.Group{ID: "packets", Title: "Its packets:"})
 	add(root, "packets", walkCommand(s), captureCommand(s))
+	root.AddCommand(versionCommand(s))
 	return root
 }
 
@@ -135,5 +135,18 @@ func add(root *cobra.Command, group string, commands ...*cobra.Command) {
 		c.GroupID = group
 		c.DisableFlagsInUseLine = true // they stand there already, or below
 		root.AddCommand(c)
+	}
+}
+
+// versionCommand prints what --version prints, for who looks for a command as kubectl has it.
+func versionCommand(s Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "print the version",
+		Args:  noArguments("write 'packetwalk version' alone"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(s.Out, "packetwalk version %s\n", c.Root().Version)
+			return err
+		},
 	}
 }

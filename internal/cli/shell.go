@@ -58,7 +58,7 @@ func shell(s Streams, name string, args []string) error {
 	}
 	d, err := shellLab(name)
 	if err != nil {
-		return badInput{err}
+		return badInput{fmt.Errorf("%w\nno shell was started: kubectl in this terminal is still your own", err)}
 	}
 	w, err := newWorkplace(d)
 	if err != nil {

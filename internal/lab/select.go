@@ -54,8 +54,11 @@ func labsIn(roots ...string) (dirs []layout.Dir, err error) {
 // NameVariable is the environment variable that says which lab is meant where --name does not.
 const NameVariable = "PACKETWALK_LAB"
 
-// Select returns the lab that a command means: the one called name or, without a name, the one that NameVariable names, or the
-// only one there is.
+// DefaultName is the name of a lab that was given none.
+const DefaultName = "default"
+
+// Select returns the lab that a command means: the one called name or, without a name, the one that NameVariable names, the only one that
+// exists, or the one called DefaultName.
 func Select(name string) (layout.Dir, error) {
 	if name == "" {
 		name = os.Getenv(NameVariable)
@@ -78,6 +81,9 @@ func Select(name string) (layout.Dir, error) {
 		return "", errors.New("no lab is here; 'packetwalk up' makes one")
 	case 1:
 		return dirs[0], nil
+	}
+	if slices.Contains(dirs, DirOf(DefaultName)) {
+		return DirOf(DefaultName), nil
 	}
 	names := make([]string, len(dirs))
 	for i, d := range dirs {
