@@ -30,7 +30,7 @@ func Mount(file, target string) error {
 	}
 	defer loop.Close() // it stays attached until the file system is unmounted
 	source := fmt.Sprintf("/proc/self/fd/%d", loop.Fd())
-	if err := unix.Mount(source, target, "ext4", unix.MS_NODEV|unix.MS_NOATIME, "noinit_itable"); err != nil {
+	if err := unix.Mount(source, target, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "noinit_itable"); err != nil {
 		return fmt.Errorf("mount %s: %w", file, err)
 	}
 	return nil

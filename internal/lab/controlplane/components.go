@@ -3,6 +3,7 @@ package controlplane
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 
 	"packetwalk.dev/internal/base/supervise"
 )
@@ -39,6 +40,9 @@ func (c Config) Components() []Component {
 	}
 }
 
+// etcdQuota is the most that etcd stores, in bytes. Without it that is 2 GB.
+const etcdQuota = 512 << 20
+
 // etcdArgs runs one member on unix sockets: nothing but this lab's API server, as the same user, can reach it.
 func (c Config) etcdArgs() []string {
 	const member = "http://127.0.0.1:2380" // etcd refuses to advertise a socket; nothing listens or connects there
@@ -50,6 +54,7 @@ func (c Config) etcdArgs() []string {
 		"--advertise-client-urls=http://127.0.0.1:2379",
 		"--initial-advertise-peer-urls=" + member,
 		"--initial-cluster=lab=" + member,
+		"--quota-backend-bytes=" + strconv.Itoa(etcdQuota),
 		"--unsafe-no-fsync", // a lab outlives a crash of its processes, not of its machine
 		// The only member waits out an election before it leads; upstream's second is a third of the whole start. Milliseconds.
 		"--heartbeat-interval=50", "--election-timeout=250",

@@ -25,6 +25,7 @@ const (
 // Config says what control plane to run.
 type Config struct {
 	Dir         string       // the lab's folder, absolute; sockets lie in it, so short (a unix socket's path has at most 107 bytes)
+	DataDir     string       // etcd's; empty: etcd in Dir
 	LogDir      string       // of the components' logs; empty: logs in Dir
 	Binary      string       // the multi-call program
 	ClusterName string       // the name in kubeconfigs
@@ -89,7 +90,7 @@ func (c Config) LogFile(component string) string {
 
 func (c Config) logDir() string { return cmp.Or(c.LogDir, filepath.Join(c.Dir, "logs")) }
 
-func (c Config) etcdDir() string        { return filepath.Join(c.Dir, "etcd") }
+func (c Config) etcdDir() string        { return cmp.Or(c.DataDir, filepath.Join(c.Dir, "etcd")) }
 func (c Config) etcdSocket() string     { return filepath.Join(c.Dir, "etcd.sock") }
 func (c Config) egressFile() string     { return filepath.Join(c.PKIDir(), "egress.yaml") }
 func (c Config) schedulerFile() string  { return filepath.Join(c.PKIDir(), "scheduler.yaml") }

@@ -88,6 +88,9 @@ func (d Dir) Log(component string) string { return filepath.Join(d.Logs(), compo
 // Logs is the directory of logs, on the lab's disk; no node has such a name.
 func (d Dir) Logs() string { return filepath.Join(d.Disk(), ".logs") }
 
+// EtcdData is the directory of etcd's data, on the lab's disk; no node has such a name.
+func (d Dir) EtcdData() string { return filepath.Join(d.Disk(), ".etcd") }
+
 // GroupLog is the log of the service proxy of a container group's machine.
 func (d Dir) GroupLog(group string) string {
 	return filepath.Join(d.Logs(), containerGroup, group+".log")

@@ -168,7 +168,7 @@ func (k kubelets) machineProcess(ctx context.Context, n *Node) (supervise.Proces
 	}
 	err = realnode.Config{
 		Name: n.Name, State: state, Base: k.Dir.ProgramsLayer(), Distribution: distribution,
-		Networks: filepath.Join(k.Dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
+		Networks: k.networksDir(n), Kubernetes: identity,
 		Cgroup: k.Dir.Cgroup(n.Name), Bounds: k.NodeBounds, ResolvConf: layout.ResolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{

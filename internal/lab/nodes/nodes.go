@@ -103,6 +103,9 @@ type Machines struct {
 
 // Start makes the nodes of the cluster, and those that a change that was cut off had not removed yet.
 func (m Machines) Start(context.Context) error {
+	if err := m.Nodes.Dir.MakeNodesDir(); err != nil {
+		return err
+	}
 	network := m.Nodes.Azure.Current()
 	specs := plan.Nodes(m.Nodes.Cluster(), network)
 	if cut := m.Nodes.Azure.Pending; cut.Source != nil { // nodes of pools that were about to leave
@@ -144,8 +147,7 @@ func (m Machines) makeNode(spec cluster.Node) (*Node, error) {
 // writeNodeFiles writes what a node's administrator would: the agent's kubeconfig and the CNI configuration.
 func (m Machines) writeNodeFiles(n *Node) error {
 	dir := m.Nodes.Dir.Node(n.Name)
-	conf := filepath.Join(dir, "cni", "net.d")
-	if err := os.MkdirAll(conf, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.MkdirAll(m.Nodes.networksDir(n), 0o700)); err != nil {
 		return err
 	}
 	kubeconfigOf := func(user controlplane.User) ([]byte, error) {
@@ -161,6 +163,14 @@ func (m Machines) writeNodeFiles(n *Node) error {
 		err = errors.Join(err, m.Nodes.writeConflist(n, netip.Prefix{}))
 	}
 	return err
+}
+
+// networksDir is the directory of a node's CNI configuration. A containerd node's is on the lab's disk, which bounds what pods write to it.
+func (l *Nodes) networksDir(n *Node) string {
+	if n.Runtime == cluster.RuntimeContainerd {
+		return filepath.Join(l.Dir.NodeState(n.Name), "networks")
+	}
+	return filepath.Join(l.Dir.Node(n.Name), "cni", "net.d")
 }
 
 // writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
@@ -179,8 +189,7 @@ func (l *Nodes) rewriteConflist(n *Node, c *cluster.Cluster) error {
 	if c.Spec.Network.Plugin == cluster.PluginNone || c.Spec.Network.Plugin == cluster.PluginKubenet && !pods.IsValid() {
 		return nil
 	}
-	dir := filepath.Join(l.Dir.Node(n.Name), "cni")
-	state := filepath.Join(dir, "state")
+	state := filepath.Join(l.Dir.Node(n.Name), "cni", "state")
 	if n.Runtime == cluster.RuntimeContainerd {
 		state = realnode.PluginStateDir
 	}
@@ -188,7 +197,7 @@ func (l *Nodes) rewriteConflist(n *Node, c *cluster.Cluster) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, "net.d", name), list, 0o600)
+	return atomicfile.Write(filepath.Join(l.networksDir(n), name), list, 0o600)
 }
 
 // Start starts the nodes' kubelets and returns when every node is registered and Ready.
