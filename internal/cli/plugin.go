@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
@@ -85,12 +87,13 @@ administrator, and removes what it created at the end. It changes nothing else. 
 	f.StringVar(&o.rules.ExplicitPath, "kubeconfig", "", "the kubeconfig file (without it: $KUBECONFIG, or ~/.kube/config)")
 	clientcmd.BindOverrideFlags(&o.overrides, f, clientcmd.RecommendedConfigOverrideFlags(""))
 	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = !slices.Contains(shownFlags, flag.Name) })
-	f.StringVar(&o.pods.Image, "image", "", "the image of the pods on the nodes (without it: this version's)")
+	f.StringVar(&o.pods.Image, "image", os.Getenv(imageVariable), "the image of the pods on the nodes (without it: $"+imageVariable+
+		", or that of the release)")
 	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of the namespace packetwalk that rbac makes, with which it is pulled")
 	f.BoolVar(&o.pods.Kept, "kept-namespace", false, "start the pods in the namespace packetwalk that rbac makes, also with the right to make one")
 	boundedDuration(f, &o.pods.Start, "start-timeout", time.Minute, time.Second, cluster.MostStart, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
-	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o))
+	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), versionCommand(s))
 	addNodeCommand(root, s)
 	return root
 }
@@ -106,6 +109,18 @@ func (o *pluginOptions) open(ctx context.Context) (opened *session.Session, name
 	}
 	opened, err = session.OpenCluster(ctx, c)
 	return opened, namespace, err
+}
+
+// imageVariable is the environment variable for --image.
+const imageVariable = "PACKETWALK_IMAGE"
+
+// checkImage refuses a run on nodes whose image no release has fixed by its digest: a registry could serve anything for a tag.
+func (o *pluginOptions) checkImage() error {
+	if o.pods.Image != "" || imageref.Digest != "" {
+		return nil
+	}
+	return badInput{fmt.Errorf("this build of the plugin is not a release, so no image of its programs is published: push one with "+
+		"'make image PUSH=REPOSITORY', and name it with --image REPOSITORY:%s or $%s", imageref.Tag(Version), imageVariable)}
 }
 
 // cluster prepares a run on the cluster that the flags choose.
@@ -157,6 +172,9 @@ walks through it anywhere. Secrets are never read.`,
 }
 
 func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, output string, redacted redaction) (err error) {
+	if err := o.checkImage(); err != nil {
+		return err
+	}
 	opened, _, err := o.open(ctx)
 	if err != nil {
 		return err

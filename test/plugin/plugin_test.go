@@ -117,6 +117,7 @@ type plugin struct {
 	kubeconfig string
 	nodes      []string
 	as         string   // the user; "" for the administrator
+	image      string   // of the pods on nodes
 	before     []string // objects of the cluster
 }
 
@@ -155,7 +156,7 @@ func newPlugin(t *testing.T) *plugin {
 	}
 	w.Kubectl(t, "apply", "-f", p.file(t, "pods.yaml", fmt.Sprintf(pods, p.nodes[0], p.nodes[1])))
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/one", "pod/two", "--timeout=50s")
-	p.PluginImage(t)
+	p.image = p.PluginImage(t)
 	p.before = p.objects(t)
 	return p
 }
@@ -175,7 +176,7 @@ func (p *plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 		args = append([]string{"--as", p.as}, args...)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(p.Root, "bin", "kubectl-packetwalk"), args...)
-	cmd.Env = []string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.dir, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.dir, "PATH=" + os.Getenv("PATH"), "PACKETWALK_IMAGE=" + p.image}
 	return cmd
 }
 

@@ -33,13 +33,13 @@ func TestPlugin(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.PluginImage(t)
+	image := w.PluginImage(t)
 	w.Kubectl(t, "run", "web", "--image=nginx")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
 	plugin := func(args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), filepath.Join(w.Root, "bin", "kubectl-packetwalk"), args...)
-		cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + dir, "PATH=" + os.Getenv("PATH")}
+		cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + dir, "PATH=" + os.Getenv("PATH"), "PACKETWALK_IMAGE=" + image}
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
 		if err != nil {

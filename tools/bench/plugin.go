@@ -78,7 +78,7 @@ func benchPlugin(n int) error {
 // pluginRun is a lab with the plugin's image, and what the plugin is run with.
 type pluginRun struct {
 	*lab
-	dir, kubeconfig string
+	dir, kubeconfig, image string
 }
 
 // withPlugin does something with a lab of its own.
@@ -108,11 +108,11 @@ func withPlugin(what string, count int, runtime string, pods int, do func(*plugi
 	if err != nil {
 		return err
 	}
-	p := &pluginRun{l, dir, filepath.Join(dir, "kubeconfig")}
+	p := &pluginRun{lab: l, dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig")}
 	if err := os.WriteFile(p.kubeconfig, []byte(config), 0o600); err != nil {
 		return err
 	}
-	remove, err := p.image()
+	remove, err := p.makeImage()
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func withPlugin(what string, count int, runtime string, pods int, do func(*plugi
 	return do(p)
 }
 
-// image puts the plugin's into the machine's store, and gives what takes it out again.
-func (p *pluginRun) image() (remove func(), err error) {
+// makeImage puts the plugin's into the machine's store, and gives what takes it out again.
+func (p *pluginRun) makeImage() (remove func(), err error) {
 	said, err := p.packetwalk("--version")
 	if err != nil {
 		return nil, err
@@ -131,7 +131,8 @@ func (p *pluginRun) image() (remove func(), err error) {
 	if err := localimage.Make(context.Background(), filepath.Join(bin, "packetwalk"), version); err != nil {
 		return nil, err
 	}
-	return func() { _, _ = p.packetwalk("image", "rm", imageref.Image(version)) }, nil
+	p.image = imageref.Image(version)
+	return func() { _, _ = p.packetwalk("image", "rm", p.image) }, nil
 }
 
 // measure runs the plugin and adds the time and the memory that it took.
@@ -139,7 +140,7 @@ func (p *pluginRun) measure(t *table, what string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl-packetwalk"), args...)
-	cmd.Env = []string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.dir, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.dir, "PATH=" + os.Getenv("PATH"), "PACKETWALK_IMAGE=" + p.image}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	begin := time.Now()

@@ -9,7 +9,7 @@ const Repository = "packetwalk.dev/packetwalk"
 // Image is the name of the image with the programs of a version, as git describe or a module's version writes it
 // ("v0.12.0-3-gb393b40-dirty", "v1.2.0+build"), which is its tag. What a tag cannot have (OCI distribution specification, "Pulling
 // manifests") becomes "-"; no version at all is "dev".
-func Image(version string) string { return Repository + ":" + tag(version) }
+func Image(version string) string { return Repository + ":" + Tag(version) }
 
 // Digest is the digest of the image of this program's version. The linker sets it in a release's plugin ("make release"); the image's own
 // programs cannot know it.
@@ -26,7 +26,8 @@ func Pinned(version string) string {
 // longest is how many bytes a tag may have.
 const longest = 128
 
-func tag(version string) string {
+// Tag is the tag of the image of a version.
+func Tag(version string) string {
 	valid := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '.', r == '-':

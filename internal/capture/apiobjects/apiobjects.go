@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/capture"
 )
 
@@ -111,7 +112,17 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		return rest.InClusterConfig()
 	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil || config.ExecProvider == nil {
+		return config, err
+	}
+	// The program is one that a user's file names, such as kubelogin. Behind sudo it would run as root.
+	caller, err := sudouser.Get()
+	if err == nil && caller.Credential != nil && caller.Credential.Uid != 0 {
+		err = fmt.Errorf("%s runs %s for credentials, and behind sudo that would run as root: use a kubeconfig with a token or a certificate, "+
+			"such as 'az aks get-credentials --admin' writes", kubeconfig, config.ExecProvider.Command)
+	}
+	return config, err
 }
 
 // A page has so many objects, which bounds what is in memory untrimmed: what walks use of a pod is a tenth of it. The number of pages is

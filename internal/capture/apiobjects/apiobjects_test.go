@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -31,5 +33,38 @@ func TestUnread(t *testing.T) {
 				t.Errorf("%v lacks %q", err, part)
 			}
 		}
+	}
+}
+
+// TestCredentialProgram: behind sudo the program that a kubeconfig names for credentials does not run as root.
+func TestCredentialProgram(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	ran, file := filepath.Join(dir, "ran"), filepath.Join(dir, "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users:
+- name: u
+  user:
+    exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [%q], interactiveMode: Never}
+`, ran)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for uid, refused := range map[string]bool{"65534": true, "": false} {
+		t.Setenv("SUDO_UID", uid)
+		_, err := Fetch(t.Context(), file)
+		if err == nil || strings.Contains(err.Error(), "would run as root") != refused {
+			t.Errorf("called by %q: %v", uid, err)
+		}
+		if _, err := os.Stat(ran); (err == nil) == refused {
+			t.Errorf("called by %q: the program ran: %v", uid, err == nil)
+		}
+		_ = os.Remove(ran)
 	}
 }
