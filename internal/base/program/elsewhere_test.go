@@ -17,6 +17,7 @@ var elsewhere = map[string]string{
 	"internal/base/supervise/process.go":              "processes that go on without us, and are taken over by their pid files",
 	"internal/lab/up.go":                              "the lab process, which goes on without us",
 	"internal/cli/shell.go":                           "the user's shell",
+	"internal/lab/preflight/trials.go":                "a process that holds a user namespace while a mount is mapped into it",
 	"internal/pods/hostexec/hostexec.go":              "what the user runs on a host, at a terminal as a rule, for as long as it takes",
 	"internal/pods/realnode/boot/inside.go":           "a program of a node's on it, for as long as that runs",
 	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",
