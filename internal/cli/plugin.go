@@ -102,8 +102,12 @@ administrator, and removes what it created at the end. It changes nothing else. 
 var shownFlags = []string{"kubeconfig", "context", "namespace", "as"}
 
 // open opens the cluster that the flags choose. namespace is the one that names without any are in.
-func (o *pluginOptions) open(ctx context.Context) (opened *session.Session, namespace string, err error) {
+// With pods it is to run some on nodes.
+func (o *pluginOptions) open(ctx context.Context, pods bool) (opened *session.Session, namespace string, err error) {
 	c, namespace, err := o.cluster()
+	if err == nil && pods {
+		err = o.checkImage()
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -172,10 +176,7 @@ walks through it anywhere. Secrets are never read.`,
 }
 
 func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, output string, redacted redaction) (err error) {
-	if err := o.checkImage(); err != nil {
-		return err
-	}
-	opened, _, err := o.open(ctx)
+	opened, _, err := o.open(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -297,7 +298,7 @@ func (o *pluginOptions) complete(names func(*session.Session) []string) cobra.Co
 	return func(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 		defer cancel()
-		opened, _, err := o.open(ctx)
+		opened, _, err := o.open(ctx, false)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -69,10 +69,7 @@ func endsOf(s *session.Session) []string {
 // openCluster opens the cluster that the flags choose. Ends without a namespace get the one that the flags choose.
 func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endpoint.End) (*session.Session, error) {
 	o.plugin.pods.Most = o.most
-	if err := o.plugin.checkImage(); err != nil {
-		return nil, err
-	}
-	opened, namespace, err := o.plugin.open(ctx)
+	opened, namespace, err := o.plugin.open(ctx, true)
 	if err != nil {
 		return nil, err
 	}
