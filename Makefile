@@ -181,7 +181,7 @@ SUITES ?= trixie bookworm
 CACHE  ?=
 
 .PHONY: test-fresh
-test-fresh: deps ## run make demo and make test in new roots of Debian (30 minutes each): SUITES=, CACHE=1, RUN=COMMANDS
+test-fresh: deps controlplane ## run make demo and make test in new roots of Debian (30 minutes each): SUITES=, CACHE=1, RUN=COMMANDS
 	@go build -o bin/fresh/ ./tools/fresh
 	scripts/as-root bin/fresh/fresh $(if $(CACHE),-cache) $(if $(RUN),-run '$(RUN)') $(SUITES)
 

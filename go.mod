@@ -41,12 +41,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require (
-	github.com/cilium/ebpf v0.22.0
-	github.com/containerd/console v1.0.5
-	github.com/containerd/go-runc v1.2.1
-	github.com/opencontainers/runtime-spec v1.3.0
-)
+require github.com/cilium/ebpf v0.22.0
 
 require (
 	github.com/AzureAD/microsoft-authentication-library-for-go v1.5.0 // indirect

@@ -136,7 +136,7 @@ func TestWithGo(t *testing.T) {
 // TestList: the packages of the programs are printed, and none is installed.
 func TestList(t *testing.T) {
 	m := newMachine(t, "2:1.24~2", "24")
-	cmd := exec.Command("./deps", "--list", "runc:a-package")
+	cmd := exec.Command("./deps", "--list", "more:a-package")
 	cmd.Env = []string{"PATH=" + m.bin}
 	out, err := cmd.CombinedOutput()
 	packages := strings.Fields(string(out))

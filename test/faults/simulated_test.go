@@ -17,8 +17,9 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// TestSimulatedNodes: pods of simulated nodes have addresses, are ready, answer by a Service, and walks agree with the kernel; their node's
-// process is killed, and they go on and are taken over; they go with a pod's deletion, a node's, and the lab's.
+// TestSimulatedNodes: pods of simulated nodes have addresses, are ready, answer by a Service, and walks agree with the kernel; kubectl says
+// that they run no program; their node's process is killed, and they go on and are taken over; they go with a pod's deletion, a node's, and
+// the lab's.
 func TestSimulatedNodes(t *testing.T) {
 	w := world.New(t, fmt.Sprintf("lab-simulated-%d", os.Getpid()))
 	t.Cleanup(func() {
@@ -54,6 +55,13 @@ apiVersion: v1
 kind: Service
 metadata: {name: web}
 spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  nodeSelector: {agentpool: system}
+  containers: [{name: curl, image: curlimages/curl, command: [sleep, "3600"]}]
 `
 	if err := errors.Join(os.WriteFile(file, []byte(cluster), 0o600), os.WriteFile(objects, []byte(manifest), 0o600)); err != nil {
 		t.Fatal(err)
@@ -62,12 +70,13 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 	ready := func() {
 		t.Helper()
 		w.Kubectl(t, "rollout", "status", "statefulset/web", "--timeout=60s")
+		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
 	}
 	pods := func() string {
 		t.Helper()
 		return w.Kubectl(t, "get", "pods", "-l", "app=web", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.podIP}{"\n"}{end}`)
 	}
-	// endpoints waits until the node's rules have the endpoints of the pods that are there: pods come and go before their endpoints do.
+	// endpoints waits until the rules of the client's node have the endpoints of the pods that are there: pods come and go before their endpoints do.
 	endpoints := func() {
 		t.Helper()
 		var want []string
@@ -81,7 +90,7 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 					End struct{ Packet struct{ DstIP string } }
 				}
 			}
-			out, err := w.Try(20*time.Second, "walk", "--name", w.Name, "--from", "pod/web-0", "--to", "svc/web:80", "-o", "json")
+			out, err := w.Try(20*time.Second, "walk", "--name", w.Name, "--from", "pod/client", "--to", "svc/web:80", "-o", "json")
 			if err = errors.Join(err, json.Unmarshal([]byte(out), &walk)); err != nil {
 				return err
 			}
@@ -100,7 +109,7 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 		endpoints()
 		ip := w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
 		script := fmt.Sprintf("for i in $(seq %d); do curl -s -m 5 http://%s/ask || echo lost; done", times, ip)
-		out := w.Kubectl(t, "exec", "web-0", "--", "sh", "-c", script)
+		out := w.Kubectl(t, "exec", "client", "--", "sh", "-c", script)
 		if n := strings.Count(out, `"path_accessed": "/ask"`); n != times {
 			t.Errorf("%d of %d requests were answered:\n%s", n, times, out)
 		}
@@ -118,9 +127,13 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 	if !strings.Contains(walk, "steps agree") {
 		t.Errorf("the walk does not agree:\n%s", walk)
 	}
-	logged := w.Kubectl(t, "logs", "-l", "app=web")
-	if !strings.Contains(logged, `:8080 GET "/ask"`) {
-		t.Errorf("the requests are not in the logs:\n%s", logged)
+	for _, command := range [][]string{{"exec", "web-0", "--", "true"}, {"attach", "web-0"}, {"logs", "web-0"}, {"port-forward", "web-0", ":8080"}} {
+		t.Run(command[0], func(t *testing.T) {
+			_, err := w.Try(20*time.Second, append([]string{"kubectl", "--name", w.Name}, command...)...)
+			if err == nil || !strings.Contains(err.Error(), "pod is simulated and runs no program") {
+				t.Errorf("kubectl %s: %v", command[0], err)
+			}
+		})
 	}
 
 	before := pods()
@@ -139,10 +152,13 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 			return nil
 		})
 	}
-	eventually.Succeeds(t, 20*time.Second, func() error {
-		_, err := w.Try(5*time.Second, "kubectl", "--name", w.Name, "exec", "web-0", "--", "curl", "-s", "-m", "2", "http://127.0.0.1:8080/")
-		return err
-	})
+	for pod := range strings.Lines(before) {
+		eventually.Succeeds(t, 20*time.Second, func() error {
+			_, err := w.Try(5*time.Second, "kubectl", "--name", w.Name, "exec", "client", "--", "curl", "-s", "-m", "2",
+				"http://"+strings.Fields(pod)[1]+":8080/")
+			return err
+		})
+	}
 	ask(10)
 	if after := pods(); after != before {
 		t.Errorf("the pods were\n%sand after their nodes' processes were killed they are\n%s", before, after)

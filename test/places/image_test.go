@@ -79,7 +79,7 @@ func TestLabImage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "etc", "resolv.conf"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	spec := runc.Spec{Root: root, Args: config.Entrypoint, Env: config.Env, Mounts: []runc.Mount{runc.Cgroups}}
+	spec := runc.Spec{Program: runcOf(w), Root: root, Args: config.Entrypoint, Env: config.Env, Mounts: []runc.Mount{runc.Cgroups}}
 	for volume := range config.Volumes {
 		spec.Mounts = append(spec.Mounts, runc.Mount{Destination: volume, Type: "tmpfs", Source: "tmpfs"})
 	}
@@ -113,7 +113,7 @@ func TestLabImage(t *testing.T) {
 			return err
 		})
 	}
-	stop(t, w.Name)
+	stop(t, w)
 	labs, err := fs.Glob(os.DirFS(filepath.Join(root, "run", "packetwalk")), "lab")
 	if err != nil || len(labs) > 0 {
 		t.Errorf("labs after SIGTERM: %v, %v", labs, err)
@@ -121,15 +121,15 @@ func TestLabImage(t *testing.T) {
 }
 
 // stop sends SIGTERM to a container's first process, and waits for its end.
-func stop(t *testing.T, name string) {
+func stop(t *testing.T, w *world.World) {
 	t.Helper()
-	if out, err := exec.Command("runc", "kill", name, "TERM").CombinedOutput(); err != nil {
+	if out, err := exec.Command(runcOf(w), "kill", w.Name, "TERM").CombinedOutput(); err != nil {
 		t.Fatalf("runc kill: %v: %s", err, out)
 	}
 	eventually.Succeeds(t, 2*time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, "runc", "state", name).CombinedOutput()
+		out, err := exec.CommandContext(ctx, runcOf(w), "state", w.Name).CombinedOutput()
 		if err == nil && !strings.Contains(string(out), `"status": "stopped"`) {
 			err = fmt.Errorf("the container runs: %s", out)
 		}

@@ -88,7 +88,8 @@ func newRoot(t *testing.T) string {
 func shared(t *testing.T, w *world.World) []string {
 	t.Helper()
 	all := []string{"/usr", "/etc", "/var/lib/dpkg", w.Root}
-	for _, program := range []string{"packetwalk-controlplane", "realnode/containerd", "realnode/kubelet", "base/whole.tar"} {
+	for _, program := range []string{"packetwalk-controlplane", "realnode/containerd", "realnode/kubelet", "realnode/runc",
+		"base/whole.tar"} {
 		// They may be links to a cache.
 		file, err := filepath.EvalSymlinks(filepath.Join(w.Root, "bin", program))
 		if errors.Is(err, os.ErrNotExist) {
@@ -162,11 +163,14 @@ func chroot(t *testing.T, w *world.World) *place {
 // modules are where a kernel's modules are.
 const modules = "/usr/lib/modules"
 
+// runcOf returns the path of upstream's runc.
+func runcOf(w *world.World) string { return filepath.Join(w.Root, "bin", "realnode", "runc") }
+
 // container is a privileged container whose root, with /var/lib, is on overlayfs.
 func container(t *testing.T, w *world.World, spec runc.Spec) *place {
 	lower := newRoot(t)
 	base := filepath.Dir(lower)
-	spec.Root, spec.Env = filepath.Join(base, "merged"), []string{path}
+	spec.Program, spec.Root, spec.Env = runcOf(w), filepath.Join(base, "merged"), []string{path}
 	for _, dir := range []string{"upper", "work"} {
 		if err := os.Mkdir(filepath.Join(base, dir), 0o755); err != nil {
 			t.Fatal(err)

@@ -73,7 +73,7 @@ func try(ctx context.Context, suite, commands string, cache bool) (err error) {
 		return err
 	}
 	// The shell collects orphans while it waits, as a machine's first process does.
-	spec := runc.Spec{Args: []string{"sh", "-c", "while sleep 1; do :; done"}, Root: root, HostNetwork: true,
+	spec := runc.Spec{Program: "bin/realnode/runc", Args: []string{"sh", "-c", "while sleep 1; do :; done"}, Root: root, HostNetwork: true,
 		Mounts: []runc.Mount{runc.Cgroups}}
 	if oldGo[suite] || cache {
 		if err := addGo(&spec); err != nil {

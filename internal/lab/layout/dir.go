@@ -157,5 +157,5 @@ func (d Dir) FelixKubeconfig(node string) string {
 	return filepath.Join(d.Node(node), filepath.Base(realnode.FelixKubeconfig))
 }
 
-// SimulatedDir is where a simulated node has what commands in its pods see.
+// SimulatedDir returns the directory of a simulated node's configuration and certificates.
 func (d Dir) SimulatedDir(node string) string { return filepath.Join(d.Node(node), "simulated") }

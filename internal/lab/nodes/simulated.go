@@ -67,8 +67,7 @@ func (k kubelets) simulatedProcess(n *Node) (supervise.Process, error) {
 		Node: object, Kubeconfig: filepath.Join(state, realnode.KubeletKubeconfig), ClientCA: filepath.Join(state, realnode.ClientCA),
 		Certificate: filepath.Join(state, realnode.ServingCert), Key: filepath.Join(state, realnode.ServingKey),
 		Namespaces: filepath.Join(k.Dir.PodNetNSDir(), n.Name), Networks: filepath.Join(dir, "cni", "net.d"),
-		Plugins: filepath.Dir(k.Binaries.CNI), Cache: filepath.Join(dir, "cni", "cache"), State: state, Cgroup: k.Dir.Cgroup(n.Name),
-		ClusterDNS: k.Cluster().Spec.Network.DNSServiceIP, NodeDNS: plan.AzureResolver,
+		Plugins: filepath.Dir(k.Binaries.CNI), Cache: filepath.Join(dir, "cni", "cache"),
 	})
 	if err != nil {
 		return c, err

@@ -33,7 +33,6 @@ var machineFeatures = []feature{
 	{name: "unshare", needs: []Need{Lab}, program: "unshare"},
 	{name: "ebtables", needs: []Need{PodBridge}, program: "ebtables-restore"},
 	{name: "ipset", needs: []Need{Calico}, program: "ipset"},
-	{name: "runc", needs: []Need{Lab}, program: "runc"},
 	{name: "tar", needs: []Need{Lab}, program: "tar"},
 	{name: "process namespaces", needs: []Need{Lab}, call: tryProcessNamespaces,
 		remedy: "use a kernel with CONFIG_PID_NS, CONFIG_UTS_NS and CONFIG_IPC_NS; in a container run it with --privileged"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilexec "k8s.io/utils/exec"
 
 	"packetwalk.dev/internal/base/logs"
@@ -30,7 +32,7 @@ const APIServerName = "kube-apiserver-kubelet-client"
 // streamIdle is the idle time that ends an exec, attach or port-forward. It is upstream's streamingConnectionIdleTimeout.
 const streamIdle = 4 * time.Hour
 
-// Config is a node's side of the interface. All functions must be set, but for NodeLogs.
+// Config is a node's side of the interface. All functions must be set, except for those that Refusal replaces.
 type Config struct {
 	Certificate tls.Certificate
 	// Clients must show a certificate signed by ClientCA, with the common name ClientName or of the organization system:masters.
@@ -46,12 +48,9 @@ type Config struct {
 	PortForward vkapi.PortForwardHandlerFunc
 	Pods        vkapi.PodListerFunc
 	Stats       vkapi.PodStatsSummaryHandlerFunc
-	// NodeLogs answers what is asked below /logs/; nil for a node that has none.
-	NodeLogs http.Handler
+	// Refusal replaces Log, Exec, Attach and PortForward for a node whose pods run no programs: it answers these requests with this text.
+	Refusal string
 }
-
-// NodeLogsAt is where the logs of a node are served that are no container's.
-const NodeLogsAt = "/logs/"
 
 type server struct {
 	Config
@@ -88,13 +87,24 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case parts[0] == "healthz":
 		_, _ = io.WriteString(w, "ok")
+	case s.Refusal != "" && parts[0] == "containerLogs":
+		http.Error(w, s.Refusal, http.StatusBadRequest)
+	case s.Refusal != "" && slices.Contains([]string{"exec", "attach", "portForward"}, parts[0]):
+		refuseStream(w, s.Refusal)
 	case parts[0] == "containerLogs" && len(parts) == 4:
 		s.logs(w, r, parts[1], parts[2], parts[3])
-	case strings.HasPrefix(r.URL.Path, NodeLogsAt) && s.NodeLogs != nil:
-		s.NodeLogs.ServeHTTP(w, r)
 	default:
 		s.library.ServeHTTP(w, r)
 	}
+}
+
+// refuseStream answers a request for a stream. Its clients take text for a Status in YAML where they can (apimachinery,
+// pkg/util/httpstream/spdy), so the answer is one.
+func refuseStream(w http.ResponseWriter, text string) {
+	status := apierrors.NewBadRequest(text).Status()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status) // the client may have gone
 }
 
 // allowed lets the API server in, and cluster administrators.

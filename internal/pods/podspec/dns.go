@@ -12,21 +12,16 @@ import (
 type Resolver struct {
 	Cluster netip.Addr // the cluster's DNS service; not valid: there is none
 	Domain  string     // the cluster's domain
-	Node    netip.Addr // the node's own name server; not valid: there is none
 }
 
-// DNS is what is in a pod's /etc/resolv.conf by its dnsPolicy and dnsConfig (Kubernetes, "DNS for Services and Pods").
+// DNS returns the lines of a pod's /etc/resolv.conf by its dnsPolicy and dnsConfig (Kubernetes, "DNS for Services and Pods").
 func (r Resolver) DNS(pod *corev1.Pod) (servers, search, options []string) {
 	policy := pod.Spec.DNSPolicy
 	if policy == corev1.DNSClusterFirst && pod.Spec.HostNetwork || policy == "" || !r.Cluster.IsValid() && policy != corev1.DNSNone {
 		policy = corev1.DNSDefault
 	}
 	switch policy {
-	case corev1.DNSNone:
-	case corev1.DNSDefault:
-		if r.Node.IsValid() {
-			servers = []string{r.Node.String()}
-		}
+	case corev1.DNSNone, corev1.DNSDefault:
 	default:
 		servers = []string{r.Cluster.String()}
 		search = []string{pod.Namespace + ".svc." + r.Domain, "svc." + r.Domain, r.Domain}

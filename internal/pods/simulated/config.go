@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"time"
 
@@ -26,7 +25,6 @@ import (
 
 	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/pods/command"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
@@ -45,13 +43,6 @@ type Config struct {
 	Networks string `json:"networks"`
 	Plugins  string `json:"plugins"`
 	Cache    string `json:"cache"`
-	// State is a directory for what commands see of a pod: its resolv.conf.
-	State string `json:"state"`
-	// ClusterDNS is the address of the cluster's DNS service, NodeDNS that of the node's own name server.
-	ClusterDNS netip.Addr `json:"clusterDNS"`
-	NodeDNS    netip.Addr `json:"nodeDNS"`
-	// Cgroup is the control group in which commands run.
-	Cgroup string `json:"cgroup"`
 }
 
 // maxConfig is the most that is read of a configuration, in bytes.
@@ -77,9 +68,6 @@ func ReadConfig(path string) (c Config, err error) {
 func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	client, err := c.client()
 	if err != nil {
-		return err
-	}
-	if err := command.AdoptOrphans(); err != nil {
 		return err
 	}
 	broadcast := record.NewBroadcaster()
@@ -144,7 +132,7 @@ func (n *node) serve(ctx context.Context) error {
 		return err
 	}
 	return nodeapi.Serve(ctx, l, nodeapi.Config{Certificate: pair, ClientCA: clients, ClientName: nodeapi.APIServerName, Now: time.Now,
-		Log: n.openLog, Exec: n.exec, Attach: n.attach, PortForward: n.forward, Pods: n.list, Stats: n.stats})
+		Refusal: refusal, Pods: n.list, Stats: n.stats})
 }
 
 // ownNamespace is the node's network namespace: the one that the process is in.

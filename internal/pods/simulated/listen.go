@@ -30,7 +30,6 @@ const (
 // servers are what a pod listens with.
 type servers struct {
 	name     string // of the pod
-	log      *requestLog
 	http     *serve.Server
 	accepted handover // connections to all ports
 	speaking handover // those that speak HTTP
@@ -42,8 +41,8 @@ type servers struct {
 
 // listenFor listens in a pod's network namespace on all container ports that the pod declares: TCP answers HTTP requests and sends back
 // anything else, UDP sends back.
-func listenFor(ctx context.Context, at *netns.Namespace, o *corev1.Pod, log *requestLog) (*servers, error) {
-	s := &servers{name: o.Name, log: log}
+func listenFor(ctx context.Context, at *netns.Namespace, o *corev1.Pod) (*servers, error) {
+	s := &servers{name: o.Name}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.accepted, s.speaking = newHandover(s.ctx), newHandover(s.ctx)
 	limited := serve.Limit(s.accepted)
@@ -140,7 +139,6 @@ func (s *servers) answer(conn net.Conn) {
 	}
 	defer stop()
 	defer c.Close()
-	s.log.add("%s > %s tcp echo", conn.RemoteAddr(), conn.LocalAddr())
 	for b := make([]byte, 4<<10); ; {
 		_ = conn.SetDeadline(time.Now().Add(idle))
 		n, err := c.r.Read(b)
@@ -197,7 +195,6 @@ func (handover) Addr() net.Addr { return &net.TCPAddr{} }
 // ServeHTTP answers as the image whereami does: with the request, its addresses as the pod sees them, and the pod's name.
 func (s *servers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	s.log.add("%s > %s %s %q", r.RemoteAddr, local, r.Method, r.URL.RequestURI())
 	host, port, _ := net.SplitHostPort(r.RemoteAddr)
 	myHost, myPort, _ := net.SplitHostPort(fmt.Sprint(local))
 	w.Header().Set("Content-Type", "application/json")
@@ -227,7 +224,6 @@ func (s *servers) echoDatagrams(conn net.PacketConn) {
 		case err != nil: // an earlier answer was refused, as a rule
 			continue
 		}
-		s.log.add("%s > %s udp echo", from, conn.LocalAddr())
 		_, _ = conn.WriteTo(b[:n], from) // datagrams get lost
 	}
 }

@@ -44,7 +44,6 @@ type pod struct {
 	ips     []string
 	since   time.Time
 	servers *servers
-	log     *requestLog
 }
 
 func newNode(c Config, client kubernetes.Interface, informer coreinformers.PodInformer, log *slog.Logger) *node {
@@ -69,9 +68,6 @@ const workers = 4
 func (n *node) run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), n.informer.Informer().HasSynced) {
 		return ctx.Err()
-	}
-	if err := n.commands().EndAll(); err != nil {
-		n.log.Warn("commands of an earlier run", "err", err)
 	}
 	n.removeOthers(ctx)
 	var all sync.WaitGroup
@@ -168,7 +164,7 @@ func (n *node) start(ctx context.Context, object *corev1.Pod) (p *pod, err error
 	if lacks := Unsupported(object); lacks != "" && object.Status.StartTime == nil {
 		n.recorder.Event(object, corev1.EventTypeWarning, "Simulated", lacks)
 	}
-	p = &pod{uid: object.UID, since: time.Now(), log: &requestLog{}, ips: []string{address(n.Node).String()}}
+	p = &pod{uid: object.UID, since: time.Now(), ips: []string{address(n.Node).String()}}
 	if t := object.Status.StartTime; t != nil { // taken over
 		p.since = t.Time
 	}
@@ -179,10 +175,7 @@ func (n *node) start(ctx context.Context, object *corev1.Pod) (p *pod, err error
 		}
 		at = p.space
 	}
-	if err := n.writeResolver(object); err != nil {
-		n.log.Warn("commands in a pod find no names", "pod", object.Namespace+"/"+object.Name, "err", err)
-	}
-	if p.servers, err = listenFor(ctx, at, object, p.log); err != nil {
+	if p.servers, err = listenFor(ctx, at, object); err != nil {
 		p.close()
 		return nil, fmt.Errorf("listen: %w", err)
 	}
@@ -207,7 +200,6 @@ func (n *node) remove(ctx context.Context, key string, p *pod, a attachment) err
 			return err
 		}
 	}
-	removeResolver(n.State, a)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.pods, key)
@@ -242,13 +234,6 @@ func (n *node) report(ctx context.Context, object *corev1.Pod, status corev1.Pod
 		return nil
 	}
 	return err
-}
-
-// find is a pod that is attached.
-func (n *node) find(namespace, name string) *pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.pods[namespace+"/"+name]
 }
 
 // file is the name of a pod in directories of the node's.

@@ -2,7 +2,6 @@ package simulated
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -31,26 +29,25 @@ func testPod(ports ...corev1.ContainerPort) *corev1.Pod {
 }
 
 // served is a pod's listeners in a namespace of their own.
-func served(t *testing.T) (*netns.Namespace, *requestLog) {
+func served(t *testing.T) *netns.Namespace {
 	kerneltest.NeedRoot(t)
 	space, err := netns.Create(filepath.Join(t.TempDir(), "pod"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = space.Remove() })
-	log := &requestLog{}
 	s, err := listenFor(t.Context(), space, testPod(corev1.ContainerPort{ContainerPort: 80},
-		corev1.ContainerPort{ContainerPort: 53, Protocol: corev1.ProtocolUDP}), log)
+		corev1.ContainerPort{ContainerPort: 53, Protocol: corev1.ProtocolUDP}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)
-	return space, log
+	return space
 }
 
 // TestServers: a declared port answers HTTP requests as whereami does, and sends back anything else.
 func TestServers(t *testing.T) {
-	space, log := served(t)
+	space := served(t)
 	client := http.Client{Transport: &http.Transport{DialContext: space.Dial}, Timeout: 5 * time.Second}
 	answer, err := client.Get("http://127.0.0.1/hello?x=%0a")
 	if err != nil {
@@ -77,22 +74,13 @@ func TestServers(t *testing.T) {
 			t.Errorf("%s: %q, %v", network, line, err)
 		}
 	}
-	var text strings.Builder
-	if err := log.copy(t.Context(), logs.Options{}, nil, &text); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`> 127.0.0.1:80 GET "/hello?x=%0a"`, "127.0.0.1:80 tcp echo", "udp echo"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("the log lacks %q:\n%s", want, &text)
-		}
-	}
 }
 
 // TestServersAreBounded: a pod answers beside a crowd of idle connections, the oldest of which it closes, whatever they said.
 func TestServersAreBounded(t *testing.T) {
 	for name, text := range map[string]string{"silent": "", "half head": "GET / HT", "kept alive": "GET / HTTP/1.1\r\nHost: a\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
-			space, _ := served(t)
+			space := served(t)
 			dial := func(text string) net.Conn {
 				conn, err := space.Dial(t.Context(), "tcp", "127.0.0.1:80")
 				if err != nil {
@@ -132,48 +120,6 @@ func TestSpeaksHTTP(t *testing.T) {
 		if got := speaksHTTP(text); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
-	}
-}
-
-// TestRequestLog: the log has the last lines, by what kubectl logs asks for, and follows.
-func TestRequestLog(t *testing.T) {
-	l := &requestLog{}
-	for i := range maxLines + 5 {
-		l.add("request %d\x1b[2J", i)
-	}
-	read := func(o logs.Options) string {
-		var text strings.Builder
-		if err := l.copy(t.Context(), o, nil, &text); err != nil {
-			t.Fatal(err)
-		}
-		return text.String()
-	}
-	all := read(logs.Options{})
-	n := strings.Count(all, "\n")
-	if n != maxLines || strings.HasPrefix(all, "request 4") || strings.Contains(all, "\x1b") {
-		t.Errorf("%d lines:\n%.80q", n, all)
-	}
-	if got := read(logs.Options{Tail: new(1)}); !strings.HasPrefix(got, fmt.Sprint("request ", maxLines+4)) || strings.Count(got, "\n") != 1 {
-		t.Errorf("tail 1: %q", got)
-	}
-	if got := read(logs.Options{LimitBytes: 9}); got != "request 5" {
-		t.Errorf("9 bytes: %q", got)
-	}
-	if got := read(logs.Options{Since: time.Now().Add(time.Minute)}); got != "" {
-		t.Errorf("since a minute from now: %q", got)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	r, w := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- l.copy(ctx, logs.Options{Follow: true, Tail: new(int)}, nil, w) }()
-	time.Sleep(10 * time.Millisecond)
-	l.add("later")
-	if line, err := bufio.NewReader(r).ReadString('\n'); line != "later\n" {
-		t.Errorf("followed: %q, %v", line, err)
-	}
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Error(err)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package runc runs commands in privileged containers of the program runc, as "docker run --privileged" does.
+// Package runc runs commands in privileged containers of upstream's runc, as "docker run --privileged" does.
 package runc
 
 import (
@@ -18,6 +18,7 @@ import (
 
 // A Spec describes a container.
 type Spec struct {
+	Program string // runc's path; "make controlplane" builds bin/realnode/runc
 	// Args are the first process. By default it sleeps, and does not collect orphans.
 	Args   []string
 	Root   string // its root directory
@@ -52,7 +53,7 @@ var Cgroups = Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgro
 var Cgroup2 = Mount{Destination: "/sys/fs/cgroup", Type: "cgroup2", Source: "cgroup2", Options: noExec}
 
 // A Container runs until it is removed.
-type Container struct{ name, bundle string }
+type Container struct{ program, name, bundle string }
 
 // timeout bounds each call of runc, except for commands in containers.
 const timeout = time.Minute
@@ -63,7 +64,7 @@ func Start(ctx context.Context, name string, s Spec) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{name, bundle}
+	c := &Container{s.Program, name, bundle}
 	config, err := json.Marshal(s.config(name))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600)
@@ -85,7 +86,7 @@ func (c *Container) start(ctx context.Context, cgroup *os.File) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, "runc", "run", "--detach", "--bundle", c.bundle, c.name)
+	cmd := exec.CommandContext(ctx, c.program, "run", "--detach", "--bundle", c.bundle, c.name)
 	cmd.Stdout, cmd.Stderr = log, log
 	if cgroup != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
@@ -97,16 +98,16 @@ func (c *Container) start(ctx context.Context, cgroup *os.File) error {
 	return nil
 }
 
-// Command is a command in the container, to be started.
+// Command returns a command in the container, to be started.
 func (c *Container) Command(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "runc", append([]string{"exec", c.name}, args...)...)
+	return exec.CommandContext(ctx, c.program, append([]string{"exec", c.name}, args...)...)
 }
 
 // Remove ends the container with all its processes.
 func (c *Container) Remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "runc", "delete", "--force", c.name).CombinedOutput()
+	out, err := exec.CommandContext(ctx, c.program, "delete", "--force", c.name).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("remove container %s: %w: %s", c.name, err, out)
 	}
