@@ -15,6 +15,7 @@ BIN            = bin$(addprefix /,$(filter-out $(HOST_ARCH),$(LAB_ARCH)))
 # The compiler that links runc for another architecture.
 CROSS_arm64   := aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
 CROSS_amd64   := x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu x86_64-linux-gnu-gcc:libc6-dev-amd64-cross
+ACTIONLINT    := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
@@ -89,9 +90,14 @@ bench-proxy: deps controlplane build ## compare kube-proxy and packetwalk-node, 
 	go build -o bin/bench ./tools/bench
 	scripts/as-root bin/bench -services $(SERVICES) -page docs/performance.md proxy
 
-lint: ## run golangci-lint and tools/words
+lint: ## run golangci-lint, tools/words and actionlint
 	@git ls-files | go run ./tools/words
 	go run $(GOLANGCI_LINT) run --allow-serial-runners ./...
+	go run $(ACTIONLINT)
+
+.PHONY: outdated
+outdated: ## list what has newer versions (2 minutes)
+	@scripts/outdated
 
 # The systems on which kubectl-packetwalk and "packetwalk walk --snapshot" run, and the packages that have files for only some of them.
 # To vet these packages, Go compiles all that they import.
