@@ -62,8 +62,8 @@ func upCommand(s Streams) *cobra.Command {
 On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables,
 security groups, VMs, internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, addons, images, and node pools: which there are,
 how many nodes each has, their labels and taints. Where the file differs in anything else it says so and does nothing (exit status 2). A lab
-whose process has died is taken up again, and network namespaces that something unmounted are mounted again; without -f the lab stays what
-it is, or becomes what it was being changed to.`,
+whose process has died is taken up again, and what 'packetwalk status' names as missing of its network is made again; without -f the lab
+stays what it is, or becomes what it was being changed to.`,
 		Example: `  packetwalk up
   packetwalk up -f examples/azure-cni/cluster.yaml --name demo`,
 		Args: noArguments("the file is -f FILE, the lab's name --name NAME"),

@@ -13,8 +13,13 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/lab/cluster"
@@ -34,6 +39,8 @@ type addons struct {
 	api   *apiserver.Server
 	ready <-chan struct{} // closes when the cluster is ready
 	mu    sync.Mutex      // of what is done to the objects
+
+	installed atomic.Bool
 }
 
 func (a *addons) Start(ctx context.Context) error {
@@ -50,6 +57,7 @@ func (a *addons) install(ctx context.Context) {
 	}
 	for d := addonDelay; pause.For(ctx, d); d = min(2*d, longestAddonPause) {
 		if err := a.apply(ctx); ctx.Err() != nil || a.Fault(addonFault, err) == nil {
+			a.installed.Store(ctx.Err() == nil)
 			return
 		}
 	}
@@ -86,6 +94,73 @@ func (a *addons) Report(s *status.Status) {
 	if lack := a.missingMetricsServer(); lack != "" {
 		s.Warnings = append(s.Warnings, lack)
 	}
+	if !a.installed.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dnsAskTime)
+	defer cancel()
+	problem, isMissing := dnsProblem(ctx, a.api.Client, time.Now())
+	if isMissing {
+		problem += status.RepairedByUp(s.Name)
+	}
+	if problem != "" {
+		s.Problems = append(s.Problems, problem)
+	}
+}
+
+const (
+	// dnsAskTime bounds what a status asks the API server about CoreDNS.
+	dnsAskTime = 2 * time.Second
+	// dnsStartTime is how long CoreDNS's pod may take to start before that is a problem.
+	dnsStartTime = 20 * time.Second
+)
+
+// dnsProblem returns in a sentence why the cluster's DNS does not answer, as far as its objects say, and "" where it does. isMissing reports
+// that an object is missing or asks for no pod.
+func dnsProblem(ctx context.Context, client kubernetes.Interface, now time.Time) (problem string, isMissing bool) {
+	unread := func(err error) (string, bool) {
+		return "whether CoreDNS runs is unknown: " + status.OneLine(err), false
+	}
+	_, err := client.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "CoreDNS: Service kube-system/kube-dns is missing: pods cannot look up names", true
+	}
+	if err != nil {
+		return unread(err)
+	}
+	d, err := client.AppsV1().Deployments(metav1.NamespaceSystem).Get(ctx, "coredns", metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "CoreDNS: Deployment kube-system/coredns is missing: pods cannot look up names", true
+	case err != nil:
+		return unread(err)
+	case d.Status.AvailableReplicas > 0:
+		return "", false
+	case d.Spec.Replicas != nil && *d.Spec.Replicas == 0:
+		return "CoreDNS: Deployment kube-system/coredns has 0 replicas: pods cannot look up names", true
+	}
+	since := d.CreationTimestamp.Time
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentAvailable && c.LastTransitionTime.After(since) {
+			since = c.LastTransitionTime.Time
+		}
+	}
+	if now.Sub(since) < dnsStartTime {
+		return "", false
+	}
+	return "CoreDNS has no available pod: pods cannot look up names; 'kubectl -n kube-system describe pods -l k8s-app=kube-dns' shows why", false
+}
+
+// Repair applies the objects of DNS and addons where one of CoreDNS is missing.
+func (a *addons) Repair(ctx context.Context) ([]string, error) {
+	if !a.installed.Load() {
+		return nil, nil
+	}
+	problem, isMissing := dnsProblem(ctx, a.api.Client, time.Now())
+	if !isMissing {
+		return nil, nil
+	}
+	return []string{problem}, a.apply(ctx)
 }
 
 // Change installs and removes the addons that differ.

@@ -25,7 +25,7 @@ func (l *lab) startControl(ctx context.Context) error {
 }
 
 // control is what the command line asks on the control socket: GET /status, /network, /cluster and /container-groups, all JSON, and of a
-// group's container the log, as text. POST /namespaces mounts namespaces again whose mounts were lost, and answers with their hosts' names.
+// group's container the log, as text. POST /repair makes again what is missing of the lab, and answers with what that was, in words.
 // PUT /cluster?timeout=DURATION has a cluster.yaml, and is answered with steps as they are done, JSON, one a line. The last one has the
 // error, or is Ready: the lab is as the file says. A client that goes away changes nothing: what starts lives as long as ctx.
 func (l *lab) control(ctx context.Context) http.Handler {
@@ -43,13 +43,13 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, Description{Cluster: l.Cluster(), Changing: l.busy.Load()})
 	})
-	whenReady("POST /namespaces", func(w http.ResponseWriter, _ *http.Request) {
-		mounted, err := l.mountNamespaces()
+	whenReady("POST /repair", func(w http.ResponseWriter, r *http.Request) {
+		repaired, err := l.repair(r.Context())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		writeJSON(w, mounted)
+		writeJSON(w, repaired)
 	})
 	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.Current()) })
 	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.Public(r.Context())) })

@@ -1,10 +1,12 @@
 package lab
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/lab/lifecycle"
 )
 
 // Each host of a lab has a network namespace, which is mounted at Dir.NetNS. When something else takes that mount away, the namespace lives
@@ -33,16 +35,28 @@ func (l *lab) unmounted() []*netns.Namespace {
 	return slices.DeleteFunc(lost, func(ns *netns.Namespace) bool { return ns == nil || ns.IsMounted() }) // nil: the fabric is about to stop
 }
 
-// mountNamespaces mounts namespaces again whose mounts were lost, and gives the names of their hosts.
-func (l *lab) mountNamespaces() ([]string, error) {
+// repair makes again what is missing of a lab that is ready: mounts of namespaces, and what its components repair. It returns what that
+// was, in words.
+func (l *lab) repair(ctx context.Context) ([]string, error) {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	names := []string{}
+	repaired := []string{}
 	for _, ns := range l.unmounted() {
 		if err := ns.Remount(); err != nil {
-			return names, err
+			return repaired, err
 		}
-		names = append(names, hostOf(ns))
+		repaired = append(repaired, "network namespace of "+hostOf(ns)+" is no longer mounted")
 	}
-	return names, nil
+	for _, c := range l.graph.Components() {
+		r, ok := c.(lifecycle.Repairer)
+		if !ok {
+			continue
+		}
+		texts, err := r.Repair(ctx)
+		repaired = append(repaired, texts...)
+		if err != nil {
+			return repaired, err
+		}
+	}
+	return repaired, nil
 }

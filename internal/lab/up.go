@@ -121,12 +121,12 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	if err := bring(ctx, o); err != nil {
 		return err
 	}
-	mounted, err := request[[]string](ctx, o.Dir, http.MethodPost, "/namespaces")
+	repaired, err := request[[]string](ctx, o.Dir, http.MethodPost, "/repair")
 	if err != nil {
 		return err
 	}
-	for _, name := range mounted {
-		o.Progress(lifecycle.Step{Text: "network namespace of " + name + " mounted again"})
+	for _, text := range repaired {
+		o.Progress(lifecycle.Step{Text: "repaired: " + text})
 	}
 	if len(changes) == 0 {
 		return nil

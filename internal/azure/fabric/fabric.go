@@ -63,7 +63,17 @@ type Fabric struct {
 	applied  appliedState
 	probes   map[vnet.ProbeTarget]*memberProbe
 	agents   map[string]context.CancelFunc // of machines, by their NICs
+	attached map[attachment]*netns.Namespace
 }
+
+// attachment names what is wired: a machine by its NIC, or a host.
+type attachment struct{ kind, name string }
+
+// The kinds of attachments.
+const (
+	kindNIC  = "NIC"
+	kindHost = "host"
+)
 
 // appliedState is what the kernel was brought to last; nothing of a zero one can be relied on.
 type appliedState struct {
@@ -94,7 +104,7 @@ func New(cfg Config) (*Fabric, error) {
 	cfg.Timing = cfg.Timing.withDefaults()
 	return &Fabric{
 		cfg: cfg, network: cfg.Network.Clone(), health: vnet.Health{}, dirty: make(chan struct{}, 1), probes: map[vnet.ProbeTarget]*memberProbe{},
-		agents: map[string]context.CancelFunc{}, faults: map[string]error{},
+		agents: map[string]context.CancelFunc{}, faults: map[string]error{}, attached: map[attachment]*netns.Namespace{},
 	}, nil
 }
 
@@ -178,6 +188,9 @@ func (f *Fabric) Close() error {
 			*ns = nil
 		}
 	}
+	for a := range f.attached {
+		f.forgetAttached(a)
+	}
 	return errors.Join(errs...)
 }
 
@@ -208,7 +221,7 @@ func (f *Fabric) Internet() *netns.Namespace {
 // with the subnet's prefix length, the default route by the subnet's gateway. A NIC that is already wired to that namespace is
 // left as it is, whatever the machine did with it since. A customer's machine has an agent, which asks 168.63.129.16 for its goal state.
 func (f *Fabric) AttachNIC(nic string, machine *netns.Namespace) error {
-	if err := f.attach("NIC", nic, machine, func(p vnet.Plan) ([]vnet.Wire, *netns.Namespace) { return p.NICs, f.fabric }); err != nil {
+	if err := f.attach(kindNIC, nic, machine, func(p vnet.Plan) ([]vnet.Wire, *netns.Namespace) { return p.NICs, f.fabric }); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -224,7 +237,7 @@ func (f *Fabric) AttachNIC(nic string, machine *netns.Namespace) error {
 // AttachHost wires an internet host (by its name in the network's Hosts) to a namespace: eth0 with its address as a /32 and a
 // default route. The control plane is such a host.
 func (f *Fabric) AttachHost(host string, ns *netns.Namespace) error {
-	return f.attach("host", host, ns, func(p vnet.Plan) ([]vnet.Wire, *netns.Namespace) { return p.Hosts, f.internet })
+	return f.attach(kindHost, host, ns, func(p vnet.Plan) ([]vnet.Wire, *netns.Namespace) { return p.Hosts, f.internet })
 }
 
 func (f *Fabric) attach(kind, name string, far *netns.Namespace, side func(vnet.Plan) ([]vnet.Wire, *netns.Namespace)) error {
@@ -235,20 +248,21 @@ func (f *Fabric) attach(kind, name string, far *netns.Namespace, side func(vnet.
 	if near == nil {
 		return fail(errNotStarted)
 	}
-	for _, w := range wires {
-		if w.Name != name {
-			continue
-		}
-		if err := wire(w, near, far); err != nil {
-			return fail(err)
-		}
-		f.applied.fabric, f.applied.internet = netns.State{}, netns.State{}
-		if err := f.apply(); err != nil {
-			return fail(err)
-		}
-		return nil
+	i := slices.IndexFunc(wires, func(w vnet.Wire) bool { return w.Name == name })
+	if i < 0 {
+		return fail(fmt.Errorf("the network has no such %s", kind))
 	}
-	return fail(fmt.Errorf("the network has no such %s", kind))
+	if err := wire(wires[i], near, far); err != nil {
+		return fail(err)
+	}
+	if err := f.remember(attachment{kind, name}, far); err != nil {
+		return fail(err)
+	}
+	f.applied.fabric, f.applied.internet = netns.State{}, netns.State{}
+	if err := f.apply(); err != nil {
+		return fail(err)
+	}
+	return nil
 }
 
 // wire creates the veth pair, and configures the far end unless it is already configured.
@@ -276,6 +290,7 @@ func (f *Fabric) DetachNIC(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stopAgent(name)
+	f.forgetAttached(attachment{kindNIC, name})
 	nic, ok := f.network.NIC(name)
 	if f.fabric == nil || !ok {
 		return nil
@@ -287,6 +302,7 @@ func (f *Fabric) DetachNIC(name string) error {
 func (f *Fabric) DetachHost(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.forgetAttached(attachment{kindHost, name})
 	if _, ok := f.network.Host(name); f.internet == nil || !ok {
 		return nil
 	}

@@ -38,6 +38,8 @@ const MTU = 1500
 
 // Names and addresses of the fabric's own.
 const (
+	// TableName is the nft table of the fabric, in family ip.
+	TableName     = "azure"
 	uplinkInside  = "internet" // the uplink's name in the fabric
 	uplinkOutside = "fabric"   // and in the internet's router
 	machineLink   = "eth0"

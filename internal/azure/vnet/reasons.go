@@ -23,7 +23,7 @@ func Signed() attribution.Writer {
 		says("Azure: "),
 	}
 	table := func(name, purpose string, role attribution.Role, rules ...attribution.Line) attribution.Chain {
-		return attribution.Chain{Table: "azure", Name: name, For: purpose, Role: role, Rules: rules}
+		return attribution.Chain{Table: TableName, Name: name, For: purpose, Role: role, Rules: rules}
 	}
 	group := []attribution.Line{
 		{To: "return", Comment: "{rule}", For: "NSG {group} rule {rule} allows"},

@@ -33,6 +33,11 @@ func (n *Namespace) applyNetlink(s State) error {
 	if err != nil {
 		return err
 	}
+	return a.run(s)
+}
+
+// run takes the steps of Apply after the settings.
+func (a *applier) run(s State) error {
 	for _, step := range []func(State) error{a.addresses, a.neighbours, a.routes, a.rules} {
 		if err := step(s); err != nil {
 			return err
@@ -64,6 +69,39 @@ type applier struct {
 	owned map[string]bool
 
 	protocol int
+
+	compareOnly bool     // change nothing, and note in missing what would be added
+	missing     []string // in the words of ip(8)
+}
+
+// Missing returns what of a state the namespace lacks, in the words of ip(8). It passes over what the namespace has beyond the state, and
+// the origin, the preferred source and the link of a route by a gateway: a CNI plugin may have moved such a route to a bridge.
+func (n *Namespace) Missing(s State) ([]string, error) {
+	var missing []string
+	err := n.Do(func() error {
+		for _, want := range s.Sysctls {
+			value, err := sysctl.Read(want.Key)
+			if err != nil {
+				return err
+			}
+			if value != want.Value {
+				missing = append(missing, fmt.Sprintf("setting %s=%s", want.Key, want.Value))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("compare state with %s: %w", n.path, err)
+	}
+	a, err := n.applier(s)
+	if err == nil {
+		a.compareOnly = true
+		err = a.run(s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("compare state with %s: %w", n.path, err)
+	}
+	return append(missing, a.missing...), nil
 }
 
 func (n *Namespace) applier(s State) (*applier, error) {
@@ -94,30 +132,27 @@ func (a *applier) link(name string) (netlink.Link, error) {
 }
 
 // settle adds what is wanted and not there, by what it is, and then deletes what is there and not wanted. Errors that say that
-// something came, or went, meanwhile are none.
-func settle[K comparable, H any](have map[K]H, want []K, add func(K) error, del func(K, *H) error) error {
+// something came, or went, meanwhile are none. An applier that only compares notes what it would add.
+func settle[K comparable, H any](a *applier, have map[K]H, want []K, name func(K) string, add func(K) error, del func(K, *H) error) error {
 	for _, w := range want {
 		if _, there := have[w]; there {
 			delete(have, w)
+		} else if a.compareOnly {
+			a.missing = append(a.missing, name(w))
 		} else if err := add(w); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add %w", err)
+			return fmt.Errorf("add %s: %w", name(w), err)
 		}
+	}
+	if a.compareOnly {
+		return nil
 	}
 	for k, h := range have {
 		err := del(k, &h)
 		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("delete %w", err)
+			return fmt.Errorf("delete %s: %w", name(k), err)
 		}
 	}
 	return nil
-}
-
-// withSubject puts what an error is about before it.
-func withSubject(err error, format string, a ...any) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, a...), err)
 }
 
 func (a *applier) addresses(s State) error {
@@ -129,22 +164,23 @@ func (a *applier) addresses(s State) error {
 	for _, h := range list {
 		have[Address{Link: a.name[h.LinkIndex], Prefix: toPrefix(h.IPNet), Scope: scopeName(h.Scope)}] = h
 	}
-	return settle(have, s.Addresses, func(w Address) error {
+	name := func(w Address) string { return fmt.Sprintf("address %s on %s", w.Prefix, w.Link) }
+	return settle(a, have, s.Addresses, name, func(w Address) error {
 		l, err := a.link(w.Link)
-		if err == nil {
-			// The label is the link's own name: nothing else is asked for. Duplicate address detection would only delay.
-			err = a.h.AddrReplace(l, &netlink.Addr{IPNet: toIPNet(w.Prefix), Scope: scopes[w.Scope], Flags: unix.IFA_F_NODAD})
+		if err != nil {
+			return err
 		}
-		return withSubject(err, "address %s to %s", w.Prefix, w.Link)
+		// The label is the link's own name: nothing else is asked for. Duplicate address detection would only delay.
+		return a.h.AddrReplace(l, &netlink.Addr{IPNet: toIPNet(w.Prefix), Scope: scopes[w.Scope], Flags: unix.IFA_F_NODAD})
 	}, func(k Address, h *netlink.Addr) error {
 		if !a.owned[k.Link] || k.Prefix.Addr().IsLoopback() || k.Prefix.Addr().IsLinkLocalUnicast() {
 			return nil
 		}
 		l, err := a.link(k.Link)
-		if err == nil {
-			err = a.h.AddrDel(l, h)
+		if err != nil {
+			return err
 		}
-		return withSubject(err, "address %s from %s", k.Prefix, k.Link)
+		return a.h.AddrDel(l, h)
 	})
 }
 
@@ -169,34 +205,38 @@ func (a *applier) neighbours(s State) error {
 		address netip.Addr
 	}
 	replaced := map[entry]bool{}
-	return settle(have, s.Neighbours, func(w Neighbour) error {
+	name := func(w Neighbour) string { return fmt.Sprintf("neighbour %s on %s", w.Address, w.Link) }
+	return settle(a, have, s.Neighbours, name, func(w Neighbour) error {
 		replaced[entry{w.Link, w.Address}] = true
 		l, err := a.link(w.Link)
 		if err != nil {
-			return withSubject(err, "neighbour %s", w.Address)
+			return err
 		}
 		mac, err := net.ParseMAC(w.MAC)
-		if err == nil {
-			err = a.h.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: w.Address.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
+		if err != nil {
+			return err
 		}
-		return withSubject(err, "neighbour %s on %s", w.Address, w.Link)
+		return a.h.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: w.Address.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
 	}, func(k Neighbour, h *netlink.Neigh) error {
 		if !a.owned[k.Link] || replaced[entry{k.Link, k.Address}] {
 			return nil
 		}
-		return withSubject(a.h.NeighDel(h), "neighbour %s on %s", k.Address, k.Link)
+		return a.h.NeighDel(h)
 	})
 }
 
 func (a *applier) routes(s State) error {
-	filter := &netlink.Route{Protocol: netlink.RouteProtocol(a.protocol)}
-	list, err := a.h.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	filter, by := &netlink.Route{Protocol: netlink.RouteProtocol(a.protocol)}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE
+	if a.compareOnly {
+		by = netlink.RT_FILTER_TABLE
+	}
+	list, err := a.h.RouteListFiltered(netlink.FAMILY_ALL, filter, by)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
 	have := map[Route]netlink.Route{}
 	for _, h := range list {
-		have[a.routeFrom(h)] = h
+		have[a.comparable(a.routeFrom(h))] = h
 	}
 	type entry struct { // of the kernel's tables: another route to the same destination replaces it
 		table       int
@@ -206,20 +246,33 @@ func (a *applier) routes(s State) error {
 	want := slices.Clone(s.Routes)
 	for i := range want {
 		want[i].Table = cmp.Or(want[i].Table, unix.RT_TABLE_MAIN)
+		want[i] = a.comparable(want[i])
 	}
-	return settle(have, want, func(w Route) error {
+	name := func(w Route) string { return "route " + w.String() }
+	return settle(a, have, want, name, func(w Route) error {
 		replaced[entry{w.Table, w.Destination}] = true
 		r, err := a.routeTo(w)
-		if err == nil {
-			err = a.h.RouteReplace(r)
+		if err != nil {
+			return err
 		}
-		return withSubject(err, "route %s", w)
+		return a.h.RouteReplace(r)
 	}, func(k Route, h *netlink.Route) error {
 		if replaced[entry{k.Table, k.Destination}] {
 			return nil
 		}
-		return withSubject(a.h.RouteDel(h), "route %s", k)
+		return a.h.RouteDel(h)
 	})
+}
+
+// comparable returns a route as routes are compared: by all that an Apply sets, or without the details that Missing passes over.
+func (a *applier) comparable(r Route) Route {
+	if a.compareOnly {
+		r.Source, r.OnLink = netip.Addr{}, false
+		if r.Gateway.IsValid() {
+			r.Link = ""
+		}
+	}
+	return r
 }
 
 var routeKinds = map[string]int{"": unix.RTN_UNICAST, "blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE,
@@ -283,8 +336,9 @@ func (a *applier) rules(s State) error {
 			}
 		}
 	}
-	return settle(have, s.Rules, func(w Rule) error { return withSubject(a.h.RuleAdd(a.ruleTo(w)), "rule %d", w.Priority) },
-		func(k Rule, h *netlink.Rule) error { return withSubject(a.h.RuleDel(h), "rule %d", k.Priority) })
+	name := func(w Rule) string { return fmt.Sprintf("rule %d for table %d", w.Priority, w.Table) }
+	return settle(a, have, s.Rules, name, func(w Rule) error { return a.h.RuleAdd(a.ruleTo(w)) },
+		func(_ Rule, h *netlink.Rule) error { return a.h.RuleDel(h) })
 }
 
 func ruleFrom(h netlink.Rule) Rule {

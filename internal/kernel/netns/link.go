@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -112,6 +113,97 @@ func joined(a, b LinkEnd) (bool, error) {
 	}
 	return la.Type() == "veth" && lb.Type() == "veth" &&
 		la.Attrs().ParentIndex == lb.Attrs().Index && lb.Attrs().ParentIndex == la.Attrs().Index, nil
+}
+
+// HasVeth reports whether two namespaces are joined by a veth pair with these ends, both up.
+func HasVeth(a, b LinkEnd) (bool, error) {
+	if is, err := joined(a, b); err != nil || !is {
+		return false, err
+	}
+	for _, end := range []LinkEnd{a, b} {
+		l, err := end.Namespace.link(end.Name)
+		if err != nil || l == nil || l.Attrs().Flags&net.FlagUp == 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// RepairVeth joins two namespaces as EnsureVeth does, and sets both ends up. Where an address that the second end should have is on a
+// bridge of its namespace, which a CNI plugin has made, the second end becomes a port of that bridge. It returns the link that has the
+// address, or is to have it.
+func RepairVeth(a, b LinkEnd, mtu int, address netip.Addr) (string, error) {
+	if err := EnsureVeth(a, b, mtu); err != nil {
+		return "", err
+	}
+	if err := bringUpBoth(a, b); err != nil {
+		return "", err
+	}
+	holder, err := b.Namespace.LinkOf(address)
+	if err != nil || holder == "" || holder == b.Name {
+		return b.Name, err
+	}
+	h, err := b.Namespace.Handle()
+	if err != nil {
+		return "", err
+	}
+	port, err := b.Namespace.link(b.Name)
+	if err != nil {
+		return "", err
+	}
+	bridge, err := b.Namespace.link(holder)
+	if err != nil || port == nil || bridge == nil || bridge.Type() != "bridge" || port.Attrs().MasterIndex == bridge.Attrs().Index {
+		return holder, err
+	}
+	if err := h.LinkSetMaster(port, bridge); err != nil {
+		return "", fmt.Errorf("make %s in %s a port of %s: %w", b.Name, b.Namespace.path, holder, err)
+	}
+	if err := h.LinkSetHairpin(port, true); err != nil { // as the plugin does
+		return "", fmt.Errorf("set hairpin of %s in %s: %w", b.Name, b.Namespace.path, err)
+	}
+	return holder, nil
+}
+
+// LinkOf returns the name of the link that has an address, "" for none.
+func (n *Namespace) LinkOf(address netip.Addr) (string, error) {
+	h, err := n.Handle()
+	if err != nil {
+		return "", err
+	}
+	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return "", fmt.Errorf("list addresses in %s: %w", n.path, err)
+	}
+	for _, a := range addrs {
+		if toAddr(a.IP) == address {
+			l, err := h.LinkByIndex(a.LinkIndex)
+			if err != nil {
+				return "", fmt.Errorf("find the link of %s in %s: %w", address, n.path, err)
+			}
+			return l.Attrs().Name, nil
+		}
+	}
+	return "", nil
+}
+
+// LinkTowards returns the name of the link by which the namespace's routes send a packet to an address, "" where they send it nowhere.
+func (n *Namespace) LinkTowards(address netip.Addr) (string, error) {
+	h, err := n.Handle()
+	if err != nil {
+		return "", err
+	}
+	routes, err := h.RouteGet(address.AsSlice())
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(routes) == 0 {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up the route to %s in %s: %w", address, n.path, err)
+	}
+	l, err := h.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return "", fmt.Errorf("find the link towards %s in %s: %w", address, n.path, err)
+	}
+	return l.Attrs().Name, nil
 }
 
 // link is nil when there is no such link.

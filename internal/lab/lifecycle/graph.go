@@ -36,6 +36,12 @@ type Stopper interface {
 	Stop()
 }
 
+// A Repairer is a component that can make again what is missing of it.
+type Repairer interface {
+	// Repair returns what it repaired, in words. It is called only after Start has succeeded.
+	Repair(ctx context.Context) ([]string, error)
+}
+
 // StartFunc is a component that only starts.
 type StartFunc func(ctx context.Context) error
 

@@ -106,7 +106,17 @@ func (a *Network) Report(s *status.Status) {
 	if err := a.Fabric.Fault(); err != nil {
 		s.Problems = append(s.Problems, "Azure's network does not follow: "+status.OneLine(err))
 	}
+	missing, err := a.Missing()
+	if err != nil {
+		missing = []string{"Azure's network cannot be compared with its plan: " + status.OneLine(err)}
+	}
+	for _, text := range missing {
+		s.Problems = append(s.Problems, text+status.RepairedByUp(s.Name))
+	}
 }
+
+// Repair makes again what the kernel lacks of Azure's network and returns what that was, in words.
+func (a *Network) Repair(context.Context) ([]string, error) { return a.Fabric.Repair() }
 
 // outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
 func (a *Network) outbound() []status.Outbound {

@@ -1,8 +1,11 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -101,7 +104,8 @@ func (l *Nodes) realStatus(n *Node) (pods int, problem string) {
 	if err != nil {
 		return -1, status.OneLine(err)
 	}
-	pods = len(slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
+	all = slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
+	pods = len(all)
 	object, err := l.API.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 	if err != nil {
 		return pods, status.OneLine(err)
@@ -109,12 +113,42 @@ func (l *Nodes) realStatus(n *Node) (pods int, problem string) {
 	c := readyCondition(object)
 	switch {
 	case c == nil || c.Status == corev1.ConditionTrue:
-		return pods, network.APICut(l.Azure.Current(), n.NIC)
+		return pods, cmp.Or(network.APICut(l.Azure.Current(), n.NIC), l.unroutedPods(n, all))
 	case l.Cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
 		return pods, "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
 	}
 	return pods, "not Ready: " + l.withObstacles(n, object, c.Message)
 }
+
+// unroutedPods returns in a sentence which pods of a node it sends no packets to, because the route to them is missing or leads out of the
+// node; "" for none. A CNI plugin of the user's may route as it likes.
+func (l *Nodes) unroutedPods(n *Node, pods []corev1.Pod) string {
+	if l.Cluster().Spec.Network.Plugin == cluster.PluginNone {
+		return ""
+	}
+	var unrouted []string
+	for _, p := range pods {
+		address, err := netip.ParseAddr(p.Status.PodIP)
+		if err != nil || p.Spec.HostNetwork || p.DeletionTimestamp != nil {
+			continue
+		}
+		link, err := n.ns.LinkTowards(address)
+		if err != nil {
+			return status.OneLine(err)
+		}
+		if link == "" || link == nodeLink {
+			unrouted = append(unrouted, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, address))
+		}
+	}
+	if len(unrouted) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the route to %s is missing: the CNI plugin makes it when a pod starts; delete the pod so that its controller makes another",
+		strings.Join(unrouted, ", "))
+}
+
+// nodeLink is the node's link to Azure's network.
+const nodeLink = "eth0"
 
 // withObstacles adds to why a node is not ready what in Azure's network may keep its kubelet from the API server. Where the kubelet itself
 // said why, it reached the API server and there is nothing to add.

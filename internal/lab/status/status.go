@@ -215,5 +215,8 @@ func (s *Status) DerivedProblems() []string {
 	return found
 }
 
+// RepairedByUp returns the end of a problem that 'packetwalk up' repairs in a lab of this name.
+func RepairedByUp(name string) string { return "; 'packetwalk up --name " + name + "' repairs it" }
+
 // OneLine returns the text of an error on one line.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
