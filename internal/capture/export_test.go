@@ -5,11 +5,6 @@ import (
 	"slices"
 )
 
-// ReadWithin is Read with other limits for version 1.
-func ReadWithin(file []byte, files int, most, total int64) (*File, error) {
-	return readWithin(bytes.NewReader(file), int64(len(file)), limits{files, most, total})
-}
-
 // Assemble makes a file with one host's member, whose two files are given, and with an index: a right one, or another whose members are
 // where the right ones are.
 func Assemble(host, path, data, text string) ([]byte, error) {

@@ -1,6 +1,8 @@
 package capture
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -8,8 +10,7 @@ import (
 	"time"
 )
 
-// FormatVersion is the version of the capture format that this package writes, and the newest that it reads. docs/capture.md tells what is
-// in a version.
+// FormatVersion is the version of the capture format that this package writes and reads. docs/capture-format.md describes it.
 const FormatVersion = 2
 
 // formatName stands in every manifest.
@@ -31,31 +32,27 @@ type Head struct {
 	Notes      []string          // what could not be had, in words
 }
 
-// manifest says what a capture is. In version 1 it tells of everything in it.
+// manifest says what a capture is.
 type manifest struct {
-	Format     string            `json:"format"`
-	Version    int               `json:"version"`
-	Packetwalk string            `json:"packetwalk,omitempty"`
-	Taken      time.Time         `json:"taken"`
-	Redacted   bool              `json:"redacted"`
-	Tools      map[string]string `json:"tools,omitempty"`
-	Hosts      []manifestHost    `json:"hosts,omitempty"`
-	Kubernetes []manifestEntry   `json:"kubernetes,omitempty"`
-	Notes      []string          `json:"notes,omitempty"`
+	Format     string    `json:"format"`
+	Version    int       `json:"version"`
+	Packetwalk string    `json:"packetwalk,omitempty"`
+	Taken      time.Time `json:"taken"`
+	Redacted   bool      `json:"redacted"`
 }
 
-// manifestHost tells of one host and its files.
-type manifestHost struct {
-	Name    string          `json:"name"`
-	Taken   time.Time       `json:"taken"`
-	Kernel  string          `json:"kernel,omitempty"`
-	Machine string          `json:"machine,omitempty"`
-	NetNS   uint64          `json:"netns,omitempty"`
-	Files   []manifestEntry `json:"files"`
+// hostHead tells of one host and its files.
+type hostHead struct {
+	Name    string      `json:"name"`
+	Taken   time.Time   `json:"taken"`
+	Kernel  string      `json:"kernel,omitempty"`
+	Machine string      `json:"machine,omitempty"`
+	NetNS   uint64      `json:"netns,omitempty"`
+	Files   []fileEntry `json:"files"`
 }
 
-// manifestEntry is one file. One with an Error has what the tool printed before it failed; one that was Skipped has no file.
-type manifestEntry struct {
+// fileEntry is one file. One with an Error has what the tool printed before it failed; one that was Skipped has no file.
+type fileEntry struct {
 	File    string `json:"file"`
 	Command string `json:"command,omitempty"`
 	Bytes   int64  `json:"bytes"`
@@ -97,37 +94,60 @@ type member struct {
 var (
 	// ErrNotCapture: the file is something else.
 	ErrNotCapture = errors.New("not a capture; 'packetwalk capture' makes one")
-	// ErrNewer: it was made by a newer packetwalk.
-	ErrNewer = errors.New("the capture is of a newer format")
+	// ErrVersion: another version of packetwalk made it, in another format.
+	ErrVersion = errors.New("unsupported capture format")
 	// ErrDamaged: it is a capture, but not whole.
 	ErrDamaged = errors.New("the capture is damaged")
 )
 
-// limits bound what is read at once, so that a made-up capture cannot fill the memory: of version 1 that is the whole file, later a host or
-// a list of objects. A node with 10,000 services prints some 100 MB.
-type limits struct {
-	files       int
-	file, total int64 // bytes, not compressed
-}
-
-var (
-	wholeLimits  = limits{files: 200_000, file: 512 << 20, total: 1 << 30}
-	memberLimits = limits{files: 1000, file: 512 << 20, total: 1 << 30}
-)
-
+// Limits of what is read at once, so that a hostile capture cannot fill the memory. A node with 10,000 services prints some 100 MB.
 const (
-	// maxManifest is the most bytes of a manifest, which in version 1 tells of each file in some 100.
-	maxManifest = 32 << 20
+	maxFiles       = 1000      // of a host
+	maxFileBytes   = 512 << 20 // of a file, not compressed
+	maxMemberBytes = 1 << 30   // of a host or a list of objects, compressed or not
+	// maxManifest bounds the manifest, whose fields take some 200 bytes, and the tar headers before it.
+	maxManifest = 64 << 10
 	// maxHosts is twice what Kubernetes is made for: 150,000 pods on 5,000 nodes. The index tells of each in some 200 bytes.
 	maxHosts = 300_000
 	maxIndex = 1 << 10 * maxHosts
 	// maxRatio is what a member may be larger than it is compressed, when it is larger than smallMember. Rules come down to a 20th.
-	maxRatio    = 200
-	smallMember = 16 << 20
+	maxRatio    = 100
+	smallMember = 1 << 20
+	// minMember is less than the smallest member takes: a gzip member with a tar header.
+	minMember = 64
+	// maxHostValues bounds the JSON values of a host.json, which has five for each file. Errors have commas, too.
+	maxHostValues = 100 * maxFiles
+	// maxObjects bounds the JSON objects in a file of a host.
+	maxObjects = 1_000_000
+	// maxNoteValues bounds those of an index besides its hosts: notes name each machine that could not be read.
+	maxNoteValues = 100_000
 )
 
 func hostPath(host, file string) string { return "hosts/" + host + "/" + file }
 func listPath(file string) string       { return "kubernetes/" + file }
+
+// unmarshal reads JSON of a limited number of values. The text "{}," can become a hundred bytes and more in memory.
+func unmarshal(data []byte, most int, into any) error {
+	// Each value but the first follows one of these. Those in texts count, too.
+	n := 1
+	for _, before := range []string{"{", "[", ","} {
+		n += bytes.Count(data, []byte(before))
+	}
+	if n > most {
+		return fmt.Errorf("%d JSON values are more than a capture may have (%d)", n, most)
+	}
+	return json.Unmarshal(data, into)
+}
+
+// checkObjects returns an error if JSON has more objects than its bytes can honestly be, or more than most. The text "{}," can become 500
+// bytes in memory. nft's rules have an object in 28 bytes, other files one in 40 and more.
+func checkObjects(data []byte, most int) error {
+	const fewest, small = 12, 1000
+	if n := bytes.Count(data, []byte("{")); n > min(most, small+len(data)/fewest) {
+		return fmt.Errorf("%d JSON objects in %d bytes are more than a capture may have", n, len(data))
+	}
+	return nil
+}
 
 func damaged(where string, err error) error {
 	if errors.Is(err, ErrDamaged) {

@@ -55,11 +55,26 @@ func (l *Loader) Read(file string, text []byte) (part snapshot.Part, err error) 
 	if i < 0 {
 		return "", fmt.Errorf("no text of a host is called %s", file)
 	}
-	return Dumps[i].Part, Dumps[i].load(l, text)
+	return Dumps[i].Part, Dumps[i].read(l, text)
 }
 
 // AddTables adds tables that another reader made of what iptables printed.
 func (l *Loader) AddTables(tables ...*netfilter.Table) { l.saved = append(l.saved, tables...) }
+
+// read loads a text of a size and number of objects that can be honest.
+func (d *Dump) read(l *Loader, text []byte) error {
+	switch {
+	case d.File == RulesetFile:
+		if err := checkObjects(text, maxFileBytes); err != nil {
+			return err
+		}
+	case strings.HasSuffix(d.File, ".json"):
+		if err := checkObjects(text, maxObjects); err != nil {
+			return err
+		}
+	}
+	return d.load(l, text)
+}
 
 // errNotDumped is why a part is missing that has no file.
 var errNotDumped = errors.New("not in the capture")
@@ -82,7 +97,7 @@ func (l *Loader) Load(raw *Raw) *snapshot.Host {
 		case out.Error != "":
 			err = errors.New(out.Error)
 		default:
-			err = row.load(l, out.Data)
+			err = row.read(l, out.Data)
 		}
 		if err != nil {
 			failed[row.File] = cmp.Or(out.Command, row.File) + ": " + err.Error()

@@ -321,11 +321,37 @@ func items[T any](lists map[string][]byte, file string, before error) ([]T, erro
 	if before != nil || lists[file] == nil {
 		return nil, before
 	}
-	var list struct{ Items []T }
-	if err := json.Unmarshal(lists[file], &list); err != nil {
+	var list struct{ Items boundedList[T] }
+	err := checkObjects(lists[file], maxFileBytes)
+	if err == nil {
+		err = json.Unmarshal(lists[file], &list)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read Kubernetes objects: %s: %w", file, err)
 	}
 	return list.Items, nil
+}
+
+// boundedList is a list of at most maxHosts objects: a hostile one ends before it takes memory.
+type boundedList[T any] []T
+
+// UnmarshalJSON reads one object after the other.
+func (l *boundedList[T]) UnmarshalJSON(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if first, err := d.Token(); err != nil || first != json.Delim('[') { // "null" is an empty list
+		return err
+	}
+	for d.More() {
+		if len(*l) == maxHosts {
+			return fmt.Errorf("more than %d objects", maxHosts)
+		}
+		var object T
+		if err := d.Decode(&object); err != nil {
+			return err
+		}
+		*l = append(*l, object)
+	}
+	return nil
 }
 
 func (s *serviceObject) service(endpoints []sliceObject) snapshot.Service {

@@ -59,13 +59,9 @@ func (f *File) Close() error {
 // Origin gives the capture's hosts as the texts they are. The file must stay open.
 func (f *File) Origin() Origin { return f.origin }
 
-// Read opens a capture of some bytes, which must stay as they are. Its errors are ErrNotCapture, ErrNewer and ErrDamaged, with the reason,
+// Read opens a capture of some bytes, which must stay as they are. Its errors are ErrNotCapture, ErrVersion and ErrDamaged, with the reason,
 // and those of in. What only a host or a list has is found out when that is read.
 func Read(in io.ReaderAt, size int64) (*File, error) {
-	return readWithin(in, size, wholeLimits)
-}
-
-func readWithin(in io.ReaderAt, size int64, whole limits) (*File, error) {
 	stream := bufio.NewReader(io.NewSectionReader(in, 0, size))
 	if magic, err := stream.Peek(2); err != nil || !bytes.Equal(magic, []byte{0x1f, 0x8b}) { // RFC 1952
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -78,25 +74,12 @@ func readWithin(in io.ReaderAt, size int64, whole limits) (*File, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNotCapture, err)
 	}
 	defer zip.Close()
-	p := newUnpacker(zip, whole, 0)
-	m, err := p.manifest()
+	m, err := newUnpacker(io.LimitReader(zip, 2*maxManifest), 0).manifest()
 	if err != nil {
 		return nil, err
 	}
-	f := &File{Head: Head{Packetwalk: m.Packetwalk, Taken: m.Taken, Redacted: m.Redacted, Tools: m.Tools, Notes: m.Notes}, in: in}
-	if m.Version > 1 {
-		return f, f.readIndex(size)
-	}
-	t, err := p.texts(m)
-	if err != nil {
-		return nil, err
-	}
-	if err := readToEnd(zip); err != nil {
-		return nil, damaged("after the last file", err)
-	}
-	f.origin = OriginOf(t.hosts, t.lists)
-	f.origin.Tools = func() map[string]string { return f.Tools }
-	return f, nil
+	f := &File{Head: Head{Packetwalk: m.Packetwalk, Taken: m.Taken, Redacted: m.Redacted}, in: in}
+	return f, f.readIndex(size)
 }
 
 // readToEnd reads to the end, which has the checksum of what was compressed.
@@ -108,7 +91,7 @@ func readToEnd(zip io.Reader) error {
 	return err
 }
 
-// readIndex finds out what is in a file of version 2, and where.
+// readIndex finds out what is in a file, and where.
 func (f *File) readIndex(size int64) error {
 	foot := make([]byte, min(size, footerSize))
 	if _, err := f.in.ReadAt(foot, size-int64(len(foot))); err != nil {
@@ -125,7 +108,11 @@ func (f *File) readIndex(size int64) error {
 		if err == nil && name != indexFile {
 			err = fmt.Errorf("it is called %q", name)
 		}
-		return cmp.Or(err, json.Unmarshal(data, &x))
+		if err != nil {
+			return err
+		}
+		// Each host has a member of its own: a small file cannot have many.
+		return unmarshal(data, 8*min(maxHosts, int(size/minMember))+maxNoteValues, &x)
 	})
 	if err != nil {
 		return damaged(indexFile, err)
@@ -186,35 +173,33 @@ func (f *File) fetch(name string) (*Raw, error) {
 	if !ok {
 		return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
 	}
-	var t texts
+	var raw *Raw
 	err := f.unpack(at.member, func(p *unpacker) error {
 		file, data, err := p.next()
-		var h manifestHost
+		var h hostHead
 		if err == nil {
-			err = json.Unmarshal(data, &h)
+			err = unmarshal(data, maxHostValues, &h)
 		}
 		if err != nil || file != hostPath(name, hostFile) || h.Name != name || h.Machine != at.Machine || h.NetNS != at.NetNS {
 			return cmp.Or(err, fmt.Errorf("it is another host's"))
 		}
-		t, err = p.texts(&manifest{Hosts: []manifestHost{h}})
+		raw, err = p.host(&h)
 		return err
 	})
 	if err != nil {
 		return nil, damaged("host "+name, err)
 	}
-	return t.hosts[0], nil
+	return raw, nil
 }
 
 // readLists reads the Kubernetes objects.
 func (f *File) readLists() (map[string][]byte, error) {
-	read := make([]texts, len(f.lists))
+	texts := make([][]byte, len(f.lists))
 	var g errgroup.Group
 	for i, l := range f.lists {
 		g.Go(func() error {
 			err := f.unpack(l.member, func(p *unpacker) error {
-				var err error
-				read[i], err = p.texts(&manifest{Kubernetes: []manifestEntry{{File: l.File, Bytes: l.Text}}})
-				return err
+				return p.files(map[string]fileSlot{listPath(l.File): {l.Text, func(data []byte) { texts[i] = data }}})
 			})
 			if err != nil {
 				return damaged(listPath(l.File), err)
@@ -224,15 +209,17 @@ func (f *File) readLists() (map[string][]byte, error) {
 	}
 	err := g.Wait()
 	lists := map[string][]byte{}
-	for _, t := range read {
-		maps.Copy(lists, t.lists)
+	for i, l := range f.lists {
+		if texts[i] != nil {
+			lists[l.File] = texts[i]
+		}
 	}
 	return lists, err
 }
 
 // unpack reads a member, whole.
 func (f *File) unpack(m member, read func(*unpacker) error) error {
-	if m.Bytes < 0 || m.Size > memberLimits.total || m.Bytes > max(smallMember, m.Size*maxRatio) {
+	if m.Bytes < 0 || m.Size > maxMemberBytes || m.Bytes > max(smallMember, m.Size*maxRatio) {
 		return fmt.Errorf("%d bytes that become %d are refused", m.Size, m.Bytes)
 	}
 	packed := make([]byte, m.Size)
@@ -250,7 +237,7 @@ func (f *File) unpack(m member, read func(*unpacker) error) error {
 	defer zip.Close()
 	zip.Multistream(false)
 	text := io.LimitReader(zip, m.Bytes)
-	if err := cmp.Or(read(newUnpacker(text, memberLimits, m.Bytes)), readToEnd(text)); err != nil {
+	if err := cmp.Or(read(newUnpacker(text, m.Bytes)), readToEnd(text)); err != nil {
 		return err
 	}
 	if n, err := io.CopyN(io.Discard, zip, 1); n > 0 || rest.Len() > 0 || !errors.Is(err, io.EOF) {
@@ -263,12 +250,11 @@ func (f *File) unpack(m member, read func(*unpacker) error) error {
 type unpacker struct {
 	pack *tar.Reader
 	left int64
-	most limits
 	sure int64 // how many bytes there are for certain
 }
 
-func newUnpacker(r io.Reader, most limits, sure int64) *unpacker {
-	return &unpacker{pack: tar.NewReader(r), left: most.total, most: most, sure: max(sure, 1<<16)}
+func newUnpacker(r io.Reader, sure int64) *unpacker {
+	return &unpacker{pack: tar.NewReader(r), left: maxMemberBytes, sure: max(sure, 1<<16)}
 }
 
 // next reads one file; io.EOF is the end.
@@ -283,9 +269,9 @@ func (p *unpacker) next() (name string, data []byte, err error) {
 	if header.Typeflag != tar.TypeReg {
 		return header.Name, nil, fmt.Errorf("it is no plain file")
 	}
-	if header.Size > p.most.file || header.Size > p.left {
-		return header.Name, nil, fmt.Errorf("%d bytes are more than a capture may have (%d in a file, %d together)", header.Size, p.most.file,
-			p.most.total)
+	if header.Size > maxFileBytes || header.Size > p.left {
+		return header.Name, nil, fmt.Errorf("%d bytes are more than a capture may have (%d in a file, %d together)", header.Size,
+			maxFileBytes, maxMemberBytes)
 	}
 	p.left -= header.Size
 	// Grown as it comes: a header may promise more than there is.
@@ -299,11 +285,9 @@ func (p *unpacker) next() (name string, data []byte, err error) {
 
 // manifest reads the first file and checks that this package can read the rest.
 func (p *unpacker) manifest() (*manifest, error) {
-	most := p.most.file
-	p.most.file = min(most, maxManifest)
+	p.left = maxManifest
 	name, data, err := p.next()
-	p.most.file = most
-	var m manifest
+	p.left = maxMemberBytes
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, damaged(manifestFile, err)
@@ -314,7 +298,7 @@ func (p *unpacker) manifest() (*manifest, error) {
 	case name != manifestFile:
 		return nil, fmt.Errorf("%w: it begins with %q, not with %s", ErrNotCapture, name, manifestFile)
 	}
-	// What it is, before how a later version may have changed the rest.
+	// What it is, before how another version may have changed the rest.
 	var head struct {
 		Format  string
 		Version int
@@ -322,90 +306,67 @@ func (p *unpacker) manifest() (*manifest, error) {
 	if err := json.Unmarshal(data, &head); err != nil || head.Format != formatName {
 		return nil, fmt.Errorf("%w: %s is another program's", ErrNotCapture, manifestFile)
 	}
-	if head.Version > FormatVersion {
-		return nil, fmt.Errorf("%w: version %d, and this packetwalk reads up to %d; use the packetwalk that made it, or a newer one",
-			ErrNewer, head.Version, FormatVersion)
-	}
 	if head.Version < 1 {
 		return nil, damaged(manifestFile, fmt.Errorf("there is no version %d", head.Version))
 	}
+	if head.Version != FormatVersion {
+		return nil, fmt.Errorf("%w: version %d, and this packetwalk reads version %d; use the packetwalk that made it, or take it again",
+			ErrVersion, head.Version, FormatVersion)
+	}
+	var m manifest
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, damaged(manifestFile, err)
 	}
 	return &m, nil
 }
 
-// texts are what some hosts' tools printed, and lists of objects.
-type texts struct {
-	hosts []*Raw
-	lists map[string][]byte
+// host reads the files that a host's head lists.
+func (p *unpacker) host(h *hostHead) (*Raw, error) {
+	raw := &Raw{Name: h.Name, Taken: h.Taken, Kernel: h.Kernel, Machine: h.Machine, NetNS: h.NetNS, Outputs: map[string]Output{}}
+	wanted := map[string]fileSlot{}
+	for _, f := range h.Files {
+		if !fileName(f.File) {
+			return nil, damaged(hostFile, fmt.Errorf("host %q: %q is no name of a file", h.Name, f.File))
+		}
+		out := Output{Command: f.Command, Error: f.Error, Skipped: f.Skipped}
+		raw.Outputs[f.File] = out
+		if f.Skipped == "" {
+			wanted[hostPath(h.Name, f.File)] = fileSlot{f.Bytes, func(data []byte) {
+				out.Data = data
+				raw.Outputs[f.File] = out
+			}}
+		}
+	}
+	return raw, p.files(wanted)
 }
 
-// slotFor is where the text of one file goes, and how long it is.
-type slotFor struct {
+// fileSlot is where the text of one file goes, and how long it is.
+type fileSlot struct {
 	bytes int64
 	put   func([]byte)
 }
 
-// texts reads the files that a manifest promises, each once, and no others.
-func (p *unpacker) texts(m *manifest) (texts, error) {
-	t := texts{lists: map[string][]byte{}}
-	wanted := map[string]slotFor{}
-	names := map[string]bool{}
-	for _, h := range m.Hosts {
-		if !HostName(h.Name) {
-			return t, damaged(manifestFile, fmt.Errorf("%q is no name of a host", h.Name))
-		}
-		if names[h.Name] {
-			return t, damaged(manifestFile, fmt.Errorf("host %q stands there twice", h.Name))
-		}
-		names[h.Name] = true
-		raw := &Raw{Name: h.Name, Taken: h.Taken, Kernel: h.Kernel, Machine: h.Machine, NetNS: h.NetNS, Outputs: map[string]Output{}}
-		for _, f := range h.Files {
-			if !fileName(f.File) {
-				return t, damaged(manifestFile, fmt.Errorf("host %q: %q is no name of a file", h.Name, f.File))
-			}
-			out := Output{Command: f.Command, Error: f.Error, Skipped: f.Skipped}
-			raw.Outputs[f.File] = out
-			if f.Skipped == "" {
-				wanted[hostPath(h.Name, f.File)] = slotFor{f.Bytes, func(data []byte) {
-					out.Data = data
-					raw.Outputs[f.File] = out
-				}}
-			}
-		}
-		t.hosts = append(t.hosts, raw)
-	}
-	for _, f := range m.Kubernetes {
-		if !fileName(f.File) {
-			return t, damaged(manifestFile, fmt.Errorf("kubernetes: %q is no name of a file", f.File))
-		}
-		wanted[listPath(f.File)] = slotFor{f.Bytes, func(data []byte) { t.lists[f.File] = data }}
-	}
-	return t, p.files(wanted)
-}
-
-// files reads the promised files, each once, and no others.
-func (p *unpacker) files(wanted map[string]slotFor) error {
+// files reads the listed files, each once, and no others.
+func (p *unpacker) files(wanted map[string]fileSlot) error {
 	for n := 0; ; n++ {
 		name, data, err := p.next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil && n >= p.most.files {
-			err = fmt.Errorf("more than %d files", p.most.files)
+		if err == nil && n >= maxFiles {
+			err = fmt.Errorf("more than %d files", maxFiles)
 		}
 		if err != nil {
 			return damaged(cmp.Or(name, "tar"), err)
 		}
-		slot, ok := wanted[name]
+		at, ok := wanted[name]
 		switch {
 		case !ok:
-			return damaged(fmt.Sprintf("%q", name), fmt.Errorf("not listed in %s", manifestFile))
-		case slot.bytes != int64(len(data)):
-			return damaged(name, fmt.Errorf("%d bytes, but %s lists %d", len(data), manifestFile, slot.bytes))
+			return damaged(fmt.Sprintf("%q", name), errors.New("not listed"))
+		case at.bytes != int64(len(data)):
+			return damaged(name, fmt.Errorf("%d bytes, but %d are listed", len(data), at.bytes))
 		}
-		slot.put(data)
+		at.put(data)
 		delete(wanted, name)
 	}
 	if len(wanted) > 0 {

@@ -55,11 +55,11 @@ func (w *Writer) Add(h *Raw) error {
 	if !HostName(h.Name) {
 		return fmt.Errorf("write capture: %q is no name of a host", h.Name)
 	}
-	head := manifestHost{Name: h.Name, Taken: h.Taken.UTC(), Kernel: h.Kernel, Machine: h.Machine, NetNS: h.NetNS, Files: []manifestEntry{}}
+	head := hostHead{Name: h.Name, Taken: h.Taken.UTC(), Kernel: h.Kernel, Machine: h.Machine, NetNS: h.NetNS, Files: []fileEntry{}}
 	files := []file{{path: hostPath(h.Name, hostFile), time: h.Taken}}
 	for _, name := range slices.Sorted(maps.Keys(h.Outputs)) {
 		out := h.Outputs[name]
-		head.Files = append(head.Files, manifestEntry{name, out.Command, int64(len(out.Data)), out.Error, out.Skipped})
+		head.Files = append(head.Files, fileEntry{name, out.Command, int64(len(out.Data)), out.Error, out.Skipped})
 		if out.Skipped == "" {
 			files = append(files, file{hostPath(h.Name, name), out.Data, h.Taken})
 		}
