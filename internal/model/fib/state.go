@@ -59,6 +59,7 @@ type VXLAN struct {
 	InheritTTL  bool       // the packet's own
 	TOS         uint8      // 1 for the packet's own
 	Learning    bool       // from what it receives, which station is behind which remote
+	NoChecksum  bool       // its carriers have no UDP checksum
 	Unknown     string     // what of the settings decides about packets and is not understood: "external"
 }
 

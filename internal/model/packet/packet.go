@@ -61,6 +61,7 @@ type Packet struct {
 	More     bool  // more fragments follow
 
 	Frame Frame // that it travels in; zero where it has none yet
+	Sum   Sum   // of its TCP or UDP header
 
 	// Tunnel is what the packet carries where that is another packet; nil for any other payload. It is never changed.
 	Tunnel *Tunnel
@@ -75,7 +76,21 @@ type Packet struct {
 type Tunnel struct {
 	VNI   uint32
 	Inner Packet // with its Frame
+	// Summed is the tuple for which the carrier's UDP checksum was computed, ahead of its payload's own one; zero without such a checksum.
+	Summed Tuple
 }
+
+// Sum tells what is known of a packet's TCP or UDP checksum.
+type Sum uint8
+
+// The kinds of checksums.
+const (
+	SumRight    Sum = iota // computed, or unused
+	SumLater               // left to a device (CHECKSUM_PARTIAL); receivers do not check it until then
+	SumUnknown             // one of these two
+	SumWrong               // receivers drop the packet
+	SumDoubtful            // right or wrong
+)
 
 // VXLANOverhead is how much longer a packet is that carries another one in VXLAN, in bytes: headers of Ethernet, VXLAN, UDP and IP.
 func VXLANOverhead(ipv6 bool) int {

@@ -41,8 +41,9 @@ func (t transit) reply(end *End) (transit, stage) {
 	next := packet.Packet{Tuple: p.Reply(), TTL: t.m.ttl(p.IsIPv6()), Length: t.m.answerLength(p, end.Refused, t.run.req.Echoes)}
 	switch p.Protocol {
 	case packet.TCP:
-		next.TCPFlags = packet.SYN | packet.ACK
+		next.TCPFlags, next.Sum = packet.SYN|packet.ACK, packet.SumLater
 		if end.Refused {
+			next.Sum = packet.SumRight // ip_send_unicast_reply
 			if next.TCPFlags = resetFor(p); next.TCPFlags == 0 {
 				return t, nil
 			}
@@ -52,6 +53,7 @@ func (t transit) reply(end *End) (transit, stage) {
 			setOwner(&next, end.owner)
 		}
 	case packet.UDP:
+		next.Sum = packet.SumLater
 		setOwner(&next, end.owner)
 	case packet.ICMP, packet.ICMPv6:
 		if next.Type == p.Type {
@@ -126,7 +128,7 @@ func (m *machine) reflectsMark(answer *packet.Packet) bool {
 // replyFromOutside is the answer to a packet that left what is known: it comes back by the link that it left by.
 func (t transit) replyFromOutside(link string) (transit, stage) {
 	p := &t.p
-	next := packet.Packet{Tuple: p.Reply(), TTL: 64, SomeTTL: true, Frame: p.Frame.Back()}
+	next := packet.Packet{Tuple: p.Reply(), TTL: 64, SomeTTL: true, Frame: p.Frame.Back(), Sum: packet.SumUnknown}
 	if p.Protocol == packet.TCP {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}
@@ -171,7 +173,8 @@ func resetFor(p *packet.Packet) packet.TCPFlags {
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
 func (t transit) reset() (transit, stage) {
 	to := &t.p
-	next := packet.Packet{Tuple: to.Reply(), TTL: t.m.ttl(to.IsIPv6()), TCPFlags: resetFor(to), Length: ipHeader(to.IsIPv6()) + tcpHeader}
+	next := packet.Packet{Tuple: to.Reply(), TTL: t.m.ttl(to.IsIPv6()), TCPFlags: resetFor(to), Length: ipHeader(to.IsIPv6()) + tcpHeader,
+		Sum: packet.SumLater} // nf_reject_ip_tcphdr_put
 	if next.TCPFlags == 0 {
 		return t, nil
 	}

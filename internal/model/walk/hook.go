@@ -153,6 +153,10 @@ func (t *transit) endByVerdict(v netfilter.Verdict, visits []netfilter.Visit) *E
 	case netfilter.Drop:
 		end = t.end(Dropped, "dropped by "+rule)
 	case netfilter.Reject:
+		if t.sumIsWrong() {
+			end = t.end(Dropped, fmt.Sprintf("dropped by %s, without an error as its UDP checksum is wrong (nf_send_unreach): %s", rule, whyWrong))
+			break
+		}
 		end = t.end(Rejected, fmt.Sprintf("rejected with %s by %s", v.Detail, rule))
 	case netfilter.Stolen:
 		end = t.end(Dropped, fmt.Sprintf("taken by %s: %s", rule, v.Detail))

@@ -20,6 +20,7 @@ func (t transit) arrive() passage {
 	if t.p.TTL == 0 {
 		t.p.TTL = 64
 	}
+	t.p.Sum = packet.SumUnknown
 	return t.to(transit.receiveFromOutside)
 }
 
@@ -165,6 +166,7 @@ func (t transit) transmit() passage {
 	if !l.HasCarrier() {
 		return t.finish(Dropped, "interface "+l.Name+" has no carrier: what it should send is dropped (noop_qdisc)")
 	}
+	t.sumAt(l)
 	if b, ok := t.m.bridge(l.Name); ok {
 		return t.bridgeOut(b)
 	}

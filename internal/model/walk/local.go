@@ -24,6 +24,9 @@ func (t transit) deliver() passage {
 	if end := t.ipsec("in"); end != nil {
 		return t.over(end)
 	}
+	if t.sumIsWrong() {
+		return t.finish(Dropped, "its UDP checksum is wrong (udp_lib_checksum_complete): "+whyWrong)
+	}
 	if l, end := t.tunnel(); l != nil {
 		return t.decapsulate(l)
 	} else if end != nil {
@@ -178,6 +181,7 @@ func (t transit) send() passage {
 		p.Length = m.synLength(p.IsIPv6())
 	}
 	if t.inReplyTo == nil {
+		p.Sum = sumBySocket(p)
 		p.HasOwner, p.AssumedOwner = true, !p.HasOwner // root's, unless the request says whose
 	}
 	if p.Destination.IsUnspecified() && t.inReplyTo == nil {

@@ -64,6 +64,11 @@ func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 	if end := t.needs(snapshot.Flows); end != nil {
 		return end
 	}
+	if h == netfilter.Prerouting && t.m.sysctl(true, "net.netfilter.nf_conntrack_checksum") && t.sumIsWrong() {
+		t.p.Track, t.p.Template = packet.Track{State: packet.Invalid}, false
+		t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: packet.Invalid.String() + ": its UDP checksum is wrong (udp_error): " + whyWrong})
+		return nil
+	}
 	t.m.view.Track(&t.p)
 	if flow := t.p.Track.Flow; !t.m.isKnown(snapshot.Flows) && (flow == nil || flow.Status&packet.Confirmed == 0) {
 		t.m.assumeMissing(snapshot.Flows, "connections unknown; assuming the packet starts a new one")

@@ -102,6 +102,9 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 		l.Name, name, t.p.Destination, in))
 	t.assumeAccepted(known.nodes[t.m.Name], l)
 	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
+	if far.p.Sum == packet.SumLater {
+		far.p.Sum = packet.SumUnknown
+	}
 	far.inReplyTo, far.steps, far.before = t.inReplyTo, t.steps, t.before
 	return far.to(transit.receiveFromOutside), true
 }

@@ -40,6 +40,7 @@ func (t transit) encapsulate(l *fib.Link) passage {
 		t.p.Source = d.Source
 	}
 	t.p.SourcePort = t.seenPort()
+	t.p.Tunnel.Summed = t.p.Tuple
 	t.p.Out = d.Link
 	t.note(Step{Stage: Encapsulated, Tunnel: step})
 	t.note(Step{Stage: Routed, Route: t.route})
@@ -110,6 +111,9 @@ func (t *transit) carrier(v *fib.VXLAN, step *TunnelStep) packet.Packet {
 		outer.TTL, outer.SomeTTL = inner.TTL, inner.SomeTTL
 	case v.TTL == 0:
 		outer.TTL = t.m.ttl(outer.IsIPv6())
+	}
+	if !v.NoChecksum {
+		outer.Sum = inner.Sum
 	}
 	if v.TOS == 1 {
 		outer.TOS = inner.TOS
@@ -191,6 +195,9 @@ func (t transit) decapsulate(l *fib.Link) passage {
 	outer := t.p
 	t.p, t.route = outer.Tunnel.Inner, nil
 	t.p.In, t.p.Mark = l.Name, outer.Mark
+	if outer.Sum != packet.SumLater && t.p.Sum == packet.SumLater {
+		t.p.Sum = packet.SumUnknown // a device may have computed it
+	}
 	station := t.p.Frame.Source
 	t.note(Step{Stage: Decapsulated, Tunnel: &TunnelStep{Link: l.Name, VNI: outer.Tunnel.VNI}})
 	if end := t.needs(snapshot.FDB); end != nil {

@@ -18,6 +18,8 @@ type vxlanJSON struct {
 	Port          uint16
 	TTL, TOS      text
 	Learning      flag
+	Checksum      flag `json:"udp_csum"`
+	NoChecksum6   flag `json:"udp_zero_csum6_tx"`
 	// What is not understood.
 	External, VNIFilter, RSC, GBP, GPE flag
 }
@@ -27,7 +29,7 @@ func parseVXLAN(data json.RawMessage, elsewhere bool) (*fib.VXLAN, error) {
 	if len(data) == 0 {
 		return nil, nil
 	}
-	j := vxlanJSON{Learning: true}
+	j := vxlanJSON{Learning: true, Checksum: true}
 	if err := json.Unmarshal(data, &j); err != nil {
 		return nil, err
 	}
@@ -44,6 +46,7 @@ func parseVXLAN(data json.RawMessage, elsewhere bool) (*fib.VXLAN, error) {
 			return nil, fmt.Errorf("vxlan: %w", err)
 		}
 	}
+	v.NoChecksum = v.Local.Is4() && !bool(j.Checksum) || v.Local.Is6() && bool(j.NoChecksum6)
 	var unknown []string
 	for _, setting := range []struct {
 		name string
