@@ -41,7 +41,7 @@ func captureCommand(s Streams) *cobra.Command {
 machine's own tools print them, and the Kubernetes objects that give addresses their names. 'packetwalk walk --snapshot FILE' walks through it
 anywhere. Nothing is changed, and Secrets are never read.
 
-Without --here the hosts are a lab's: all of them, or those named. With --here they are this machine's network namespaces: "node/HOSTNAME" and the
+Without --here the hosts are a lab's: all of them, or those named as walk names them (client, vm/testvm, pod/NAMESPACE/NAME, deploy/NAME: its first pod). With --here they are this machine's network namespaces: "node/HOSTNAME" and the
 pods on it. Of the nodes of a cluster, 'kubectl packetwalk capture' does it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error { return runCapture(c.Context(), s, o, args) },
@@ -76,6 +76,14 @@ func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string
 	origin, err := captureOrigin(ctx, o)
 	if err != nil {
 		return err
+	}
+	for i, host := range hosts {
+		if o.here {
+			break
+		}
+		if hosts[i], err = hostOfEnd(host, labObjects(ctx, o.name)); err != nil {
+			return badInput{err}
+		}
 	}
 	names, err := fullNames(origin, hosts, o.here)
 	if err != nil {

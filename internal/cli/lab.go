@@ -10,6 +10,8 @@ import (
 	"io"
 	"math"
 	"os"
+	"packetwalk.dev/internal/answer/endpoint"
+	"packetwalk.dev/internal/lab/plan"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -118,6 +120,11 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 		return err
 	}
 	fmt.Fprintf(s.Out, "%6.1f s  lab %q is ready\n", time.Since(begin).Seconds(), name)
+	if n, err := lab.Network(ctx, d); err == nil {
+		for _, text := range plan.HalfPeerings(n) {
+			fmt.Fprintln(s.Out, "warning:", termsafe.Text(text))
+		}
+	}
 	which := ""
 	if meant, err := lab.Select(""); err != nil || meant != d { // several are there
 		which = " --name " + name
@@ -261,6 +268,12 @@ func logPath(d lab.Dir, what string) (string, error) {
 		}
 	}
 	slices.Sort(logs)
+	if e, err := endpoint.Parse(what); err == nil && e.Kind.Namespaced() {
+		return "", fmt.Errorf("the logs of pods are kubectl's: packetwalk kubectl logs -n %s %s/%s", cmp.Or(e.Namespace, "default"), e.Kind, e.Name)
+	}
+	if _, err := d.FindHost(what); err == nil {
+		return "", fmt.Errorf("%s has no log: it runs no application (app in cluster.yaml); there are: %s", what, strings.Join(logs, ", "))
+	}
 	return "", fmt.Errorf("no log of %q; there are: %s; of a pod: packetwalk kubectl logs POD", what, strings.Join(logs, ", "))
 }
 

@@ -53,7 +53,8 @@ stands the source address that the destination sees and the rule that decided it
 The exit status is 3 where it is not known what becomes of the packet.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME], deploy/, sts/, ds/ or job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT],
-vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], a DNS name[:PORT], or an address with an optional port.`,
+vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], the name of a node, VM or internet host alone as ssh takes it (client, testvm:22),
+a DNS name[:PORT], or an address with an optional port. Packets of a public address that no host has come in at the lab's internet.`,
 		Example: `  packetwalk walk --from internet --to svc/whereami
   packetwalk walk --from pod/web-1 --to vm/testvm:80 --live
   packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide

@@ -12,6 +12,7 @@ import (
 //
 //	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT|:PORTNAME]   deploy|sts|ds|job/[NAMESPACE/]NAME[:PORT]
 //	node/NAME[:PORT]   vm/NAME[:PORT]   netns/NAME[:PORT]   internet[/NAME][:PORT]   DNSNAME[:PORT]
+//	HOST[:PORT], a node, VM, internet host or network namespace by its name alone
 //	ADDRESS[:PORT], an IPv6 address in brackets when a port follows
 type End struct {
 	Kind      Kind
@@ -37,6 +38,7 @@ const (
 	VM          Kind = "vm"
 	NetNS       Kind = "netns" // a network namespace of a captured machine that is no pod
 	Internet    Kind = "internet"
+	HostName    Kind = "host"    // not written: the name of a host stands alone, without a dot
 	DNSName     Kind = "name"    // not written: the name stands alone
 	Address     Kind = "address" // not written: the address stands alone
 )
@@ -63,6 +65,7 @@ var kinds = []kindOfEnd{
 	{VM, "vm/NAME[:PORT]", []string{"vms"}, nil, false, ""},
 	{NetNS, "netns/NAME[:PORT]", nil, nil, false, ""},
 	{Internet, "internet[/NAME][:PORT]", nil, nil, false, ""},
+	{HostName, "the name of a node, VM or internet host[:PORT]", nil, nil, false, ""},
 	{DNSName, "a DNS name such as NAME.NAMESPACE.svc.cluster.local[:PORT]", nil, nil, false, ""},
 	{Address, "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT", nil, nil, false, ""},
 }
@@ -90,7 +93,7 @@ func (k Kind) Namespaced() bool {
 }
 
 // isNamed reports whether a name follows the kind behind a slash.
-func (k Kind) isNamed() bool { return k != DNSName && k != Address && k.form() != "" }
+func (k Kind) isNamed() bool { return k != HostName && k != DNSName && k != Address && k.form() != "" }
 
 // kindOf reads a kind as kubectl takes it; what is none stays as it is.
 func kindOf(s string) (Kind, error) {
@@ -148,6 +151,9 @@ func parse(s string) (End, error) {
 		if e, ok, err := parseDNSName(s); ok {
 			return e, err
 		}
+		if e, ok, err := parseHostName(s); ok {
+			return e, err
+		}
 	}
 	return parseAddress(s, kind, named)
 }
@@ -165,6 +171,19 @@ func parseDNSName(s string) (e End, ok bool, err error) {
 	e = End{Kind: DNSName, Name: name}
 	if hasPort {
 		e.Port, e.PortName, err = parseServicePort(port)
+	}
+	return e, true, err
+}
+
+// parseHostName reads the name of a host that stands alone; ok is false for what is none, such as an address.
+func parseHostName(s string) (e End, ok bool, err error) {
+	name, port, hasPort := strings.Cut(s, ":")
+	if strings.Contains(name, ".") || strings.Trim(name, "0123456789") == "" || checkName("name", name, false) != nil || strings.Contains(port, ":") {
+		return End{}, false, nil
+	}
+	e = End{Kind: HostName, Name: name}
+	if hasPort {
+		e.Port, err = parsePort(port)
 	}
 	return e, true, err
 }
@@ -303,7 +322,7 @@ func (e End) String() string {
 		return netip.AddrPortFrom(e.Address, e.Port).String()
 	case e.Kind == Address:
 		return e.Address.String()
-	case e.Kind == DNSName:
+	case e.Kind == DNSName, e.Kind == HostName:
 		return e.Name + e.port()
 	case e.Namespace != "":
 		s += "/" + e.Namespace

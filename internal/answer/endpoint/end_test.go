@@ -27,6 +27,8 @@ func TestEnds(t *testing.T) {
 		"internet:443":                 {Kind: Internet, Port: 443},
 		"internet/ifconfig.co":         {Kind: Internet, Name: "ifconfig.co"},
 		"internet/ifconfig.co:80":      {Kind: Internet, Name: "ifconfig.co", Port: 80},
+		"client":                       {Kind: HostName, Name: "client"},
+		"Jump_Host:22":                 {Kind: HostName, Name: "Jump_Host", Port: 22},
 		"10.0.159.58":                  {Kind: Address, Address: v4},
 		"10.0.159.58:80":               {Kind: Address, Address: v4, Port: 80},
 		"fd00::1":                      {Kind: Address, Address: v6},
@@ -97,7 +99,9 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 		"[fd00::1]":          "write fd00::1",
 		"fe80::1%eth0":       "write fe80::1",
 		"::ffff:10.0.0.1":    "write 10.0.0.1",
-		"whereami":           "neither an address nor a named end; want pod/",
+		"whereami/x":         "neither an address nor a named end; want pod/",
+		"client:http":        `bad port "http"`,
+		"client:0":           "bad port",
 		"[10.0.0.1]:80":      "neither an address",
 		"internet/a/b":       "too many parts; want internet[/NAME]",
 		"internet:":          "bad port",
@@ -119,7 +123,7 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 func longName() string { return strings.Repeat("a", 254) }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b", "a.b.:c",
+	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b", "client:80", "a.b.:c",
 		"deploy/a/b:1", "svc/x:http", "ds.apps/a/b"} {
 		f.Add(s)
 	}

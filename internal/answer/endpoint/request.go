@@ -146,10 +146,12 @@ func (r *reader) target(to End) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	r.Hosts = append(r.Hosts, host)
-	if r.from.Kind == Internet && to.Kind == VM && r.Public != nil {
+	if to.Kind == VM && r.Public != nil && (r.from.Kind == Internet || r.isStranger()) {
 		if a, ok := r.Public()[to.Name]; ok {
 			return a, nil
 		}
+	}
+	if r.from.Kind == Internet && to.Kind == VM && r.Public != nil {
 		return netip.Addr{}, errors.New("it has no public address, and private ones are not reached from the internet")
 	}
 	if len(addresses) == 0 {
@@ -265,6 +267,15 @@ func (r *reader) sender() error {
 	return r.arriving(host, addresses)
 }
 
+// isStranger reports whether the sender is a public address that no host here has.
+func (r *reader) isStranger() bool {
+	a := r.from.Address
+	return r.from.Kind == Address && a.IsGlobalUnicast() && !a.IsPrivate() && r.owner(a) == ""
+}
+
+// labInternet is the router of a lab's internet hosts.
+const labInternet = "internet"
+
 // arriving is a packet of a host that is not at hand: it comes in where --at says.
 func (r *reader) arriving(host string, addresses []netip.Addr) error {
 	p := &r.Packet
@@ -280,6 +291,10 @@ func (r *reader) arriving(host string, addresses []netip.Addr) error {
 	at := r.At
 	if at == "" && len(r.names) == 1 {
 		at = r.names[0]
+	}
+	if at == "" && r.isStranger() && slices.Contains(r.names, labInternet) {
+		at = labInternet
+		r.note("assumed: packets of %s come in at the lab's internet, where no host has that address: replies end there", p.Source)
 	}
 	if at == "" {
 		return fmt.Errorf("no host here has it; say with --at where its packets come in: %s", snapshot.List(r.names))
@@ -314,13 +329,11 @@ func (r *reader) service(to End) (netip.Addr, error) {
 	}
 	p.DestinationPort = packet.Exactly(port)
 	// Who comes from the internet: a host of it, or a public address that no host here has.
-	a := r.from.Address
-	stranger := r.from.Kind == Address && a.IsGlobalUnicast() && !a.IsPrivate() && r.owner(a) == ""
 	switch {
 	case r.from.Kind == Internet && len(s.External) == 0:
 		return netip.Addr{}, fmt.Errorf("it is of type %s and has no load balancer address, so the internet does not reach it",
 			cmp.Or(s.Type, "ClusterIP"))
-	case r.from.Kind == Internet, stranger && len(s.External) > 0:
+	case r.from.Kind == Internet, len(s.External) > 0 && r.isStranger():
 		return r.pick(s.External)
 	case len(s.ClusterIPs) == 0:
 		return netip.Addr{}, errors.New("it has no cluster IP (a headless service): its name resolves to its pods; write pod/NAME")

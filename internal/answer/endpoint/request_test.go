@@ -123,6 +123,15 @@ func TestRequest(t *testing.T) {
 		want                string // host: packet, or the error
 		note                string
 	}{
+		{from: "client", to: "svc/web", want: "internet/client: tcp ?:0 > 203.0.113.10:8080", note: "client stands for internet/client"},
+		{from: "n0", to: "testvm:22", want: "node/n0: tcp ?:0 > 10.13.1.4:22", note: "testvm:22 stands for vm/testvm:22"},
+		{from: "n1", to: "blue:80", want: "node/vm: tcp ?:0 > 10.9.0.2:80"},
+		{from: "db", to: "10.13.1.4:443", want: "--from db: no node, VM or internet host is called so; did you mean sts/shop/db?"},
+		{from: "client", to: "web:8080", want: "did you mean svc/default/web:8080 or deploy/shop/web:8080?"},
+		{from: "client", to: "nope", want: "--to nope: no node, VM or internet host is called so; there are: internet/client, internet/ifconfig.co, "},
+		{from: "1.2.3.4", to: "svc/web", want: "internet forwarded: tcp 1.2.3.4:32768-60999 > 203.0.113.10:8080",
+			note: "assumed: packets of 1.2.3.4 come in at the lab's internet, where no host has that address: replies end there"},
+		{from: "1.2.3.4", to: "testvm:22", want: "internet forwarded: tcp 1.2.3.4:32768-60999 > 203.0.113.40:22"},
 		{from: "internet", to: "svc/web", want: "internet/client: tcp ?:0 > 203.0.113.10:8080"},
 		{from: "1.2.3.4", to: "svc/web", at: "n0", want: "node/n0 forwarded: tcp 1.2.3.4:32768-60999 > 203.0.113.10:8080"},
 		{from: "192.168.1.1", to: "svc/web", at: "n0", want: "node/n0 forwarded: tcp 192.168.1.1:32768-60999 > 10.0.0.9:8080"},
@@ -178,12 +187,12 @@ func TestRequest(t *testing.T) {
 		{from: "pod/web-1", to: "ds/shop/agent:81", want: "pod/default/web-1: tcp ?:0 > 10.13.76.26:81"},
 		{from: "pod/web-1", to: "job/shop/backup:81", want: "pod/default/web-1: tcp ?:0 > 10.13.76.27:81"},
 		{from: "job/shop/done", to: "10.13.1.4:443", want: "--from job/shop/done: its pods have ended"},
-		{from: "job/shop/train", to: "10.13.1.4:443", want: "--from job/shop/train: it has no pods; those with pods: job/shop/backup"},
-		{from: "sts/shop/web", to: "10.13.1.4:443", want: "--from sts/shop/web: it has no pods; those with pods: sts/shop/db"},
-		{from: "deploy/shop/only", to: "10.13.1.4:443", want: "it has no pods; those with pods: deploy/shop/long, deploy/shop/starting, deploy/shop/web"},
+		{from: "job/shop/train", to: "10.13.1.4:443", want: "--from job/shop/train: it has no pods, or does not exist; those with pods: job/shop/backup"},
+		{from: "sts/shop/web", to: "10.13.1.4:443", want: "--from sts/shop/web: it has no pods, or does not exist (if it has 0 replicas, 'kubectl -n shop scale sts/web --replicas=1' starts one); those with pods: sts/shop/db"},
+		{from: "deploy/shop/only", to: "10.13.1.4:443", want: "'kubectl -n shop scale deploy/only --replicas=1' starts one); those with pods: deploy/shop/long, deploy/shop/starting, deploy/shop/web"},
 		{from: "deploy/shop/starting", to: "10.13.1.4:443", want: "--from deploy/shop/starting: none of its pods has an address"},
 		{from: "deploy/web", to: "10.13.1.4:443",
-			want: "--from deploy/web: it has no pods; those with pods: deploy/shop/long, deploy/shop/starting, deploy/shop/web"},
+			want: "'kubectl -n default scale deploy/web --replicas=1' starts one); those with pods: deploy/shop/long, deploy/shop/starting, deploy/shop/web"},
 		{from: "svc/behind:4000", to: "10.13.1.4:443", want: "pod/default/web-1: tcp ?:4000 > 10.13.1.4:443",
 			note: "svc/behind:4000 stands for pod/default/web-1:4000"},
 		{from: "svc/behind:http", to: "10.13.1.4:443", want: "the port of a sender is a number; leave out :http"},
@@ -434,7 +443,7 @@ func (c *countingSource) Host(name string) (*snapshot.Host, error) {
 func TestFar(t *testing.T) {
 	for _, far := range []bool{false, true} {
 		src := &countingSource{Source: world1()}
-		from, _ := Parse("203.0.113.99")
+		from, _ := Parse("192.168.99.99")
 		to, _ := Parse("10.13.1.4:80")
 		_, err := Read(World{Source: src, Far: far}, from, to, 0)
 		if err == nil || !strings.Contains(err.Error(), "--at") || (src.read == 0) != far {

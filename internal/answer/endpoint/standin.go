@@ -12,12 +12,15 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// resolve returns the end that another one stands for: a pod of a Deployment and the like, or what has a DNS name. Other ends are returned
+// resolve returns the end that another one stands for: a pod of a Deployment and the like, a host, or what has a DNS name. Other ends are returned
 // as they are. from is the sender, whose resolver is asked; the zero End where e is the sender. how says who had the address of a name.
 func (w *places) resolve(e, from End) (end End, how string, err error) {
 	switch e.Kind {
 	case Deployment, StatefulSet, DaemonSet, Job:
 		end, err = w.podOf(e)
+		return end, "", err
+	case HostName:
+		end, err = w.host(e)
 		return end, "", err
 	case DNSName:
 		if end, how, err = w.named(e, from); err == nil && end.PortName != "" && end.Kind != Service {
@@ -26,6 +29,59 @@ func (w *places) resolve(e, from End) (end End, how string, err error) {
 		return end, how, err
 	}
 	return e, "", nil
+}
+
+// hostKinds are the kinds whose hosts a name alone may mean.
+var hostKinds = []Kind{Node, VM, Internet, NetNS}
+
+// host returns the end of a host whose name stands alone.
+func (w *places) host(e End) (End, error) {
+	var found, known []string
+	for _, kind := range hostKinds {
+		end := End{Kind: kind, Name: e.Name, Port: e.Port}
+		if slices.Contains(w.names, string(kind)+"/"+e.Name) || kind == Node && w.findNode(e.Name) != nil {
+			found, e = append(found, end.String()), end
+		}
+		known = append(known, w.of(string(kind)+"/")...)
+	}
+	switch len(found) {
+	case 1:
+		return e, nil
+	case 0:
+		for _, n := range w.objects.Nodes {
+			known = append(known, "node/"+n.Name)
+		}
+		slices.Sort(known)
+		err := fmt.Errorf("no node, VM or internet host is called so; there are: %s", snapshot.List(slices.Compact(known)))
+		if same := w.namesakes(e); len(same) > 0 {
+			err = fmt.Errorf("no node, VM or internet host is called so; did you mean %s?", strings.Join(same, " or "))
+		}
+		return End{}, err
+	}
+	return End{}, fmt.Errorf("several hosts are called so; write %s", strings.Join(found, " or "))
+}
+
+// mostNamesakes is how many ends an error suggests.
+const mostNamesakes = 4
+
+// namesakes returns the pods, services and what manages pods of a name, as a user would write them with its port.
+func (w *places) namesakes(e End) (all []string) {
+	add := func(end End) {
+		if end.Name == e.Name && len(all) < mostNamesakes {
+			end.Port = e.Port
+			all = append(all, end.String())
+		}
+	}
+	for _, s := range w.objects.Services {
+		add(End{Kind: Service, Namespace: s.Namespace, Name: s.Name})
+	}
+	for _, end := range Workloads(&w.objects) {
+		add(end)
+	}
+	for _, p := range w.objects.Pods {
+		add(End{Kind: Pod, Namespace: p.Namespace, Name: p.Name})
+	}
+	return all
 }
 
 // hashLabel is the Deployment controller's label of a pod (apps/v1, DefaultDeploymentUniqueLabelKey).
@@ -92,7 +148,11 @@ func (w *places) podOf(e End) (End, error) {
 			known = append(known, d.String())
 		}
 	}
-	return End{}, fmt.Errorf("it has no pods; those with pods: %s", snapshot.List(known))
+	remedy := ""
+	if e.Kind == Deployment || e.Kind == StatefulSet {
+		remedy = fmt.Sprintf(" (if it has 0 replicas, 'kubectl -n %s scale %s/%s --replicas=1' starts one)", of.Namespace, e.Kind, e.Name)
+	}
+	return End{}, fmt.Errorf("it has no pods, or does not exist%s; those with pods: %s", remedy, snapshot.List(known))
 }
 
 // clusterDomain is where a cluster's DNS has its names, unless an administrator has changed that.

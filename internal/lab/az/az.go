@@ -88,7 +88,11 @@ func run(args []string, l Lab, stdout io.Writer) error {
 		return err
 	}
 	if i < 0 {
-		return usage("%q is not among the commands of the lab\n%s", name, usageOf(all, args[:words]))
+		remedy := ""
+		if slices.Contains(changing, args[words-1]) {
+			remedy = "; the lab's az only reads this: change cluster.yaml, and 'packetwalk up -f cluster.yaml' brings the lab to it"
+		}
+		return usage("%q is not among the commands of the lab%s\n%s", name, remedy, usageOf(all, args[:words]))
 	}
 	if missing := c.missing(&o); missing != "" {
 		return usage("the following arguments are required: %s", missing)
@@ -99,6 +103,9 @@ func run(args []string, l Lab, stdout io.Writer) error {
 	}
 	return write(stdout, result, c.table, o)
 }
+
+// changing are the last words of the Azure CLI's commands that change something.
+var changing = []string{"create", "update", "delete", "add", "remove", "start", "stop", "restart", "deallocate", "associate"}
 
 // Usage lists the commands and their flags.
 func Usage() string { return usageOf(commands(), nil) }

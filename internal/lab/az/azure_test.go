@@ -116,6 +116,16 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// TestChangingCommands: what would change the lab says how that is done.
+func TestChangingCommands(t *testing.T) {
+	for _, line := range []string{"network vnet create -n x", "network nsg rule delete -n x", "aks create"} {
+		var out, err strings.Builder
+		if code := Run(strings.Fields(line), labOf(world()), &out, &err); code == 0 || !strings.Contains(err.String(), "'packetwalk up -f cluster.yaml'") {
+			t.Errorf("%s: %d, %s", line, code, &err)
+		}
+	}
+}
+
 // TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
 func TestTranscript(t *testing.T) {
 	pools := labWith(world(), []byte("metadata: {name: both}\nspec: {nodePools: [{name: both}, {name: more}]}\n"))

@@ -232,7 +232,8 @@ func HalfPeerings(n vnet.Network) []string {
 				if p.Parted {
 					has = "has none any more"
 				}
-				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is %s, and %s %s with %s",
+				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is %s, and %s %s with %s; "+
+					"give both a peering in cluster.yaml, and 'packetwalk up -f cluster.yaml' makes it",
 					v.Name, p.RemoteVNet, n.PeeringState(v.Name, p), p.RemoteVNet, has, v.Name))
 			}
 		}
