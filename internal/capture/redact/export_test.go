@@ -24,4 +24,4 @@ func (x Redaction) Comment(s string) string      { return x.r.comment(s) }
 func (x Redaction) Chain(name string) string     { return x.r.names.chain(name) }
 func (x Redaction) Set(name string) string       { return x.r.names.set(name) }
 func (x Redaction) Table(name string) string     { return x.r.names.table(name) }
-func (x Redaction) Counter(name string) string   { return x.r.option("nfacct-name", 0, name) }
+func (x Redaction) Counter(name string) string   { return x.r.option("nfacct", "nfacct-name", 0, name) }

@@ -28,6 +28,7 @@ var jsonKeys = map[string]func(*redactor, string) string{
 	"ifname": (*redactor).link, "dev": (*redactor).link, "link": (*redactor).link, "master": (*redactor).link, "iif": (*redactor).link,
 	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link,
 	"viaIf":   (*redactor).link,
+	"group":   (*redactor).group,
 	"ifalias": (*redactor).alias, "list": (*redactor).alias,
 	"host": (*redactor).hostName, "process": (*redactor).process, "name": (*redactor).process, "cgroup": (*redactor).alias,
 	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line,
@@ -40,6 +41,17 @@ var jsonKeys = map[string]func(*redactor, string) string{
 
 func (r *redactor) link(s string) string  { return r.names.link(s) }
 func (r *redactor) alias(s string) string { return r.names.free(s) }
+
+// group replaces the name of a link's group, and the address of a VXLAN's.
+func (r *redactor) group(s string) string {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return r.line(s)
+	}
+	if s == "default" {
+		return s
+	}
+	return r.names.free(s)
+}
 func (r *redactor) hostName(s string) string {
 	if strings.Trim(s, "0123456789abcdef.:") == "" { // of a gateway of the other family: {"family":…,"host":ADDRESS}
 		return r.line(s)

@@ -248,12 +248,20 @@ func (m *nameMap) process(name string) string {
 	return m.originals.note(name, "proc-"+m.hash("process", name, 6))
 }
 
-// free replaces a text of a person's own.
+// free replaces a text of a person's own, unless it is a number.
 func (m *nameMap) free(s string) string {
+	if strings.Trim(s, "0123456789") == "" {
+		return s
+	}
+	return m.text(s)
+}
+
+// text replaces a text of a person's own.
+func (m *nameMap) text(s string) string {
 	if m.back != nil {
 		return m.back.name(s)
 	}
-	if s == "" || strings.Trim(s, "0123456789") == "" {
+	if s == "" {
 		return s
 	}
 	return m.originals.note(s, "text-"+m.hash("text", s, 8))

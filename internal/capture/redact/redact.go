@@ -61,7 +61,7 @@ func (r *redactor) reader(file string) func([]byte) ([]byte, error) {
 	case file == "nft-chains.txt":
 		return r.nftChains
 	case strings.HasPrefix(file, "conntrack"):
-		return r.plain
+		return r.conntrack
 	case file == "ipset.txt":
 		return r.ipset
 	case strings.HasPrefix(file, "ebtables"):
@@ -93,8 +93,20 @@ func (r *redactor) line(s string) string {
 	return r.addresses.text(s)
 }
 
-// plain redacts a text that holds no names.
-func (r *redactor) plain(data []byte) ([]byte, error) { return []byte(r.line(string(data))), nil }
+// namedFields are the fields of a connection whose values are names (conntrack_snprintf(3)).
+var namedFields = regexp.MustCompile(`\b(helper|secctx|labels)=(\S+)`)
+
+// conntrack redacts connections: addresses, and names that are not the kernel's.
+func (r *redactor) conntrack(data []byte) ([]byte, error) {
+	text := namedFields.ReplaceAllStringFunc(string(data), func(field string) string {
+		name, value, _ := strings.Cut(field, "=")
+		if name == "helper" {
+			return name + "=" + r.helper(value)
+		}
+		return name + "=" + r.names.text(value)
+	})
+	return []byte(r.line(text)), nil
+}
 
 // hostKinds are how hosts' names begin that tell whose they are.
 var hostKinds = wordSet("node pod netns vm internet container-group container-host")
@@ -190,7 +202,7 @@ func (r *redactor) iptables(data []byte) ([]byte, error) {
 
 func (r *redactor) rule(rule *iptables.Rule, own map[string]bool) {
 	if rule.Unknown != "" {
-		rule.Unknown = r.command(rule.Unknown, own)
+		rule.Unknown = r.command(rule.Unknown, "", own)
 		return
 	}
 	if r.learning && rule.Target.Name == "NETMAP" {
@@ -213,9 +225,9 @@ func (r *redactor) rule(rule *iptables.Rule, own map[string]bool) {
 		n.Name = r.pattern(n.Name, "+")
 	}
 	for i := range rule.Matches {
-		r.options(rule.Matches[i].Options)
+		r.options(rule.Matches[i].Module, rule.Matches[i].Options)
 	}
-	r.options(rule.Target.Options)
+	r.options(rule.Target.Name, rule.Target.Options)
 	if own[rule.Target.Name] {
 		rule.Target.Name = r.names.chain(rule.Target.Name)
 	}
@@ -236,68 +248,13 @@ func (r *redactor) pattern(name, wildcard string) string {
 	return r.names.linkPrefix(before) + wildcard
 }
 
-func (r *redactor) options(options []iptables.Option) {
+func (r *redactor) options(extension string, options []iptables.Option) {
 	for i := range options {
 		o := &options[i]
 		for j, arg := range o.Args {
-			o.Args[j] = r.option(o.Name, j, arg)
+			o.Args[j] = r.option(extension, o.Name, j, arg)
 		}
 	}
-}
-
-func (r *redactor) option(name string, place int, arg string) string {
-	switch name {
-	case "comment":
-		return r.comment(arg)
-	case "match-set", "add-set", "del-set", "map-set":
-		if place == 0 {
-			return r.names.set(arg)
-		}
-	case "physdev-in", "physdev-out", "oif", "iface":
-		return r.pattern(arg, "+")
-	case "nfacct-name":
-		if publicCounters[arg] {
-			return arg
-		}
-		return r.names.free(arg)
-	case "log-prefix", "nflog-prefix", "string", "hex-string", "path", "name", "hashlimit-name", "timeout", "uid-owner", "gid-owner":
-		return r.names.free(arg)
-	default:
-		return r.line(arg)
-	}
-	return arg
-}
-
-// command replaces the words of a rule in the syntax of iptables or ebtables, where it is not parsed.
-func (r *redactor) command(text string, own map[string]bool) string {
-	words := splitQuoted(text)
-	flag := ""
-	for i, w := range words {
-		switch {
-		case strings.HasPrefix(w, "-"):
-			flag = strings.TrimLeft(w, "-")
-			continue
-		case w == "!":
-			continue
-		}
-		bare := iptables.Unquote(w)
-		switch flag {
-		case "i", "o", "logical-in", "logical-out", "in-interface", "out-interface":
-			words[i] = r.pattern(w, "+")
-		case "A", "j", "g", "jump":
-			if own[w] {
-				words[i] = r.names.chain(w)
-			}
-		default:
-			if changed := r.option(flag, 0, bare); changed != bare {
-				if words[i] = changed; w != bare {
-					words[i] = iptables.Quote(changed)
-				}
-			}
-		}
-		flag = "" // the values that follow a first one are plain
-	}
-	return strings.Join(words, " ")
 }
 
 // splitQuoted cuts a line into words at blanks that stand outside double quotes.
@@ -340,7 +297,7 @@ func (r *redactor) ebtables(data []byte) ([]byte, error) {
 			t.Chains[j].Name = r.names.chain(t.Chains[j].Name)
 		}
 		for j := range t.Rules {
-			t.Rules[j].Chain, t.Rules[j].Text = r.names.chain(t.Rules[j].Chain), r.command(t.Rules[j].Text, own)
+			t.Rules[j].Chain, t.Rules[j].Text = r.names.chain(t.Rules[j].Chain), r.command(t.Rules[j].Text, ebtablesOptions, own)
 		}
 	}
 	return []byte(e.String()), nil
@@ -359,7 +316,7 @@ func (r *redactor) ipset(data []byte) ([]byte, error) {
 			if m.Options = r.setOptions(m.Options); s.Type == "list:set" {
 				m.Element = r.names.set(m.Element)
 			} else {
-				m.Element = r.element(m.Element)
+				m.Element = r.element(s.Type, m.Element)
 			}
 		}
 	}
@@ -379,17 +336,18 @@ func (r *redactor) setOptions(text string) string {
 	return strings.Join(words, " ")
 }
 
-// element replaces the parts of a set's element: addresses, and links of hash:net,iface.
-func (r *redactor) element(s string) string {
+// element replaces the parts of an element of a set: addresses, and the link of hash:net,iface.
+func (r *redactor) element(kind, s string) string {
+	_, kinds, _ := strings.Cut(kind, ":")
+	isLink := strings.Split(kinds, ",")
 	parts := strings.Split(s, ",")
 	for i, p := range parts {
-		name, physical := strings.CutPrefix(p, "physdev:")
-		switch {
-		case physical:
-			parts[i] = "physdev:" + r.names.link(name)
-		case r.names.isLink(p):
-			parts[i] = r.names.link(p)
-		default:
+		if i < len(isLink) && isLink[i] == "iface" {
+			name, physical := strings.CutPrefix(p, "physdev:")
+			if parts[i] = r.pattern(name, "+"); physical {
+				parts[i] = "physdev:" + parts[i]
+			}
+		} else {
 			parts[i] = r.line(p)
 		}
 	}
