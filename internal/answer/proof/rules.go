@@ -65,13 +65,16 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 		m.first = &m.events[0]
 	}
 	m.flooded = m.back && c.refusedCopies
+	floods := m.flooded
 	defer func() {
-		if m.flooded && slices.ContainsFunc(slices.Concat(m.passed, m.events), func(e observedRule) bool { return e.Verdict == "drop" }) {
+		if floods && slices.ContainsFunc(slices.Concat(m.passed, m.events), func(e observedRule) bool { return e.Verdict == "drop" }) {
 			c.endedCopies[d] = true
 		}
 	}()
 	for _, s := range steps {
-		m.flooded = m.flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
+		if s.Bridge != nil && len(s.Bridge.Ports) > 1 {
+			floods, m.flooded = true, m.flooded || !s.Bridge.Walked
+		}
 		switch {
 		case open(s.Visit) && len(m.events) > 0 && applied(h, s.Visit, &m.events[0]):
 			m.events = m.events[1:] // it did apply
@@ -82,7 +85,7 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 			return
 		}
 	}
-	c.refusedCopies = c.refusedCopies || !m.back && m.flooded && c.refused == name
+	c.refusedCopies = c.refusedCopies || !m.back && floods && c.refused == name
 	switch {
 	case len(m.events) == 0 || m.flooded || c.Undecided:
 	case m.ofRepeat():

@@ -62,17 +62,39 @@ func (t *transit) remembersCopies() bool {
 	return t.bridge != nil && t.m.Rules.Remembers(family(&t.p))
 }
 
-// copies takes the copies of a flooded frame that other stations get through the hooks up to their ports, one after the other (br_flood).
-// What becomes of them there is not walked.
-func (t *transit) copies(b bridge, in string, ports []string) {
-	for _, port := range ports {
-		c := *t
+// flood is a frame that a bridge sends out of several ports. It came in by one, or with "" is the host's own.
+type flood struct {
+	frame  transit
+	bridge bridge
+	in     string
+	ports  []string
+}
+
+// copies takes the copies for some of the ports through the hooks and out of their ports, one after the other (br_flood). What becomes of
+// them there is not walked.
+func (t *transit) copies(f *flood) {
+	for _, port := range f.ports {
+		c := f.frame
 		c.steps, c.before = nil, t.before+len(t.steps)
-		way := c.bridgeTo(b, in, port)
+		way := c.bridgeTo(f.bridge, f.in, port)
 		end := way.end
+		if end == nil {
+			end = way.deviceHook(port, netfilter.Egress)
+		}
 		if end == nil {
 			end = way.transit.end(Dropped, "no station there takes it")
 		}
-		t.note(Step{Stage: Copy, Copied: &CopyPath{Steps: way.steps, End: *end}, Why: "a copy goes out of port " + port})
+		path := CopyPath{Steps: way.steps, End: *end}
+		t.steps = append(t.steps, c.record(Step{Stage: Copy, Copied: &path, Why: "a copy goes out of port " + port}))
 	}
+}
+
+// egress runs the chains at the link by which a packet leaves. The rest of the copies of a flooded frame follow it.
+func (t *transit) egress(link string) *End {
+	end := t.deviceHook(link, netfilter.Egress)
+	if f := t.others; f != nil {
+		t.others = nil
+		t.copies(f)
+	}
+	return end
 }

@@ -1,10 +1,12 @@
 package walk
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/syntax/ebtables"
 )
@@ -145,6 +147,39 @@ func TestFloodedCopiesShareMark(t *testing.T) {
 			}
 			if got := ends(*o); mark != tt.mark || !strings.HasPrefix(got, tt.end) {
 				t.Errorf("mark %d, %s; want %d, %s\n%s", mark, got, tt.mark, tt.end, steps(r))
+			}
+		})
+	}
+}
+
+// TestFloodedCopiesAtEgress: each copy of a flooded frame leaves before the next one meets the rules, whichever of them goes on.
+func TestFloodedCopiesAtEgress(t *testing.T) {
+	for _, to := range []string{"10.1.0.3:80", "10.1.0.4:80"} {
+		t.Run(to, func(t *testing.T) {
+			n, node := floodingNode(t)
+			other := &host{n, n.hosts["other"]}
+			other.address("eth0", "10.1.0.4/24")
+			other.listen(packet.TCP, "0.0.0.0:80")
+			node.iptables("*filter\n:FORWARD ACCEPT\n-A FORWARD -p tcp -j CONNMARK --set-xmark 0x1/0x0\nCOMMIT\n")
+			node.device(netfilter.Egress, []string{"first", "last"}, isTCP, &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Accept}})
+			o := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", to), OneWay: true}).Outcomes[0]
+			var met []string
+			note := func(all []Step) {
+				for _, s := range all {
+					if s.Host == "node" && s.Visit != nil && s.Visit.Rule != nil {
+						met = append(met, s.Hook.String()+" "+cmp.Or(s.Packet.BridgeOut, s.Packet.Out))
+					}
+				}
+			}
+			for _, s := range o.There {
+				if s.Copied != nil {
+					note(s.Copied.Steps)
+				}
+				note([]Step{s})
+			}
+			const want = "forward last, egress last, forward first, egress first"
+			if got := strings.Join(met, ", "); got != want || o.End.Kind != Delivered {
+				t.Errorf("%s, %s; want %s", o.End.Kind, got, want)
 			}
 		})
 	}

@@ -97,7 +97,9 @@ func (t transit) flood(b bridge, in string) passage {
 			}
 		}
 	}
-	t.note(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: b.Name, Ports: ports},
+	remembers := t.remembersCopies()
+	exact := remembers && !b.Promiscuous // that bridge's host gets a copy last
+	t.note(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: b.Name, Ports: ports, Walked: exact},
 		Why: station + " has not been seen: the frame goes out of every port"})
 	if to == "" {
 		for _, name := range ports {
@@ -115,10 +117,10 @@ func (t transit) flood(b bridge, in string) passage {
 	if to != "" {
 		at = slices.Index(copies, to)
 	}
-	remembers := t.remembersCopies()
+	frame := t
 	switch {
 	case remembers:
-		t.copies(b, in, copies[:at])
+		t.copies(&flood{frame, b, in, copies[:at]})
 	case t.bridge != nil && len(ports) > 1:
 		info := *t.bridge
 		info.firstCopy = copies[0]
@@ -128,10 +130,12 @@ func (t transit) flood(b bridge, in string) passage {
 		return t.finish(Dropped, fmt.Sprintf("no station with the address %s is known behind any port of %s", mac, b.Name))
 	}
 	p := t.bridgeTo(b, in, to)
-	if remembers {
-		t.steps = p.steps
-		t.copies(b, in, copies[at+1:])
-		p.steps = t.steps
+	switch rest := (&flood{frame, b, in, copies[min(at+1, len(copies)):]}); {
+	case !remembers:
+	case exact && p.end == nil:
+		p.others = rest
+	default:
+		p.copies(rest)
 	}
 	return p
 }

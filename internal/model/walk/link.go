@@ -157,7 +157,7 @@ func (t transit) transmit() passage {
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
 	}
-	if end := t.deviceHook(l.Name, netfilter.Egress); end != nil {
+	if end := t.egress(l.Name); end != nil {
 		return t.over(end)
 	}
 	if why := t.m.programAt(l, true); why != "" { // after nft's (__dev_queue_xmit)

@@ -31,6 +31,7 @@ type transit struct {
 	p         packet.Packet
 	route     *fib.Answer // found before the usual place: local output, or a bridge that routed a translated packet
 	bridge    *bridgeInfo // set while br_netfilter has the frame
+	others    *flood      // the copies that follow a flooded frame, until it leaves
 	loopback  bool        // it was sent to the machine itself
 	inReplyTo *Step       // of an answer: the first step of what it answers; nil for the request
 	steps     []Step      // that it made in this stage,

@@ -239,6 +239,7 @@ type BridgeStep struct {
 	Bridge string
 	Ports  []string      // it goes out of; the bridge's own name for up the stack
 	Entry  *fib.FDBEntry // that decided; nil for flooding
+	Walked bool          // each copy of a flooded frame is walked up to its port
 }
 
 // CopyPath is the way of a copy of the packet: its steps and its end.
