@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -67,7 +68,8 @@ func (l *podUsers) set(ctx context.Context, wanted bool) error {
 	if wanted {
 		bring = manifests.Apply
 	}
-	if err := bring(ctx, l.api.REST(), docs); err != nil {
+	// The API server takes a second to apply a policy, and longer to make the service account, without which it refuses all pods.
+	if err := errors.Join(bring(ctx, l.api.REST(), docs), l.api.WaitDefaultAccount(ctx)); err != nil {
 		return err
 	}
 	for {
