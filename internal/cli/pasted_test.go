@@ -20,7 +20,7 @@ func TestPastedCases(t *testing.T) {
 		never      []string
 	}{
 		{"nft-two-tables-prose", "--from 10.1.0.7 --to 203.0.113.9:443", 0,
-			[]string{"the destination sees nothing: dropped on node node by filter forward policy"}, nil},
+			[]string{"the destination sees nothing: dropped on the node by filter forward policy"}, nil},
 		{"iprule-not", "--from node/node --to 203.0.113.9:443", 0,
 			[]string{"dev wg0 (table 51820: default)", "the destination sees the sender's own address, 10.0.0.1:"}, []string{"192.168.178.48:"}},
 		{"ip6-rule-family", "--from fd00:2::5 --to [2001:db8::9]:443", 0,
@@ -43,7 +43,7 @@ func TestPastedCases(t *testing.T) {
 		{"istio-star-space", "--from 10.244.2.9 --to 10.244.1.5:80", 0,
 			[]string{"0x0 → 0x539  by mangle ISTIO_INBOUND 1"}, []string{"by nat ISTIO_INBOUND 1", "differently"}},
 		{"tabs-in-rule", "--from 10.244.1.5 --to 203.0.113.9:443", 0,
-			[]string{"the destination sees nothing: dropped on node node by filter FORWARD 1"}, nil},
+			[]string{"the destination sees nothing: dropped on the node by filter FORWARD 1"}, nil},
 		{"mark-cleared", "--from 10.1.0.5 --to 203.0.113.9:443", 0,
 			[]string{"the sender's own address, 10.1.0.5:", "mark    0x40000 → 0x0  by mangle POSTROUTING 1",
 				"mangle POSTROUTING 1 cleared the mark 0x40000 that filter FORWARD 1 had set"}, nil},
@@ -77,9 +77,9 @@ func TestPastedCases(t *testing.T) {
 		{"route-replaced", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 6, which was not read", "is not carried out: ip route replace 203.0.113.0/24"}, nil},
 		{"script-after", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ./fw.sh", "unless line 18"}, nil},
 		{"script-between", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 35 lines", "the destination sees 192.0.2.10:"}, nil},
-		{"inserted-after", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD 1"}, nil},
+		{"inserted-after", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD 1"}, nil},
 		{"nft-table-deleted", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 17 lines", "the sender's own address"}, []string{"dropped"}},
-		{"heredoc", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 23 lines", "dropped on node node by filter FORWARD policy: DROP"}, nil},
+		{"heredoc", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 23 lines", "dropped on the node by filter FORWARD policy: DROP"}, nil},
 		{"ip-json", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 14 lines", "via 192.0.2.1 dev eth0 (table main: default)"}, nil},
 		{"ip-json-table", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"via 192.0.2.1 dev eth0 (table wan: default)", "the destination sees 192.0.2.10:"}, nil},
 		{"packets-seen", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 18 lines"}, nil},
@@ -88,7 +88,7 @@ func TestPastedCases(t *testing.T) {
 		{"one-line", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read the one line"}, nil},
 		{"route-added-then-listed", "--from node/node --to 203.0.113.9:443", 0, []string{"via 192.0.2.1 dev eth0 (table main: default)"}, nil},
 		{"two-commands-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ip route del default", "unless line 18"}, nil},
-		{"policy-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD policy: DROP"}, nil},
+		{"policy-on-a-line", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD policy: DROP"}, nil},
 		{"restored", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
 		{"shell-c", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
 		{"link-enslaved", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
@@ -101,12 +101,12 @@ func TestPastedCases(t *testing.T) {
 		{"nft-file", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"read all 9 lines", "the sender's own address, 10.0.0.5:"}, nil},
 		{"nft-loaded", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: nft -f /etc/nftables.conf", "unless line 18"}, nil},
 		{"nft-loaded-shown", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:", "read all 9 lines"}, nil},
-		{"continued-lines", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD 1: DROP", "read all 22 lines"}, nil},
+		{"continued-lines", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD 1: DROP", "read all 22 lines"}, nil},
 		{"neighbours", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:", "read all 21 lines"}, nil},
 		{"short-delete", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"is not carried out: ip r d default", "unless line 4"}, nil},
 		{"glued-chain", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
 		{"tc-filter", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 20"}, nil},
-		{"long-options", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node by filter FORWARD 1"}, nil},
+		{"long-options", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD 1"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

@@ -35,8 +35,11 @@ func (v View) Title(title string) { fmt.Fprintln(v, v.bold(title)) }
 
 // Heading is what the next steps ask, number i of n.
 func (v View) Heading(text string, i, n int) {
-	fmt.Fprintf(v, "\n%s\n", v.bold(fmt.Sprintf("== %d/%d  %s", i, n, plain(text))))
+	fmt.Fprintf(v, "\n%s\n", v.bold(fmt.Sprintf("== %d/%d  %s", i, n, numbered.ReplaceAllString(plain(text), ""))))
 }
+
+// numbered is the number that a page itself gives a heading.
+var numbered = regexp.MustCompile(`^[0-9]+\.\s+`)
 
 // Command is what is going to run. The reader's Enter ends the line.
 func (v View) Command(command string) {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -44,7 +45,7 @@ func (p *page) group(g []*explanation, shared int) {
 	if len(endings) == 1 {
 		title += endings[0]
 	} else {
-		title += "identical except for the last hop"
+		title += "identical except for " + differences(g)
 	}
 	fmt.Fprintln(p)
 	p.wrapped("", bold, title)
@@ -65,6 +66,29 @@ func (p *page) group(g []*explanation, shared int) {
 		open = flat[shared].host
 	}
 	p.lines(flat[shared:], open, "  ")
+}
+
+// differences names what outcomes of a group differ in, beside where they end: the nodes on the way, the source that the destination sees.
+func differences(g []*explanation) string {
+	all := []string{"the last hop"}
+	differ := func(of func(*explanation) string) bool {
+		return slices.ContainsFunc(g, func(s *explanation) bool { return of(s) != of(g[0]) })
+	}
+	if differ(func(s *explanation) string { return strings.Join(s.nodes(), " ") }) {
+		all = append(all, "the nodes on the way")
+	}
+	if differ(func(s *explanation) string { return s.outcome.End.Packet.SourceEnd() }) {
+		all = append(all, "the source address and port")
+	}
+	if last := len(all) - 1; last > 0 {
+		return strings.Join(all[:last], ", ") + " and " + all[last]
+	}
+	return all[0]
+}
+
+// endWords says of an end other than a delivery what becomes of the packet.
+var endWords = map[walk.EndKind]string{
+	walk.Left: "leaves the known network", walk.Undecided: "outcome unknown", walk.Looped: "goes round in a loop",
 }
 
 // undecided are the choices without known weights that outcomes of a group took differently, in words.
@@ -95,7 +119,7 @@ func (p *page) ending(s *explanation) string {
 		text += ", " + owner
 	}
 	if e.Kind != walk.Delivered {
-		text += ", " + string(e.Kind)
+		text += ", " + cmp.Or(endWords[e.Kind], string(e.Kind))
 	}
 	if nodes := s.nodes(); p.nodes > 1 && len(nodes) > 0 {
 		text += ", by " + strings.Join(nodes, ", ")

@@ -203,11 +203,18 @@ func (o *Owners) name(a netip.Addr, proto packet.Protocol, port packet.Port) str
 // kindName is a kind of hosts for people: "container group" for container-group.
 func kindName(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
 
-// hostName is a host of a walk for people: "pod default/whereami-1", "node aks-nodepool1-0", "fabric".
+// hostName returns a host of a walk for people: "pod default/whereami-1", "node aks-nodepool1-0", "fabric", and "the node" for the node
+// that a text shows without its name.
 func hostName(host string) string {
 	kind, rest, cut := strings.Cut(host, "/")
 	if !cut {
 		return cmp.Or(host, "?")
 	}
+	if host == nameless {
+		return "the node"
+	}
 	return kindName(kind) + " " + rest
 }
+
+// nameless is the host that a text shows which does not name it.
+const nameless = "node/node"

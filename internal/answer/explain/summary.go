@@ -208,7 +208,7 @@ func (s *explanation) delivered() summary {
 		viewer = "the kernel of " + hostName(end.Host)
 	}
 	if n := len(s.sources); !known(seen.Source) && n > 0 {
-		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is unknown)"
+		source = "an unknown address of " + hostName(s.sources[n-1].host)
 	}
 	if len(s.sources) == 0 {
 		start := s.start()
@@ -217,7 +217,7 @@ func (s *explanation) delivered() summary {
 		case start.Source.IsValid() && start.Source != end.Packet.Source:
 			whose = source // changed by something that is not a translation
 		case !known(end.Packet.Source):
-			whose = "the sender's own address (which one is unknown)"
+			whose = "the sender's own address, which is unknown,"
 		}
 		if s.connection != nil {
 			a := summary{sentence: viewer + " sees " + whose + " because its connection exists, " + s.mapping()}
