@@ -295,7 +295,7 @@ func (r *redactor) nft(data []byte) ([]byte, error) {
 	}
 	list, _ := doc["nftables"].([]any)
 	for i := range list {
-		list[i] = r.nftTree("", "", list[i], false)
+		list[i] = r.nftTree("", "", list[i], nftWords)
 	}
 	return json.Marshal(doc)
 }
@@ -303,11 +303,45 @@ func (r *redactor) nft(data []byte) ([]byte, error) {
 // nftLinkKeys are the fields of meta whose values are names of links.
 var nftLinkKeys = wordSet("iifname oifname ibrname obrname iif oif sdifname")
 
+// nftNameKeys are the fields of meta, ct, socket, rt and osf whose values are numbers or names that the machine gives.
+var nftNameKeys = wordSet("skuid skgid iifgroup oifgroup cgroup cgroupv2 helper label secmark classid rtclassid name")
+
+// nftElements say what the elements of a set of some datatype are.
+var nftElements = map[string]nftValues{"ifname": nftLinks, "iface_index": nftLinks, "uid": nftNames, "gid": nftNames, "devgroup": nftNames,
+	"cgroupsv2": nftNames, "realm": nftNames, "ct_label": nftNames}
+
+// nftReferences are the statements of a rule that can name a stateful object of the table.
+var nftReferences = wordSet("counter quota limit secmark synproxy") // and "ct helper", "ct timeout", "ct expectation"
+
+// nftValues says what the texts below a key of nft's JSON are.
+type nftValues int
+
+const (
+	nftWords nftValues = iota // of the language, and addresses
+	nftLinks
+	nftNames // or numbers
+)
+
+// nftValuesOf returns what the values are that an expression is compared with.
+func nftValuesOf(left map[string]any) nftValues {
+	for kind, inner := range left {
+		fields, _ := inner.(map[string]any)
+		key, _ := fields["key"].(string)
+		switch {
+		case kind == "meta" && nftLinkKeys[key]:
+			return nftLinks
+		case nftNameKeys[key]:
+			return nftNames
+		}
+	}
+	return nftWords
+}
+
 // nftKinds are the objects in which the same key means different things.
 var nftKinds = wordSet("table chain set map rule flowtable log xt")
 
-// nftTree replaces what is below a key of an object of some kind; ofLinks says that the texts are names of links.
-func (r *redactor) nftTree(kind, key string, v any, ofLinks bool) any {
+// nftTree replaces what is below a key of an object of some kind.
+func (r *redactor) nftTree(kind, key string, v any, values nftValues) any {
 	switch v := v.(type) {
 	case map[string]any:
 		if prefix, ok := v["prefix"].(map[string]any); ok {
@@ -320,39 +354,42 @@ func (r *redactor) nftTree(kind, key string, v any, ofLinks bool) any {
 			}
 		}
 		if ends, ok := v["range"].([]any); ok && len(ends) == 2 {
-			return r.nftRange(v, ends, ofLinks)
+			return r.nftRange(v, ends, values)
 		}
 		if left, ok := v["left"].(map[string]any); ok {
-			meta, _ := left["meta"].(map[string]any)
-			name, _ := meta["key"].(string)
-			v["left"], v["right"] = r.nftTree(kind, "left", left, false), r.nftTree(kind, "right", v["right"], nftLinkKeys[name])
+			v["left"], v["right"] = r.nftTree(kind, "left", left, nftWords), r.nftTree(kind, "right", v["right"], nftValuesOf(left))
 			return v
+		}
+		if datatype, ok := v["type"].(string); ok && kind == "set" && v["elem"] != nil {
+			values = nftElements[datatype]
 		}
 		for k, inner := range v {
 			_, object := inner.(map[string]any)
 			if nftKinds[k] && kind == "" || object && (k == "log" || k == "xt") {
-				v[k] = r.nftTree(k, k, inner, false)
+				v[k] = r.nftTree(k, k, inner, nftWords)
+			} else if k == "dev" {
+				v[k] = r.nftTree(kind, k, inner, nftLinks)
 			} else {
-				v[k] = r.nftTree(kind, k, inner, ofLinks || k == "dev")
+				v[k] = r.nftTree(kind, k, inner, values)
 			}
 		}
 		return v
 	case []any:
 		for i := range v {
-			v[i] = r.nftTree(kind, key, v[i], ofLinks)
+			v[i] = r.nftTree(kind, key, v[i], values)
 		}
 		return v
 	case string:
-		return r.nftText(kind, key, v, ofLinks)
+		return r.nftText(kind, key, v, values)
 	}
 	return v
 }
 
-func (r *redactor) nftRange(v map[string]any, ends []any, ofLinks bool) any {
+func (r *redactor) nftRange(v map[string]any, ends []any, values nftValues) any {
 	low, err := netip.ParseAddr(fmt.Sprint(ends[0]))
 	high, err2 := netip.ParseAddr(fmt.Sprint(ends[1]))
 	if err != nil || err2 != nil {
-		v["range"] = r.nftTree("", "range", ends, ofLinks)
+		v["range"] = r.nftTree("", "range", ends, values)
 		return v
 	}
 	if r.learning {
@@ -364,15 +401,22 @@ func (r *redactor) nftRange(v map[string]any, ends []any, ofLinks bool) any {
 	return v
 }
 
-func (r *redactor) nftText(kind, key, s string, ofLinks bool) string {
+func (r *redactor) nftText(kind, key, s string, values nftValues) string {
 	name, isSet := strings.CutPrefix(s, "@")
 	switch {
 	case key == "family" || key == "hook" || key == "policy" || key == "op" || key == "type" && kind != "":
 		return s
-	case ofLinks:
-		return r.pattern(s, "*")
 	case isSet:
 		return "@" + r.names.set(name)
+	case values == nftLinks && (kind != "set" || key == "elem" || key == "val" || key == "range"):
+		return r.pattern(s, "*")
+	case values == nftNames && (kind != "set" || key == "elem" || key == "val" || key == "range"):
+		if s == "default" || s == "root" || publicHelpers.MatchString(s) {
+			return s
+		}
+		return r.names.free(s)
+	case nftReferences[key], strings.HasPrefix(key, "ct "):
+		return r.names.free(s)
 	case key == "table" || kind == "table" && key == "name":
 		return r.names.table(s)
 	case key == "chain" || key == "target" || kind == "chain" && key == "name":

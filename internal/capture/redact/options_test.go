@@ -132,6 +132,21 @@ func TestRedactOtherTexts(t *testing.T) {
 		{"ebtables-save.txt", "*nat\n:PREROUTING ACCEPT\n-A PREROUTING -i eth0 -j dnat --to-dst 0:1:2:3:4:5 --dnat-target ACCEPT\n",
 			`-i eth0 -j dnat --to-dst [0-9a-f:]+ --dnat-target ACCEPT`},
 		{"ipset.txt", "create s hash:net,iface family inet\nadd s 10.0.0.0/8,acme0\n", `create set-\w+ hash:net,iface family inet\nadd set-\w+ 10\.0\.0\.0/8,if\w+`},
+		{"nft.json", `{"nftables":[{"rule":{"expr":[{"counter":"acme-c"},{"quota":"acme-q"},{"limit":"acme-l"},{"ct helper":"acme-h"},{"ct timeout":"acme-t"}]}},` +
+			`{"counter":{"name":"acme-c"}}]}`, `"ct helper":"text-\w+"`},
+		{"nft.json", nftMatch(`{"meta":{"key":"skuid"}}`, `"acme"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"meta":{"key":"skgid"}}`, `{"set":["acme",33]}`), `"set":\["text-\w+",33\]`},
+		{"nft.json", nftMatch(`{"meta":{"key":"iifgroup"}}`, `"acme"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"ct":{"key":"helper"}}`, `"acme"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"ct":{"key":"helper"}}`, `"ftp"`), `"right":"ftp"`},
+		{"nft.json", nftMatch(`{"ct":{"key":"label"}}`, `"acme"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"socket":{"key":"cgroupv2","level":1}}`, `"acme.slice"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"rt":{"key":"classid"}}`, `"acme"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"osf":{"key":"name"}}`, `"acme"`), `"right":"text-\w+"`},
+		{"nft.json", nftMatch(`{"ct":{"key":"state"}}`, `["established","related"]`), `"right":\["established","related"\]`},
+		{"nft.json", `{"nftables":[{"set":{"name":"acme","table":"acme","type":"ifname","flags":["interval"],"elem":["acme0",{"elem":{"val":"acme*","comment":"acme"}}]}}]}`,
+			`"elem":\["x\w+",{"elem":{"comment":"text-\w+","val":"x\w+\*"}}\],"flags":\["interval"\],"name":"set-\w+","table":"table-\w+","type":"ifname"`},
+		{"nft.json", `{"nftables":[{"set":{"name":"s","type":"uid","elem":["acme",1000]}}]}`, `"elem":\["text-\w+",1000\]`},
 		{"conntrack.txt", "ipv4     2 tcp      6 86399 ESTABLISHED src=10.1.2.3 dst=10.1.2.4 sport=1 dport=21 src=10.1.2.4 dst=10.1.2.3 sport=21 dport=1 " +
 			"[ASSURED] mark=0 helper=acme secctx=acme use=1\n", `helper=text-\w+ secctx=text-\w+ use=1`},
 		{"conntrack.txt", "ipv4     2 tcp      6 86399 ESTABLISHED src=10.1.2.3 dst=10.1.2.4 sport=1 dport=21 src=10.1.2.4 dst=10.1.2.3 sport=21 dport=1 " +
@@ -147,4 +162,9 @@ func TestRedactOtherTexts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// nftMatch is a rule set with one rule that tests one thing.
+func nftMatch(left, right string) string {
+	return `{"nftables":[{"rule":{"expr":[{"match":{"op":"==","left":` + left + `,"right":` + right + `}}]}}]}`
 }
