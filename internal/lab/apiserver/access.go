@@ -42,7 +42,7 @@ func (a *Access) Start(ctx context.Context) error {
 	c := a.Cluster()
 	a.Config = controlplane.Config{
 		LogDir: a.Dir.Logs(), DataDir: a.Dir.EtcdData(),
-		Dir:    string(a.Dir), Binary: a.Binaries.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
+		Dir: string(a.Dir), Binary: a.Binaries.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
 		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.Dir.EgressSocket(),
 	}
 	if len(c.Nodes()) >= manyNodes {
