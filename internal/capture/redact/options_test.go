@@ -119,7 +119,7 @@ func TestRedactNumberedOptions(t *testing.T) {
 	}
 }
 
-// TestRedactOtherTexts plants a text where ebtables, ipset and conntrack take one.
+// TestRedactOtherTexts plants a text where other programs take one.
 func TestRedactOtherTexts(t *testing.T) {
 	for _, tt := range []struct{ file, text, like string }{
 		{"ebtables-save.txt", "*filter\n:FORWARD ACCEPT\n-A FORWARD -p IPv4 -s 0:1:2:3:4:5 --ip-src 10.1.2.3 --ip-proto tcp --ip-dport 80 " +
@@ -132,6 +132,9 @@ func TestRedactOtherTexts(t *testing.T) {
 		{"ebtables-save.txt", "*nat\n:PREROUTING ACCEPT\n-A PREROUTING -i eth0 -j dnat --to-dst 0:1:2:3:4:5 --dnat-target ACCEPT\n",
 			`-i eth0 -j dnat --to-dst [0-9a-f:]+ --dnat-target ACCEPT`},
 		{"ipset.txt", "create s hash:net,iface family inet\nadd s 10.0.0.0/8,acme0\n", `create set-\w+ hash:net,iface family inet\nadd set-\w+ 10\.0\.0\.0/8,if\w+`},
+		{"ip-link.json", `[{"ifname":"lo","group":"acme"},{"ifname":"eth0","group":"default"},{"ifname":"eth1","group":"7"}]`,
+			`"group":"text-\w+","ifname":"lo"},{"group":"default","ifname":"eth0"},{"group":"7","ifname":"eth1"}`},
+		{"ip-link.json", `[{"ifname":"eth0","linkinfo":{"info_kind":"vxlan","info_data":{"group":"239.1.1.1"}}}]`, `"group":"239\.1\.1\.1"`},
 		{"nft.json", `{"nftables":[{"rule":{"expr":[{"counter":"acme-c"},{"quota":"acme-q"},{"limit":"acme-l"},{"ct helper":"acme-h"},{"ct timeout":"acme-t"}]}},` +
 			`{"counter":{"name":"acme-c"}}]}`, `"ct helper":"text-\w+"`},
 		{"nft.json", nftMatch(`{"meta":{"key":"skuid"}}`, `"acme"`), `"right":"text-\w+"`},

@@ -53,7 +53,9 @@ func hard() *capturetest.Content {
 	c.Hosts[0].Outputs["iptables-save.txt"] = capture.Output{Data: []byte("*nat\n:PREROUTING ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n:ACME - [0:0]\n" +
 		"-A PREROUTING -d 172.16.8.0/24 -i acme+ -j NETMAP --to 10.9.8.0/24\n-A PREROUTING -i azvac+ -j ACME\n" +
 		"-A ACME -s 203.0.113.0/25 -m comment --comment \"acme/web:http of acme at 203.0.113.0/25\" -j RETURN\n" +
-		"-A POSTROUTING -m iprange --src-range 10.0.0.0-10.12.255.255 -o acme0 -j SNAT --to-source 198.51.100.3-198.51.100.6\nCOMMIT\n")}
+		"-A POSTROUTING -m iprange --src-range 10.0.0.0-10.12.255.255 -o acme0 -j SNAT --to-source 198.51.100.3-198.51.100.6\n" +
+		"-A ACME -m u32 --u32 0xc=0xa010203 -m helper --helper acme -j LOG --log-prefix \"acme: \"\n" +
+		"-A ACME -m string --algo bm --string -acme -m newmodule --strange 4711 \"acme corp\" -j RETURN\nCOMMIT\n")}
 	c.Lists["pods.json"] = []byte(`{"items":[{"metadata":{"namespace":"acme","name":"web-5f-x","labels":{"pod-template-hash":"5f","app":"acme"},"ownerReferences":[` +
 		`{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-5f","controller":true}]},"spec":{"nodeName":"n1","runtimeClassName":"sealed"},"status":{"podIPs":[{"ip":"10.1.0.9"}]}}]}`)
 	c.Lists[capture.NetworkPoliciesFile] = []byte(`{"items":[{"metadata":{"namespace":"acme","name":"p"},"spec":{"podSelector":{"matchLabels":{"app":"acme"}},"policyTypes":["Ingress"]}}]}`)
@@ -93,7 +95,8 @@ func TestRestore(t *testing.T) {
 			if name == "hard" {
 				text := string(restored.Hosts[0].Outputs["iptables-save.txt"].Data)
 				for _, want := range []string{"-d 172.16.8.0/24 -i acme+", "--to 10.9.8.0/24", "-i azvac+ -j ACME", "-s 203.0.113.0/25",
-					`"acme/web:http of acme at 203.0.113.0/25"`, "-o acme0 -m iprange --src-range 10.0.0.0-10.12.255.255", "198.51.100.3-198.51.100.6"} {
+					`"acme/web:http of acme at 203.0.113.0/25"`, "-o acme0 -m iprange --src-range 10.0.0.0-10.12.255.255", "198.51.100.3-198.51.100.6",
+					"-m u32 --u32 0xc=0xa010203", "--helper acme", `--log-prefix "acme: "`, "--string -acme", `--strange 4711 "acme corp" -j RETURN`} {
 					if !strings.Contains(text, want) {
 						t.Errorf("no %s in\n%s", want, text)
 					}
