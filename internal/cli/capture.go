@@ -47,6 +47,7 @@ pods on it. Of the nodes of a cluster, 'kubectl packetwalk capture' does it.`,
 		RunE: func(c *cobra.Command, args []string) error { return runCapture(c.Context(), s, o, args) },
 	}
 	nameFlag(c, &o.name)
+	c.ValidArgsFunction = completeBy(openedEnds(func(ctx context.Context) (*session.Session, error) { return session.OpenLab(ctx, o.name) }))
 	c.Flags().StringVarP(&o.output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
 	c.Flags().BoolVar(&o.here, "here", false, "capture this machine instead of a lab")
 	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "",

@@ -59,6 +59,7 @@ Exit status: 0 if everything works that is not optional, else 1. What only root 
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "a cluster's description (see examples/)")
 	c.Flags().StringVarP(&output, "output", "o", "", "json (default a table)")
+	completeFlag(c, "output", "json")
 	c.Flags().BoolVar(&inside, "inside", false, "")
 	_ = c.Flags().MarkHidden("inside") // it exists
 	return c

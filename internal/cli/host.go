@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/hostexec"
+	"packetwalk.dev/internal/session"
 )
 
 // cutNameFlag removes a leading --name NAME from arguments that belong to another program.
@@ -67,6 +69,13 @@ on a node with runtime containerd it sees the node's files and processes.
 A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'. As with ssh(1), HOST may be an address and have a
 user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values may stand before it; they change nothing.`,
 		DisableFlagParsing: true,
+		ValidArgsFunction: completeBy(func(ctx context.Context, args []string) ([]string, error) {
+			name, rest := cutNameFlag(args)
+			if len(rest) > 0 {
+				return nil, nil
+			}
+			return hostsOf(ctx, name)
+		}),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
 				return c.Help()
@@ -89,6 +98,22 @@ user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values ma
 			return ssh(c.Context(), s, name, host, command)
 		},
 	}
+}
+
+// hostsOf returns the names of a lab's hosts, alone and with their kinds.
+func hostsOf(ctx context.Context, name string) ([]string, error) {
+	opened, err := session.OpenLab(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = opened.Close(ctx) }()
+	all := opened.Source().Names()
+	for _, host := range slices.Clone(all) {
+		if kind, name, _ := strings.Cut(host, "/"); kind == "node" || kind == "vm" || kind == "internet" {
+			all = append(all, name)
+		}
+	}
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" }), nil
 }
 
 func ssh(ctx context.Context, s Streams, name, host string, command []string) error {

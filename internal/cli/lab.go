@@ -10,22 +10,22 @@ import (
 	"io"
 	"math"
 	"os"
-	"packetwalk.dev/internal/answer/endpoint"
-	"packetwalk.dev/internal/lab/plan"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/base/termsafe"
-
-	"github.com/spf13/cobra"
-
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // addLabCommands adds the commands that make labs and work in them.
@@ -37,8 +37,21 @@ func addLabCommands(root *cobra.Command, s Streams) {
 	addNodeCommand(root, s)
 }
 
+// completeLab completes --name by the labs of this machine.
+func completeLab(c *cobra.Command) {
+	_ = c.RegisterFlagCompletionFunc("name", completeBy(func(context.Context, []string) ([]string, error) { // the flag is there
+		dirs, err := lab.List()
+		names := make([]string, len(dirs))
+		for i, d := range dirs {
+			names[i] = d.Name()
+		}
+		return names, err
+	}))
+}
+
 func nameFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "name", "", "the lab's name (without it: $"+lab.NameVariable+", the only lab, or \""+lab.DefaultName+"\")")
+	completeLab(c)
 }
 
 // labOf is the lab that a command of root's means.
@@ -76,6 +89,7 @@ stays what it is, or becomes what it was being changed to.`,
 	c.Flags().StringVarP(&file, "file", "f", "", "the cluster's description (see examples/)")
 	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (without it: $"+lab.NameVariable+", or \""+
 		lab.DefaultName+"\")")
+	completeLab(c)
 	boundedDuration(c.Flags(), &timeout, "timeout", lab.DefaultTimeout, time.Second, 24*time.Hour, "how long all of it may take")
 	return c
 }
@@ -105,6 +119,7 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 		return err
 	}
 	begin := time.Now()
+	_, existed, _ := d.ClusterSource()
 	err = lab.Up(ctx, lab.UpOptions{
 		Dir:      d,
 		Cluster:  source,
@@ -129,6 +144,9 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 	if meant, err := lab.Select(""); err != nil || meant != d { // several are there
 		which = " --name " + name
 	}
+	if !existed {
+		fmt.Fprintln(s.Out, "          CoreDNS starts now: for some seconds pods cannot look up names")
+	}
 	printNextSteps(s.Out, which, d)
 	return nil
 }
@@ -136,10 +154,42 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 // printNextSteps prints the end of up's output. Only root may read the kubeconfig.
 func printNextSteps(out io.Writer, which string, d lab.Dir) {
 	sudo := sudoPrefix()
-	fmt.Fprintf(out, "\nTry:  %spacketwalk kubectl%s get nodes -o wide\n      %spacketwalk status%s\n", sudo, which, sudo, which)
+	self := sudo + ownCommand()
+	fmt.Fprintf(out, "\nTry:  %s kubectl%s get nodes -o wide\n      %s status%s\n", self, which, self, which)
 	if sudo == "" {
 		fmt.Fprintf(out, "      export KUBECONFIG=%s\n", d.Kubeconfig())
 	}
+}
+
+// ownCommand returns how a shell finds this program: by its name where PATH leads to it, else by its file.
+func ownCommand() string {
+	const name = "packetwalk"
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	if found, err := exec.LookPath(name); err == nil && sameFile(found, self) {
+		return name
+	}
+	if wd, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(wd, self); err == nil && !strings.HasPrefix(relative, "..") {
+			if !strings.Contains(relative, string(filepath.Separator)) {
+				relative = "./" + relative
+			}
+			self = relative
+		}
+	}
+	if strings.ContainsAny(self, " \t\n'\"\\$`*?[]();&|<>#~!{}") {
+		return "'" + strings.ReplaceAll(self, "'", `'\''`) + "'"
+	}
+	return self
+}
+
+// sameFile reports whether two paths lead to one file.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // sudoPrefix is what a command that needs root begins with for who called us.
@@ -246,6 +296,13 @@ kubectl's: packetwalk kubectl logs POD.`,
 		},
 	}
 	nameFlag(c, &name)
+	c.ValidArgsFunction = completeBy(func(_ context.Context, args []string) ([]string, error) {
+		d, err := lab.Select(name)
+		if err != nil || len(args) > 0 {
+			return nil, err
+		}
+		return logNames(d), nil
+	})
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as the log grows, until interrupted")
 	boundedCount(c.Flags(), &tail, "tail", -1, -1, math.MaxInt32, "how many of the last lines to print; -1 prints all")
 	return c
@@ -260,6 +317,18 @@ func logPath(d lab.Dir, what string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
+	logs := logNames(d)
+	if e, err := endpoint.Parse(what); err == nil && e.Kind.Namespaced() {
+		return "", fmt.Errorf("the logs of pods are kubectl's: packetwalk kubectl logs -n %s %s/%s", cmp.Or(e.Namespace, "default"), e.Kind, e.Name)
+	}
+	if _, err := d.FindHost(what); err == nil {
+		return "", fmt.Errorf("%s has no log: it runs no application (app in cluster.yaml); there are: %s", what, strings.Join(logs, ", "))
+	}
+	return "", fmt.Errorf("no log of %q; there are: %s; of a pod: packetwalk kubectl logs POD", what, strings.Join(logs, ", "))
+}
+
+// logNames returns the names of the logs that a lab has, sorted.
+func logNames(d lab.Dir) []string {
 	var logs []string
 	for prefix, pattern := range map[string]string{"": d.Log("*"), "container-group/": d.GroupLog("*")} {
 		files, _ := filepath.Glob(pattern)
@@ -268,13 +337,7 @@ func logPath(d lab.Dir, what string) (string, error) {
 		}
 	}
 	slices.Sort(logs)
-	if e, err := endpoint.Parse(what); err == nil && e.Kind.Namespaced() {
-		return "", fmt.Errorf("the logs of pods are kubectl's: packetwalk kubectl logs -n %s %s/%s", cmp.Or(e.Namespace, "default"), e.Kind, e.Name)
-	}
-	if _, err := d.FindHost(what); err == nil {
-		return "", fmt.Errorf("%s has no log: it runs no application (app in cluster.yaml); there are: %s", what, strings.Join(logs, ", "))
-	}
-	return "", fmt.Errorf("no log of %q; there are: %s; of a pod: packetwalk kubectl logs POD", what, strings.Join(logs, ", "))
+	return logs
 }
 
 // copyLog prints a log with what was set aside of it, or only the last lines where tail is not negative.

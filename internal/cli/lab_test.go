@@ -27,6 +27,15 @@ func TestWhatToTry(t *testing.T) {
 		"sudo": {caller.Uid, "Try:  sudo packetwalk kubectl --name x get nodes -o wide\n      sudo packetwalk status --name x\n", "KUBECONFIG"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			self, err := os.Executable()
+			dir := t.TempDir()
+			if err == nil {
+				err = os.Symlink(self, filepath.Join(dir, "packetwalk"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir)
 			t.Setenv("SUDO_UID", tt.uid)
 			t.Setenv("SUDO_GID", "")
 			var out strings.Builder
@@ -35,6 +44,25 @@ func TestWhatToTry(t *testing.T) {
 				t.Error(out.String())
 			}
 		})
+	}
+}
+
+// TestOwnCommand: a program that PATH does not lead to is named by its file, so that a shell finds it.
+func TestOwnCommand(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	for dir, want := range map[string]string{
+		filepath.Dir(self):               "./" + filepath.Base(self),
+		filepath.Dir(filepath.Dir(self)): filepath.Join(filepath.Base(filepath.Dir(self)), filepath.Base(self)),
+		t.TempDir():                      self,
+	} {
+		t.Chdir(dir)
+		if got := ownCommand(); got != want {
+			t.Errorf("in %s: %s, want %s", dir, got, want)
+		}
 	}
 }
 

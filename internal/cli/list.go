@@ -65,6 +65,7 @@ func listCommand(s Streams) *cobra.Command {
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", "json (default a table)")
+	completeFlag(c, "output", "json")
 	return c
 }
 

@@ -295,15 +295,11 @@ const completionTime = 3 * time.Second
 
 // complete completes by the cluster's objects.
 func (o *pluginOptions) complete(names func(*session.Session) []string) cobra.CompletionFunc {
-	return func(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		ctx, cancel := context.WithTimeout(context.Background(), completionTime)
-		defer cancel()
+	return completeBy(func(ctx context.Context, _ []string) ([]string, error) {
 		opened, _, err := o.open(ctx, false)
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
+			return nil, err
 		}
-		found := slices.DeleteFunc(names(opened), func(name string) bool { return !strings.HasPrefix(name, typed) })
-		slices.Sort(found)
-		return found, cobra.ShellCompDirectiveNoFileComp
-	}
+		return names(opened), nil
+	})
 }

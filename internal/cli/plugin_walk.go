@@ -47,25 +47,6 @@ those of the cluster's services, pods and nodes need --resolve or --live: the se
 // mostNodes bounds what is started for one walk, unless --max-nodes sets another limit.
 const mostNodes = 20
 
-// endsOf are the ends that have names.
-func endsOf(s *session.Session) []string {
-	objects := s.Source().Objects()
-	var names []string
-	for _, p := range objects.Pods {
-		names = append(names, "pod/"+p.Namespace+"/"+p.Name)
-	}
-	for _, service := range objects.Services {
-		names = append(names, "svc/"+service.Namespace+"/"+service.Name)
-	}
-	for _, d := range endpoint.Workloads(&objects) {
-		names = append(names, d.String())
-	}
-	for _, n := range s.Cluster.Nodes() {
-		names = append(names, "node/"+n)
-	}
-	return names
-}
-
 // openCluster opens the cluster that the flags choose. Ends without a namespace get the one that the flags choose.
 func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endpoint.End) (*session.Session, error) {
 	o.plugin.pods.Most = o.most

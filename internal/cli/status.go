@@ -48,6 +48,7 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 	nameFlag(c, &name)
 	colourFlag(c, &colour)
 	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
+	completeFlag(c, "output", "wide", "json", "yaml")
 	return c
 }
 

@@ -61,6 +61,13 @@ EXAMPLE may also be a folder (with a slash in it) that has such a page, README.m
 		},
 	}
 	c.Flags().StringVar(&f.name, "name", "", "the lab's name (default \"tour-EXAMPLE\")")
+	completeLab(c)
+	c.ValidArgsFunction = completeBy(func(_ context.Context, args []string) ([]string, error) {
+		if len(args) > 0 {
+			return nil, nil
+		}
+		return tourNames(), nil
+	})
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "run straight through, and compare")
 	c.Flags().BoolVar(&f.print, "print", false, "print the page and do nothing")
 	colourFlag(c, &f.colour)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ type walkOptions struct {
 	from, to, proto string
 	at, choose      string
 	snapshot, name  string
+	namespace       string // of ends that name none
 	owner           string // of the sending socket: UID[:GID]
 	names           string // of a redacted snapshot: the file with its originals
 	output          string
@@ -70,7 +72,15 @@ a DNS name[:PORT], or an address with an optional port. Packets of a public addr
 	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
 	f.BoolVar(&o.resolve, "resolve", false, "")
 	_ = f.MarkHidden("resolve") // it is kubectl packetwalk's: check says so
+	f.StringVarP(&o.namespace, "namespace", "n", "", `the namespace of ends that name none (default "default")`)
 	nameFlag(c, &o.name)
+	ends := completeBy(openedEnds(func(ctx context.Context) (*session.Session, error) {
+		var none endpoint.End
+		return o.open(ctx, s, &none, &none)
+	}))
+	for _, flag := range []string{"from", "to"} {
+		_ = c.RegisterFlagCompletionFunc(flag, ends) // the flags are there
+	}
 	return c
 }
 
@@ -86,6 +96,8 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
 	o.azure.flag(f)
 	colourFlag(c, &o.colour)
+	completeFlag(c, "output", slices.Sorted(maps.Keys(formats))...)
+	completeFlag(c, "proto", "tcp", "udp", "icmp")
 }
 
 // formats are the forms of output.
@@ -206,6 +218,11 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	defer func() { err = closeSession(ctx, s, opened, err) }()
+	for _, e := range []*endpoint.End{&from, &to} {
+		if e.Namespace == "" && e.Kind.Namespaced() {
+			e.Namespace = o.namespace
+		}
+	}
 	if err := o.azure.extend(ctx, s, opened); err != nil {
 		return err
 	}

@@ -1,13 +1,6 @@
 package lab
 
 import (
-	"packetwalk.dev/internal/base/pause"
-	"packetwalk.dev/internal/lab/apiserver"
-	"packetwalk.dev/internal/lab/hosts"
-	"packetwalk.dev/internal/lab/lifecycle"
-	"packetwalk.dev/internal/lab/manifests"
-	"packetwalk.dev/internal/lab/status"
-
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +15,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/hosts"
+	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/status"
 )
 
 // addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for
