@@ -16,7 +16,7 @@ import (
 func hostOfEnd(host string, objects func() (snapshot.Objects, error)) (string, error) {
 	e, err := endpoint.Parse(host)
 	if err != nil {
-		return host, nil // such as container-group/NAME
+		return host, nil //nolint:nilerr // it is no end, such as container-group/NAME
 	}
 	if e.Port != 0 || e.PortName != "" {
 		port := e.PortName

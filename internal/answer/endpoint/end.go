@@ -179,7 +179,7 @@ func parseDNSName(s string) (e End, ok bool, err error) {
 func parseHostName(s string) (e End, ok bool, err error) {
 	name, port, hasPort := strings.Cut(s, ":")
 	if strings.Contains(name, ".") || strings.Trim(name, "0123456789") == "" || checkName("name", name, false) != nil || strings.Contains(port, ":") {
-		return End{}, false, nil
+		return End{}, false, nil //nolint:nilerr // it is another kind of end
 	}
 	e = End{Kind: HostName, Name: name}
 	if hasPort {

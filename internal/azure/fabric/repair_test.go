@@ -73,7 +73,7 @@ func TestRepair(t *testing.T) {
 		run(t, fabricNS, "ip", "link", "del", nic.Link())
 		check(t, "node0: its link eth0")
 		if out := run(t, w.ns["node0"], "ip", "-o", "link", "show", "eth0"); !strings.Contains(out, "master azure0") {
-			t.Errorf("eth0 is no port of the bridge: %s", out)
+			t.Errorf("eth0 has left the bridge: %s", out)
 		}
 	})
 }

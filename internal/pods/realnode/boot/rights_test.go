@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ func TestFilter(t *testing.T) {
 			_ = cmd.Run()
 			return unix.Errno(cmd.ProcessState.ExitCode())
 		}
-		if run() != unix.ENOSYS { // a kernel that runs programs of i386
+		if !errors.Is(run(), unix.ENOSYS) { // a kernel that runs programs of i386
 			tests = append(tests, struct {
 				name string
 				call func() error
@@ -50,7 +51,7 @@ func TestFilter(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if err := test.call(); err == unix.EPERM {
+			if err := test.call(); errors.Is(err, unix.EPERM) {
 				t.Fatalf("without the filter: %v", err)
 			}
 			refused := make(chan error)
@@ -62,7 +63,7 @@ func TestFilter(t *testing.T) {
 				}
 				refused <- test.call()
 			}()
-			if err := <-refused; (err == unix.EPERM) != test.want {
+			if err := <-refused; errors.Is(err, unix.EPERM) != test.want {
 				t.Errorf("with the filter: %v, want it to be refused: %v", err, test.want)
 			}
 		})
