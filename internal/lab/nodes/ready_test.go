@@ -33,6 +33,7 @@ func TestRealStatus(t *testing.T) {
 	}
 	l := &Nodes{Env: lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {}), API: &apiserver.Server{Client: client},
 		Azure: &network.Network{Fabric: empty}}
+	l.SetCluster(&cluster.Cluster{})
 	if pods, problem := l.realStatus(&Node{Node: cluster.Node{Name: "n"}}); pods != 2 || problem != "" {
 		t.Errorf("%d pods, %q; want 2 and no problem", pods, problem)
 	}
