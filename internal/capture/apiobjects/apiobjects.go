@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/base/sudouser"
 	"packetwalk.dev/internal/capture"
 )
 
@@ -117,8 +117,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return config, err
 	}
 	// The program is one that a user's file names, such as kubelogin. Behind sudo it would run as root.
-	caller, err := sudouser.Get()
-	if err == nil && caller.Credential != nil && caller.Credential.Uid != 0 {
+	if caller := os.Getenv("SUDO_UID"); os.Geteuid() == 0 && caller != "" && caller != "0" { // sudo(8)
 		err = fmt.Errorf("%s runs %s for credentials, and behind sudo that would run as root: use a kubeconfig with a token or a certificate, "+
 			"such as 'az aks get-credentials --admin' writes", kubeconfig, config.ExecProvider.Command)
 	}
