@@ -15,13 +15,13 @@ import (
 	"packetwalk.dev/internal/lab"
 )
 
-// listTime is how long a lab may take to say how it is. One that does not is listed as down.
+// listTime is how long a lab may take to say how it is.
 const listTime = 5 * time.Second
 
 // A listedLab is a lab in the JSON of list.
 type listedLab struct {
 	Name       string `json:"name"`
-	State      string `json:"state"` // ready, starting, or down
+	State      string `json:"state"` // "ready", "not ready" while it starts or does not answer, "down" without a process
 	Nodes      int    `json:"nodes"`
 	Kubeconfig string `json:"kubeconfig"`
 }
@@ -79,7 +79,7 @@ func listed(ctx context.Context, d lab.Dir) listedLab {
 	case st.Ready:
 		l.State = "ready"
 	case st.Pid > 0:
-		l.State = "starting"
+		l.State = "not ready"
 	}
 	return l
 }

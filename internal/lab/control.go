@@ -43,8 +43,8 @@ func (l *lab) control(ctx context.Context) http.Handler {
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, Description{Cluster: l.Cluster(), Changing: l.busy.Load()})
 	})
-	whenReady("POST /repair", func(w http.ResponseWriter, r *http.Request) {
-		repaired, err := l.repair(r.Context())
+	whenReady("POST /repair", func(w http.ResponseWriter, _ *http.Request) {
+		repaired, err := l.repair(ctx)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

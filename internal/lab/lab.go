@@ -67,7 +67,8 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	}
 	add("the control socket", lifecycle.StartFunc(l.startControl))
 	azureNetwork := add("Azure's network", l.azure)
-	features := add("optional kernel features", &optionalFeatures{Env: c, check: preflight.Check})
+	optional := &optionalFeatures{Env: c, check: preflight.Check}
+	features := add("optional kernel features", optional)
 	limits := add("bounds of containers", &bounds{Env: c}, features)
 	add("VMs and internet hosts", &hosts.Hosts{Env: c, Azure: l.azure, Pending: &l.cut}, azureNetwork, limits)
 	add("the name servers", &hosts.Resolvers{Env: c, Azure: l.azure}, azureNetwork, limits)
@@ -81,7 +82,7 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
 	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)
 	add("the service account of pods", lifecycle.StartFunc(api.WaitDefaultAccount), server)
-	add("the users of pods", &podUsers{Env: c, api: api, check: preflight.Check}, server)
+	add("the users of pods", &podUsers{Env: c, api: api, features: optional}, server, features)
 	agents := add("the nodes' agents", nodes.Agents{Nodes: l.nodes}, machines, resources, masquerade)
 	allNodes := add("the nodes", l.nodes, machines, server, store)
 	add("the network policy engine", nodes.NewPolicyEngine(l.nodes), agents, allNodes)

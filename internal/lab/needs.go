@@ -57,15 +57,16 @@ func needs(c *cluster.Cluster) []preflight.Need {
 type optionalFeatures struct {
 	*lifecycle.Env
 	check func(context.Context, ...preflight.Need) ([]preflight.Row, error)
+	rows  []preflight.Row
 	off   []string
 }
 
 func (l *optionalFeatures) Start(ctx context.Context) error {
-	rows, err := l.check(ctx, preflight.OptionalNeeds()...)
-	if err != nil {
+	var err error
+	if l.rows, err = l.check(ctx, preflight.OptionalNeeds()...); err != nil {
 		return err
 	}
-	l.off = preflight.Off(rows, preflight.LiveWalk, preflight.FlowList, preflight.Counters) // the limits are for [bounds] to report
+	l.off = preflight.Off(l.rows, preflight.LiveWalk, preflight.FlowList, preflight.Counters, preflight.PodUsers) // the limits are for [bounds] to report
 	for _, line := range l.off {
 		l.Done("%s", line)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/preflight"
@@ -21,21 +23,13 @@ import (
 // machine.
 type podUsers struct {
 	*lifecycle.Env
-	api   *apiserver.Server
-	check func(context.Context, ...preflight.Need) ([]preflight.Row, error)
-	off   []string // why the kernel cannot
+	api      *apiserver.Server
+	features *optionalFeatures
+	untried  atomic.Pointer[string] // why it is unknown whether new pods get user namespaces; nil where it is known
 }
 
 // Start returns when the API server applies the policy to new pods.
 func (l *podUsers) Start(ctx context.Context) error {
-	rows, err := l.check(ctx, preflight.PodUsers)
-	if err != nil {
-		return err
-	}
-	l.off = preflight.Off(rows, preflight.PodUsers)
-	for _, line := range l.off {
-		l.Done("%s", line)
-	}
 	warnings, err := manifests.Warnings()
 	if err == nil {
 		err = manifests.Apply(ctx, l.api.REST(), warnings)
@@ -43,7 +37,7 @@ func (l *podUsers) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return l.set(ctx, !l.Cluster().Spec.HostUsers && len(l.off) == 0)
+	return l.set(ctx, l.Cluster())
 }
 
 // Change adds or removes the policy. Pods that run stay as they are.
@@ -53,13 +47,19 @@ func (l *podUsers) Change(ctx context.Context, c lifecycle.Change) error {
 	}
 	ctx, cancel := c.Deadline.Bound(ctx)
 	defer cancel()
-	return l.set(ctx, !c.To.Spec.HostUsers && len(l.off) == 0)
+	return l.set(ctx, c.To)
 }
 
-func (l *podUsers) Report(s *status.Status) { s.Warnings = append(s.Warnings, l.off...) }
+// Report warns where it is unknown whether new pods get user namespaces.
+func (l *podUsers) Report(s *status.Status) {
+	if why := l.untried.Load(); why != nil {
+		s.Warnings = append(s.Warnings, *why)
+	}
+}
 
-// set makes the policy be in force or not, and waits until it is so.
-func (l *podUsers) set(ctx context.Context, wanted bool) error {
+// set makes the policy be in force or not, as the cluster wants, and waits until it is so.
+func (l *podUsers) set(ctx context.Context, c *cluster.Cluster) error {
+	wanted := !c.Spec.HostUsers && len(preflight.Off(l.features.rows, preflight.PodUsers)) == 0
 	docs, err := manifests.UserNamespaces()
 	if err != nil {
 		return err
@@ -72,13 +72,21 @@ func (l *podUsers) set(ctx context.Context, wanted bool) error {
 	if err := errors.Join(bring(ctx, l.api.REST(), docs), l.api.WaitDefaultAccount(ctx)); err != nil {
 		return err
 	}
+	return l.await(ctx, wanted)
+}
+
+// await waits until new pods get user namespaces, or get none. Where the API server refuses the trial, by a quota of the user's for example,
+// that cannot be seen, and is reported.
+func (l *podUsers) await(ctx context.Context, wanted bool) error {
+	l.untried.Store(nil)
 	for {
 		is, err := l.inForce(ctx)
 		if err == nil && is == wanted {
 			return nil
 		}
 		if err != nil && manifests.Final(err) {
-			return fmt.Errorf("try the policy of user namespaces: %w", err)
+			l.untried.Store(new("whether new pods get user namespaces is unknown: " + status.OneLine(err)))
+			return nil
 		}
 		if !pause.For(ctx, policyPause) {
 			return fmt.Errorf("wait for the policy of user namespaces: %w", context.Cause(ctx))

@@ -42,10 +42,10 @@ const coreDNSVersion = "v1.13.1"
 // clusterDomain is the domain of the cluster's names; AKS has no other.
 const clusterDomain = "cluster.local"
 
-// UserNamespaces are the policy that gives pods user namespaces.
+// UserNamespaces returns the policy that gives pods user namespaces.
 func UserNamespaces() ([]string, error) { return objects("user-namespaces.yaml", nil) }
 
-// Warnings are the policy that warns of pods that could reach the machine.
+// Warnings returns the policy that warns of pods that could reach the machine.
 func Warnings() ([]string, error) { return objects("warnings.yaml", nil) }
 
 // DNS are the objects of the cluster's DNS.
