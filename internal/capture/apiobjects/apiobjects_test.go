@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestUnread: an API server that does not answer is one reason, and not one for each list.
@@ -38,9 +40,7 @@ func TestUnread(t *testing.T) {
 
 // TestCredentialProgram: behind sudo the program that a kubeconfig names for credentials does not run as root.
 func TestCredentialProgram(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	dir := t.TempDir()
 	ran, file := filepath.Join(dir, "ran"), filepath.Join(dir, "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
