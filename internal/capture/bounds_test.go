@@ -15,7 +15,7 @@ import (
 
 // TestReadIsBounded shows that a small file that expands is refused before it takes memory. What is allocated is measured as it adds up.
 func TestReadIsBounded(t *testing.T) {
-	// padding is what no program compresses much, so that the rest may expand.
+	// padding hardly shrinks when it is compressed, so that the rest may expand.
 	random := rand.NewChaCha8([32]byte{})
 	padding := make([]byte, 100_000)
 	_, _ = random.Read(padding)

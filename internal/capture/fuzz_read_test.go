@@ -61,7 +61,7 @@ func TestHostileMembers(t *testing.T) {
 	host := func(files string) string { return `{"name":"node/n","files":[` + files + `]}` }
 	for what, tt := range map[string]struct{ host, path, data, index, says string }{
 		"another host":       {`{"name":"node/m","files":[]}`, link, "[]", "", "another host's"},
-		"a file that climbs": {host(`{"file":"../x","bytes":2}`), link, "[]", "", "no name of a file"},
+		"a file that climbs": {host(`{"file":"../x","bytes":2}`), link, "[]", "", "invalid file name"},
 		"a file untold of":   {host(""), link, "[]", "", "not listed"},
 		"an absolute path":   {host(`{"file":"ip-link.json","bytes":2}`), "/etc/passwd", "[]", "", `"/etc/passwd"`},
 		"a file twice":       {host(`{"file":"ip-link.json","bytes":2}`), "hosts/node/n/host.json", "{}", "", "not listed"},
@@ -96,7 +96,7 @@ func FuzzReadFile(f *testing.F) {
 	})
 }
 
-// packed is data in a gzip file.
+// packed returns data in a gzip file.
 func packed(t testing.TB, data []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer

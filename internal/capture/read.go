@@ -111,7 +111,7 @@ func (f *File) readIndex(size int64) error {
 		if err != nil {
 			return err
 		}
-		// Each host has a member of its own: a small file cannot have many.
+		// Each host takes one member, so a small file cannot have many.
 		return unmarshal(data, 8*min(maxHosts, int(size/minMember))+maxNoteValues, &x)
 	})
 	if err != nil {
@@ -326,7 +326,7 @@ func (p *unpacker) host(h *hostHead) (*Raw, error) {
 	wanted := map[string]fileSlot{}
 	for _, f := range h.Files {
 		if !fileName(f.File) {
-			return nil, damaged(hostFile, fmt.Errorf("host %q: %q is no name of a file", h.Name, f.File))
+			return nil, damaged(hostFile, fmt.Errorf("host %q: invalid file name %q", h.Name, f.File))
 		}
 		out := Output{Command: f.Command, Error: f.Error, Skipped: f.Skipped}
 		raw.Outputs[f.File] = out

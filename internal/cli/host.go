@@ -63,7 +63,8 @@ func sshCommand(s Streams) *cobra.Command {
 		Use:   "ssh [--name NAME] HOST [-- COMMAND...]",
 		Short: "a shell or a command in the network of a node, VM, internet host, the fabric or pod/NAMESPACE/NAME",
 		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", pod/NAMESPACE/NAME,
-deploy/NAME, sts/, ds/, job/ or svc/NAME (their first pod), as walk names them, container-group/NAME (a pod of the virtual node) or container-host/NAME (the machine of Azure's that it runs on).
+deploy/NAME, sts/, ds/, job/ or svc/NAME (their first pod), as walk names them, container-group/NAME (a pod of the virtual node) or
+container-host/NAME (the machine of Azure's that it runs on).
 The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections;
 on a node with runtime containerd it sees the node's files and processes.
 A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'. As with ssh(1), HOST may be an address and have a

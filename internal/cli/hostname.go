@@ -41,7 +41,7 @@ func hostOfEnd(host string, objects func() (snapshot.Objects, error)) (string, e
 		return "", badInput{fmt.Errorf("%s: %w", host, err)}
 	}
 	if pod.Kind != endpoint.Pod {
-		return "", badInput{errors.New(host + " is no pod")}
+		return "", badInput{errors.New(host + ": not a pod")}
 	}
 	return pod.String(), nil
 }

@@ -138,12 +138,12 @@ func add(root *cobra.Command, group string, commands ...*cobra.Command) {
 	}
 }
 
-// versionCommand prints what --version prints, for who looks for a command as kubectl has it.
+// versionCommand prints what --version prints, as a command as in kubectl.
 func versionCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
-		Args:  noArguments("write 'packetwalk version' alone"),
+		Args:  noArguments("leave it out"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(s.Out, "packetwalk version %s\n", c.Root().Version)
 			return err

@@ -99,7 +99,7 @@ func disguise(t *testing.T) example {
 	return e
 }
 
-// byMasquerade is a packet that gets a port by chance.
+// byMasquerade returns a walk of a packet that gets a port by chance.
 func byMasquerade(t *testing.T) example {
 	return forwarded(t, routes+"$ ip address\n2: eth0: <UP> mtu 1500 state UP\n    inet 10.13.76.4/24 scope global eth0\n3: eth1: <UP> mtu 1500 state UP\n"+
 		"$ iptables-save -t nat\n*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j MASQUERADE --random-fully\nCOMMIT\n")

@@ -216,5 +216,5 @@ func hostName(host string) string {
 	return kindName(kind) + " " + rest
 }
 
-// nameless is the host that a text shows which does not name it.
+// nameless is the host of a text that does not name it.
 const nameless = "node/node"

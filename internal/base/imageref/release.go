@@ -26,7 +26,7 @@ func Pinned(version string) string {
 // longest is how many bytes a tag may have.
 const longest = 128
 
-// Tag is the tag of the image of a version.
+// Tag returns the tag of the image of a version.
 func Tag(version string) string {
 	valid := strings.Map(func(r rune) rune {
 		switch {

@@ -246,7 +246,7 @@ const mostInserts = 2000
 // run adds the rules of commands to a chain, in the order of the commands. One that is at the end already is not added again.
 func (b *builder) run(at place, c *partialChain, r *run) {
 	c.whole, c.rules = false, slices.Clone(c.rules)
-	_, _ = c.compare(nil)
+	c.countAll()
 	for _, rule := range r.rules {
 		switch {
 		case rule.insert > 0 && len(c.rules) > mostInserts:
@@ -286,12 +286,17 @@ func (c *partialChain) count(rules []textRule) {
 	}
 }
 
-// compare tells how many of the rules are in the chain already, and how many are not.
-func (c *partialChain) compare(rules []textRule) (shared, fresh int) {
+// countAll counts the chain's rules by their keys, unless that is done.
+func (c *partialChain) countAll() {
 	if c.keys == nil {
 		c.keys = map[string]int{}
 		c.count(c.rules)
 	}
+}
+
+// compare tells how many of the rules are in the chain already, and how many are not.
+func (c *partialChain) compare(rules []textRule) (shared, fresh int) {
+	c.countAll()
 	met := map[string]int{}
 	for i := range rules {
 		key := rules[i].key

@@ -72,7 +72,7 @@ var changes = []changer{
 	{programs, of(anything), []BlockKind{""}},
 }
 
-// ipVerb is what ip does to its objects; it takes a word's beginning for the word.
+// ipVerb matches the verbs by which ip changes its objects. It takes a word's beginning for the word.
 const ipVerb = `(?:a|ad\w*|app?\w*|pre\w*|r|re\w*|c|ch\w*|d|de\w*|f|fl\w*|se?t)(?:\s|$)`
 
 // programs are words of the commands of anything.
@@ -179,13 +179,21 @@ var (
 	routeTable  = regexp.MustCompile(`\s(?:table|vrf)\s+(\S+)`)
 )
 
+// familyOf returns 6 for IPv6, else 4.
+func familyOf(ipv6 bool) int {
+	if ipv6 {
+		return 6
+	}
+	return 4
+}
+
 // narrowed adds the family and the table that the command names.
 func (s state) narrowed(command, line string) state {
 	_, ipv4, ipv6 := stateOf(line)
 	six := strings.Contains(line, " -6 ") || ipv6
 	switch table := tableOption.FindStringSubmatch(line); {
 	case strings.HasPrefix(command, "ip6tables") || strings.HasPrefix(command, "iptables"):
-		s.family = map[bool]int{false: 4, true: 6}[command[2] == '6']
+		s.family = familyOf(command[2] == '6')
 		name := iptables.Filter
 		if table != nil {
 			name = table[1]
@@ -205,7 +213,7 @@ func (s state) narrowed(command, line string) state {
 			}
 		}
 	case s.kind == IPRoute && !strings.Contains(command, "link") || s.kind == IPRule:
-		s.family = map[bool]int{false: 4, true: 6}[six]
+		s.family = familyOf(six)
 		if s.kind == IPRoute {
 			s.table = "main"
 			if m := routeTable.FindStringSubmatch(line); m != nil {
@@ -213,7 +221,7 @@ func (s state) narrowed(command, line string) state {
 			}
 		}
 	case s.kind == IPAddress && ipv4 != ipv6:
-		s.family = map[bool]int{false: 4, true: 6}[ipv6]
+		s.family = familyOf(ipv6)
 	}
 	return s
 }
@@ -239,10 +247,7 @@ func (b *Block) state() state {
 	_, _, ipv6 := stateOf(first)
 	switch b.Kind {
 	case IPRoute, IPRule:
-		s := state{b.Kind, 4, ""}
-		if b.command.ipv6 || ipv6 {
-			s.family = 6
-		}
+		s := state{b.Kind, familyOf(b.command.ipv6 || ipv6), ""}
 		if b.Kind == IPRoute {
 			s.table = cmp.Or(b.command.table, "main")
 			if m := routeTable.FindStringSubmatch(first); m != nil && b.verb != "" {

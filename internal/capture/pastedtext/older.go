@@ -233,7 +233,7 @@ func (s *scanner) neighbour(line string) bool {
 var (
 	// seenPacket is one that tcpdump shows, or that the kernel logs (nf_log_syslog).
 	seenPacket = regexp.MustCompile(`^(?:[0-9-]{10} )?[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6} (?:[\w.-]+ +(?:In|Out|P|B|M) +)?(?:IP6? |ARP, )|\bIN=\S* OUT=\S* .*\bSRC=\S+ DST=\S+ `)
-	// discarded is what a log's prefix says of it, which the rules that were read may not.
+	// discarded matches the prefix of a log that tells of a drop, which the rules that were read may not have.
 	discarded = regexp.MustCompile(`(?i)block|drop|reject|den[iy]|discard`)
 )
 

@@ -53,8 +53,8 @@ var takesDashes = map[string]bool{"--bytecode": true, "--comment": true, "--help
 	"--name": true, "--nflog-prefix": true, "--object-pinned": true, "--path": true, "--rateest": true, "--rateest-name": true, "--rateest1": true,
 	"--selctx": true, "--string": true, "--u32": true, "--ulog-prefix": true}
 
-// TestRedactOptions plants a text in each option of iptables' extensions that takes one, and in options of extensions that are unknown. The
-// text is gone afterwards, and the rule is not better understood than before.
+// TestRedactOptions plants a text in each option of iptables' extensions that takes one, and in options of extensions that are unknown.
+// Redaction removes the text, and does not make the rule better understood.
 func TestRedactOptions(t *testing.T) {
 	for _, option := range []string{
 		"-m bpf --bytecode %s", "-m bpf --object-pinned %s", "-m cgroup --path %s", "-m comment --comment %s", "-m connlabel --label %s",
@@ -167,7 +167,7 @@ func TestRedactOtherTexts(t *testing.T) {
 	}
 }
 
-// nftMatch is a rule set with one rule that tests one thing.
+// nftMatch returns a rule set with one rule that tests one thing.
 func nftMatch(left, right string) string {
 	return `{"nftables":[{"rule":{"expr":[{"match":{"op":"==","left":` + left + `,"right":` + right + `}}]}}]}`
 }

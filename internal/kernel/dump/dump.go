@@ -70,8 +70,8 @@ func (d *Dumper) All(ctx context.Context, name string, ns *netns.Namespace) (*ca
 	return d.Parts(ctx, name, ns)
 }
 
-// Parts does what All does for some parts of a host's state only: for who has dumped it before and knows what can have changed since.
-// Without parts it dumps all.
+// Parts does what All does for some parts of a host's state only, for a caller that has dumped it before and knows what can have changed
+// since. Without parts it dumps all.
 func (d *Dumper) Parts(ctx context.Context, name string, ns *netns.Namespace, parts ...snapshot.Part) (*capture.Raw, error) {
 	d.init()
 	modules := d.modules()

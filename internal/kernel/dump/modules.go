@@ -177,7 +177,7 @@ func (d *Dumper) modules() *modules {
 	return at.read()
 }
 
-// variant returns the name by which needs knows a program: a plain "iptables-save" is what its link leads to, the variant of nf_tables
+// variant returns the name by which needs knows a program: for a plain "iptables-save" that to which its link leads, the variant of nf_tables
 // ("xtables-nft-multi") or the legacy one.
 func variant(root, file, name string) string {
 	base, save := strings.CutSuffix(name, "-save")

@@ -56,11 +56,12 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// jumpUnless skips n instructions unless the value is k, jumpUnlessSet unless it has a bit of k.
+// jumpUnless skips n instructions unless the value is k.
 func jumpUnless(k uint32, n int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, Jf: uint8(n), K: k}
 }
 
+// jumpUnlessSet skips n instructions unless the value has a bit of k.
 func jumpUnlessSet(k uint32, n int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JSET, Jf: uint8(n), K: k}
 }
