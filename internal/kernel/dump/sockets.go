@@ -160,8 +160,11 @@ func socketOwners() (owners map[uint32]process, unread error) {
 		var p process
 		for _, fd := range fds {
 			target, err := os.Readlink(dir + "/fd/" + fd.Name())
+			if err != nil && unread == nil && !procstat.Ended(err) {
+				unread = err // names and links are under different rules: the kernel's proc_pid_readlink asks for ptrace(2)'s rights
+			}
 			number, ok := strings.CutPrefix(target, "socket:[")
-			if err != nil || !ok {
+			if !ok {
 				continue
 			}
 			inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 32)
