@@ -25,20 +25,21 @@ func sumBySocket(p *packet.Packet) packet.Sum {
 }
 
 // sumAt computes the checksums that were left to a device, at a link that the packet leaves by. A veth leaves them to the next device. A bridge
-// does so unless the packet carries another one (net_device.hw_enc_features). What other devices can do is unknown.
+// and a VXLAN link do so unless the packet carries another one (net_device.hw_enc_features). What other devices can do is unknown.
 func (t *transit) sumAt(l *fib.Link) {
 	p := &t.p
 	left := p.Sum == packet.SumLater || p.Sum == packet.SumUnknown
-	if !left || l.Kind == "veth" || p.Tunnel == nil && (l.Kind == "bridge" || l.Kind == "vxlan") {
+	software := l.Kind == "bridge" || l.Kind == "vxlan"
+	if !left || l.Kind == "veth" || p.Tunnel == nil && software {
 		return
 	}
 	spoiled := p.Tunnel != nil && p.Tuple != p.Tunnel.Summed
-	switch bridge := l.Kind == "bridge"; {
-	case spoiled && bridge && p.Sum == packet.SumLater:
+	switch {
+	case spoiled && software && p.Sum == packet.SumLater:
 		p.Sum = packet.SumWrong
 	case spoiled:
 		p.Sum = packet.SumDoubtful
-	case bridge:
+	case software:
 		p.Sum = packet.SumRight
 	default:
 		p.Sum = packet.SumUnknown

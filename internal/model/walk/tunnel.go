@@ -112,7 +112,7 @@ func (t *transit) carrier(v *fib.VXLAN, step *TunnelStep) packet.Packet {
 	case v.TTL == 0:
 		outer.TTL = t.m.ttl(outer.IsIPv6())
 	}
-	if !v.NoChecksum {
+	if left := inner.Sum == packet.SumLater || inner.Sum == packet.SumUnknown; left && !v.NoChecksum {
 		outer.Sum = inner.Sum
 	}
 	if v.TOS == 1 {
