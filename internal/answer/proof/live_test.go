@@ -439,7 +439,7 @@ nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
 					t.Errorf("still assumed: %v", a)
 				}
 			}
-			late := walk.ChainRef{Family: "ip", Table: "early", Chain: "c"}
+			late := walk.Call{ChainRef: walk.ChainRef{Family: "ip", Table: "early", Chain: "c"}}
 			if early := result.Request.Early["node/router"]; len(early) == 0 || early[0] != late {
 				t.Errorf("the kernel called %v", early)
 			}

@@ -16,7 +16,7 @@ import (
 // the trace shows nothing new of that.
 func ordered(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, error) {
 	request := predicted.Request
-	request.Early = map[string][]walk.ChainRef{}
+	request.Early = map[string][]walk.Call{}
 	id, answers := identifyAny(o, predicted), answersAt(predicted)
 	read := map[string]bool{} // what is read now would have the tables of the traces
 	for s := range predicted.Steps() {
@@ -40,13 +40,13 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observation) (*w
 }
 
 // called are those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
-func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.ChainRef) {
+func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.Call) {
 	for _, t := range witness.GroupTrace(h.Trace) { // one base chain each
 		e := &t.Events[0]
 		c := walk.ChainRef{Family: e.Family, Table: e.Table, Chain: e.Chain}
-		if among[c] && !slices.Contains(early, c) && t.Packet.IsIPv6() == id.request.Source.Is6() &&
-			id.of(&t.Packet, t.Transport, answers) != foreign {
-			early = append(early, c)
+		call := walk.Call{ChainRef: c, IPv6: t.Packet.IsIPv6() && e.Family != netfilter.Bridge.String()}
+		if among[c] && !slices.Contains(early, call) && id.of(&t.Packet, t.Transport, answers) != foreign {
+			early = append(early, call)
 		}
 	}
 	return early

@@ -16,6 +16,14 @@ func Ref(c *netfilter.Chain) ChainRef {
 	return ChainRef{c.Table.Family.String(), c.Table.Name, c.Name}
 }
 
+// Call is a base chain that a host called for packets of one family. Chains of the bridge family have IPv6 false.
+type Call struct {
+	ChainRef
+	IPv6 bool
+}
+
+func callOf(c *netfilter.Chain, f netfilter.Family) Call { return Call{Ref(c), f == netfilter.IPv6} }
+
 // tie is a place where chains of different tables have the same priority. The kernel calls the one first that was registered last
 // (net/netfilter/core.c, nf_hook_entries_grow), which no listing tells of tables that got chains later than others were made.
 type tie struct {
@@ -50,7 +58,7 @@ func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chai
 		return chains
 	}
 	rank := func(c *netfilter.Chain) int {
-		if i := slices.Index(early, Ref(c)); i >= 0 {
+		if i := slices.Index(early, callOf(c, f)); i >= 0 {
 			return i
 		}
 		if t.tieOf(c, f, h) == t.run.turned {
@@ -75,7 +83,7 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 	for j, o := range chains {
 		legacy := o.Table.Dialect == netfilter.IPTablesLegacy || c.Table.Dialect == netfilter.IPTablesLegacy // the capture says it of them
 		if o.Table == c.Table || legacy || t.tieOf(o, f, h) != at || len(o.Rules) == 0 ||
-			slices.Contains(early, Ref(c)) || slices.Contains(early, Ref(o)) {
+			slices.Contains(early, callOf(c, f)) || slices.Contains(early, callOf(o, f)) {
 			continue
 		}
 		first, second := c, o

@@ -35,7 +35,7 @@ type Request struct {
 	Carriers map[string][]Carrier
 	// Early are base chains that hosts are known to have called, by host, in the order in which they did: they come first among those that
 	// have the same priority at a hook.
-	Early map[string][]ChainRef
+	Early map[string][]Call
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
 	// OpenRules notes rules, too, that do nothing to the packet and for which it is unknown whether they applied (netfilter.OpenRule).
