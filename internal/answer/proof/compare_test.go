@@ -163,6 +163,16 @@ func TestCompare(t *testing.T) {
 			unreadRule(r, 3)
 			o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3]
 		}, "the packet did not get there"},
+		"connection forgotten": {func(r *walk.Result, _ *proof.Observation) { keepConnection(r, packet.Confirmed) },
+			"predicted: connection 10.0.0.1:4000 > 10.0.0.2:80, replies 10.0.0.2:80 > 10.0.0.1:4000, mark 0x0\n  kernel:    no such connection"},
+		"connection reset": {func(r *walk.Result, o *proof.Observation) {
+			keepConnection(r, packet.Confirmed)
+			resetConnection(o)
+		}, "kernel: 6 of 6 steps agree"},
+		"answered connection reset": {func(r *walk.Result, o *proof.Observation) {
+			keepConnection(r, packet.Confirmed|packet.SeenReply)
+			resetConnection(o)
+		}, "kernel:    no such connection"},
 		"in before out":   {captured("eth1", "eth0"), "kernel: 7 of 7 steps agree"},
 		"out before in":   {captured("eth0", "eth1"), "kernel: 6 of 7 steps agree"},
 		"another outcome": {otherOutcome, "kernel: 6 of 6 steps agree"},
@@ -224,6 +234,20 @@ func captured(links ...string) func(*walk.Result, *proof.Observation) {
 			h.Packets = append(h.Packets, at[l])
 		}
 	}
+}
+
+// keepConnection has the walk predict a connection that the kernel does not have.
+func keepConnection(r *walk.Result, status packet.Status) {
+	p := &r.Outcomes[0].There[0].Packet
+	p.Track.Flow = &packet.Flow{Original: p.Tuple, Reply: p.Tuple.Reply(), Status: status}
+}
+
+// resetConnection has the sender's host capture a reset of it.
+func resetConnection(o *proof.Observation) {
+	reset := syn("10.0.0.1:4000", "10.0.0.2:80")
+	reset.TCPFlags = packet.RST
+	h := o.Hosts["a"]
+	h.Packets = append(h.Packets, witness.CapturedPacket{Link: "eth0", Out: true, Packet: reset, Transport: make([]byte, 20)})
 }
 
 // otherOutcome puts two wrong outcomes around the right one: one that parts early, one that parts late.

@@ -92,7 +92,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			continue
 		}
 		observed, there := likeliest(flows, k.flow)
-		if !there && laterReset(outcome, k.position >= len(outcome.There)) {
+		if !there && (laterReset(outcome, k.position >= len(outcome.There)) || wasReset(c.observed.Hosts[host], k.flow)) {
 			c.Uncertain = append(c.Uncertain, fmt.Sprintf("on %s, by a reset: connection %s", host, flowText(k.flow)))
 			continue
 		}
@@ -153,6 +153,23 @@ func laterReset(outcome *walk.Outcome, answered bool) bool {
 		return false
 	}
 	return b.Kind == walk.Delivered && (b.Refused || fromOutside(outcome)) || b.Kind == walk.Rejected && b.Reject == "tcp-reset" && !answered
+}
+
+// wasReset reports whether a host saw a reset of a connection that has no answer: it forgets the connection then (nf_conntrack_tcp_packet).
+func wasReset(h *Host, f *packet.Flow) bool {
+	if f.Status&packet.SeenReply != 0 {
+		return false
+	}
+	tuples := [...]packet.Tuple{f.Original, f.Original.Reply(), f.Reply, f.Reply.Reply()}
+	return slices.ContainsFunc(h.Packets, func(c witness.CapturedPacket) bool {
+		p := &c.Packet
+		from, _ := p.SourcePort.Span()
+		to, _ := p.DestinationPort.Span()
+		source, destination := netip.AddrPortFrom(p.Source, from), netip.AddrPortFrom(p.Destination, to)
+		return p.TCPFlags&packet.RST != 0 && slices.ContainsFunc(tuples[:], func(t packet.Tuple) bool {
+			return sameEnds(&t, uint8(p.Protocol), source, destination)
+		})
+	})
 }
 
 // unresolved reports whether a packet was dropped because no host answers for its next hop.
