@@ -32,7 +32,7 @@ WORLDS_SEED := $(shell commit=$$(git -c safe.directory='*' rev-parse HEAD 2>/dev
 	if [ "$$commit" ]; then echo $$((0x$$commit)); else date +%s; fi)
 export WORLDS_SEED
 
-.PHONY: help demo test build controlplane calico deps claims bench bench-snat bench-proxy lint fuzz clean
+.PHONY: help demo test build controlplane calico deps claims bench bench-proxy lint fuzz clean
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
@@ -81,10 +81,6 @@ bench: deps controlplane calico build ## measure, with medians of several runs
 	go build -o bin/bench ./tools/bench
 	go test -run '^$$' -bench . -benchtime 5x ./internal/model/walk
 	scripts/as-root bin/bench
-
-bench-snat: deps controlplane build ## measure new outbound connections per second, beside a namespace pair without translation
-	go build -o bin/bench ./tools/bench
-	scripts/as-root bin/bench snat
 
 bench-proxy: deps controlplane build ## compare kube-proxy and packetwalk-node, with up to SERVICES services; writes docs/performance.md
 	go build -o bin/bench ./tools/bench

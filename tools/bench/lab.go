@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,27 +21,6 @@ var bin = "bin"
 type lab struct{ name string }
 
 func newLab(what string) *lab { return &lab{fmt.Sprintf("bench-%s-%d", what, os.Getpid())} }
-
-// makeLab brings a lab up, with objects. It is to be ended also after an error.
-func makeLab(what, clusterYAML string, manifests ...string) (*lab, error) {
-	l := newLab(what)
-	if _, err := l.up(clusterYAML); err != nil {
-		return l, err
-	}
-	for _, m := range manifests {
-		if err := l.apply(m); err != nil {
-			return l, err
-		}
-	}
-	return l, nil
-}
-
-// end takes the lab down; that it could not is the error where there was none.
-func (l *lab) end(err *error) {
-	if e := l.down(); *err == nil {
-		*err = e
-	}
-}
 
 func run(limit time.Duration, stdin string, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -94,20 +72,17 @@ func (l *lab) ssh(host string, command ...string) (string, error) {
 	return l.packetwalk(append([]string{"ssh", "--name", l.name, host, "--"}, command...)...)
 }
 
-// A meta is what the benchmarks read of an object.
+// An object has the fields that the benchmarks read.
 type object struct {
 	Metadata struct {
-		Name              string
-		CreationTimestamp time.Time
+		Name string
 	}
 	Spec struct {
 		NodeName string
 	}
 	Status struct {
-		PodIP      string
 		Conditions []struct {
-			Type, Status       string
-			LastTransitionTime time.Time
+			Type, Status string
 		}
 		LoadBalancer struct{ Ingress []struct{ IP string } }
 	}
@@ -120,15 +95,6 @@ func (o object) is(condition string) bool {
 		}
 	}
 	return false
-}
-
-func (l *lab) list(args ...string) ([]object, error) {
-	out, err := l.kubectl(append([]string{"get", "-o", "json"}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	var list struct{ Items []object }
-	return list.Items, json.Unmarshal([]byte(out), &list)
 }
 
 // A process is what the memory and the processor time of a lab are counted by.

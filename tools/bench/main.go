@@ -23,38 +23,25 @@ type benchmark struct {
 
 var benchmarks = []benchmark{
 	{"answer", "up of one node to the first answer on the internet host, and down", benchAnswer},
-	{"throughput", "pod to pod across nodes beside a plain forwarding namespace", benchThroughput},
-	{"snat", "new outbound flows per second of one node beside a namespace pair without translation", benchSNAT},
-	{"ingress", "requests per second through the ingress controller to two pods, beside Go's reverse proxy in a plain namespace",
-		benchIngress},
-	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
-	{"policy", "felix: a label's change on 50 nodes, a lab's start with and without it, its first rules, and 1,000 policies on one node",
-		benchPolicy},
-	{"aci", "kubectl apply of a pod for the virtual node to its container group Ready", benchACI},
-	{"pod", "one more pod from the API to Ready: with an image of 50 MB that its node has, and one that it has not", benchPod},
 	{"proxy", "kube-proxy and packetwalk-node, each with iptables and nftables, against one API server with 1 to -services services",
 		benchProxy},
 	{"capture", "captures: of a node with -services services, and of simulated clusters of up to -nodes nodes with -pods pods", benchCapture},
-	{"plugin", "kubectl packetwalk: walks on 5 nodes with containerd, captures of -nodes simulated nodes with -pods pods", benchPlugin},
 	{"scale", "nodes with pods: time until all are Ready, memory, down", benchScale},
 }
 
-// nodes are what the labs of answer, pod and scale have.
+// nodes are what the labs of answer and scale have.
 var nodes struct {
 	runtime     string
 	backend     string // of their service proxy
 	count, pods int    // of scale
 }
 
-// tools are what this program does in a lab's namespaces, for its benchmarks.
-var tools = map[string]func(args []string) error{"flows": flows, "http": httpTools, "wait": wait}
-
 func main() {
 	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
-	flag.StringVar(&nodes.runtime, "runtime", "containerd", "what runs pods in answer, pod and scale: containerd; in scale also simulated")
-	flag.StringVar(&nodes.backend, "backend", "iptables", "what the service proxy of answer, pod and scale is made of: iptables or nftables")
-	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale and plugin")
-	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale and plugin")
+	flag.StringVar(&nodes.runtime, "runtime", "containerd", "what runs pods in answer and scale: containerd; in scale also simulated")
+	flag.StringVar(&nodes.backend, "backend", "iptables", "what the service proxy of answer and scale is made of: iptables or nftables")
+	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale and capture")
+	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale and capture")
 	flag.IntVar(&proxies.services, "services", 10_000, "most services of proxy: a power of ten, up to 100000")
 	flag.DurationVar(&proxies.minute, "steady", time.Minute, "how long proxy makes 1,000 changes a second")
 	flag.StringVar(&proxies.page, "page", "", "page that proxy writes, with two charts beside it")
@@ -66,13 +53,6 @@ func main() {
 		}
 	}
 	flag.Parse()
-	if tool := tools[flag.Arg(0)]; tool != nil {
-		if err := tool(flag.Args()[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	fmt.Printf("%d processors, %s, packetwalk from %s\n", runtime.NumCPU(), runtime.Version(), bin)
 	failed := false
 	for _, b := range benchmarks {
@@ -133,3 +113,5 @@ func (t *table) print() {
 }
 
 func indent(s string) string { return "  " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n  ") }
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

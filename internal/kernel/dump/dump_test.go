@@ -256,17 +256,6 @@ func TestDumpEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func BenchmarkDump(b *testing.B) {
-	kerneltest.NeedRoot(b)
-	ns := netnstest.Create(b, filepath.Join(b.TempDir(), "ns"))
-	d := &dump.Dumper{}
-	for b.Loop() {
-		if _, err := d.All(b.Context(), "node/a", ns); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // TestDumpDuringTrace checks that a dump during a trace waits until nft can print the rules again.
 func TestDumpDuringTrace(t *testing.T) {
 	kerneltest.NeedRoot(t)

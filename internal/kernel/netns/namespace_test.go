@@ -205,15 +205,6 @@ func TestBindNamespaceOf(t *testing.T) {
 	}
 }
 
-func BenchmarkCreateNamespace(b *testing.B) {
-	kerneltest.NeedRoot(b)
-	dir := b.TempDir()
-	for i := 0; b.Loop(); i++ {
-		ns := netnstest.Create(b, fmt.Sprintf("%s/%d", dir, i))
-		ns.Remove()
-	}
-}
-
 // TestFirstThread: a process shows its first thread's namespace as its own, to itself and to others, so that one is never borrowed.
 func TestFirstThread(t *testing.T) {
 	kerneltest.NeedRoot(t)

@@ -239,15 +239,6 @@ func TestNoNamespace(t *testing.T) {
 	}
 }
 
-func BenchmarkCheck(b *testing.B) {
-	kerneltest.NeedRoot(b)
-	for b.Loop() {
-		if _, err := Check(b.Context(), Lab, PodBridge, IPTablesProxy); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // TestWSL2: on a kernel without the bridge family of nftables, ebtables and some expressions (as WSL2's 6.18), worlds that do not use a
 // bridge have all that they need. The others are told what is missing.
 func TestWSL2(t *testing.T) {

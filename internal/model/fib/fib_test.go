@@ -163,28 +163,3 @@ func TestIndexAsLinear(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkLookup(b *testing.B) {
-	for _, n := range []int{100, 100_000} {
-		s := &State{Routes: randomRoutes(rand.New(rand.NewPCG(5, 6)), n)}
-		s.Index()
-		b.Run(fmt.Sprint("routes=", n), func(b *testing.B) {
-			b.ReportAllocs()
-			for i := range b.N {
-				s.Lookup(Query{Destination: netip.AddrFrom4([4]byte{10, byte(i), byte(i >> 8), 9}), In: "x"})
-			}
-		})
-		b.Run(fmt.Sprint("linear/routes=", n), func(b *testing.B) {
-			for i := range b.N {
-				linear(s.Routes, netip.AddrFrom4([4]byte{10, byte(i), byte(i >> 8), 9}), 0)
-			}
-		})
-	}
-}
-
-func BenchmarkIndex(b *testing.B) {
-	s := &State{Routes: randomRoutes(rand.New(rand.NewPCG(5, 6)), 100_000)}
-	for b.Loop() {
-		s.Index()
-	}
-}

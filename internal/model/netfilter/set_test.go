@@ -257,24 +257,3 @@ func TestSetMatches(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkSet(b *testing.B) {
-	s := &Set{Fields: []string{"ipv4_addr", "inet_proto", "inet_service"}}
-	for i := range uint64(100_000) {
-		s.Elements = append(s.Elements, Element{Key: []Span{Number(0x0a000000 + i), Number(6), Number(80)}})
-	}
-	b.Run("load", func(b *testing.B) {
-		for b.Loop() {
-			copied := Set{Elements: s.Elements}
-			copied.build()
-		}
-	})
-	b.Run("lookup", func(b *testing.B) {
-		key := []Span{Number(0x0a000000 + 77), Number(6), Number(80)}
-		for b.Loop() {
-			if _, found := s.Lookup(key); found != IsFound {
-				b.Fatal("not found")
-			}
-		}
-	})
-}

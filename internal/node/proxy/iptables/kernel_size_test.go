@@ -1,6 +1,8 @@
 package iptables
 
 import (
+	"fmt"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
@@ -127,4 +129,20 @@ func BenchmarkKernel(b *testing.B) {
 		b.ReportMetric(took["first-sync"].Seconds()/took["bare-restore"].Seconds(), "first-sync/bare")
 		b.ReportMetric(cpu["first-sync"].Seconds()/cpu["bare-restore"].Seconds(), "cpu-first-sync/bare")
 	})
+}
+
+// manyPorts are service ports with three endpoints each.
+func manyPorts(n int) []service.Port {
+	ports := make([]service.Port, 0, n)
+	for i := range n {
+		p := testPort(fmt.Sprintf("s%06d", i))
+		p.ClusterIP, p.NodePort = netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}), 0
+		for j := 3 * i; j < 3*i+3; j++ {
+			at := netip.AddrFrom4([4]byte{10, 128 + byte(j>>16), byte(j >> 8), byte(j)})
+			p.Endpoints = append(p.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(at, 80), Ready: true, Serving: true})
+		}
+		p.ForCluster = p.Endpoints
+		ports = append(ports, p)
+	}
+	return ports
 }
