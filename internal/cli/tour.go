@@ -3,9 +3,10 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/examples"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/tempfile"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/lab"
@@ -35,6 +37,7 @@ import (
 type tourFlags struct {
 	name               string
 	yes, print, update bool
+	restart            bool
 	colour             when
 }
 
@@ -43,9 +46,11 @@ func tourCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tour [EXAMPLE] [--yes]",
 		Short: "go through an example step by step: what we ask, the command, its output, what it shows",
-		Long: `Goes through an example's page step by step: what we ask, the command, its output, what it shows. Enter runs the command that is on
-the screen, q and Enter ends the tour. The first command brings the example's cluster up, or uses the one that is up; the last one takes
-it down. Without an argument the tours are listed.
+		Long: `Goes through an example's page step by step: what we ask, the command, its output, what it shows. The tour waits
+before each command. Enter runs the command, b and Enter goes back one step, q and Enter ends the tour. Any other line runs as a command of
+your own: kubectl, ssh, az and packetwalk in it mean the tour's lab. The first command brings the example's cluster up, or uses the one
+that is up; the last one takes it down. A tour that you ended goes on at the same step next time, as long as its lab is up; --restart
+begins at the first step. Without an argument the tours are listed.
 
 With --yes, or where input or output is no terminal, it runs straight through, and the exit status is 1 if a command did not print what
 the page has. Names, addresses, ports and times that differ from cluster to cluster may do so; a name that stands for another one does so
@@ -69,6 +74,7 @@ EXAMPLE may also be a folder (with a slash in it) that has such a page, README.m
 		return tourNames(), nil
 	})
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "run straight through, and compare")
+	c.Flags().BoolVar(&f.restart, "restart", false, "begin at the first step, also where you ended this tour before")
 	c.Flags().BoolVar(&f.print, "print", false, "print the page and do nothing")
 	colourFlag(c, &f.colour)
 	c.Flags().BoolVar(&f.update, "update", false, "run straight through and write what differs into the README.md of the folder EXAMPLE")
@@ -166,8 +172,15 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	defer clean()
 	runner.Record = f.update
 	if term.IsTerminal(int(s.In.Fd())) && isTerminal(s.Out) && !f.yes && !f.update {
-		fmt.Fprint(s.Out, "Enter runs the command that is on the screen; q and Enter ends the tour.\n\n")
-		runner.Next = readNext(s.In)
+		runner.Reader = tourReader{s.In, s.Out}
+		marks := bookmarks{lab.DirOf(name), t.page}
+		if !f.restart {
+			runner.Begin = marks.read()
+		}
+		if runner.Begin.Step > 0 {
+			fmt.Fprintf(s.Out, "You ended this tour after step %d; it goes on from there. With --restart it begins at step 1.\n\n", runner.Begin.Step)
+		}
+		runner.Passed = marks.write
 	}
 	report, err := runner.Run(ctx)
 	if err != nil || len(report.Differ) > 0 {
@@ -186,7 +199,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	}
 	if len(report.Differ) > 0 {
 		printFailures(termsafe.Writer(s.Out), report.Differ)
-		if runner.Next == nil {
+		if runner.Reader == nil {
 			return exitStatus(1)
 		}
 	}
@@ -214,25 +227,38 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 	return &tour.Runner{Script: t.script, Dir: files, Env: w.env, View: view, Endpoint: endpoint}, w.remove, nil
 }
 
-// readNext waits for a line of the reader's. The terminal stays as it is: nothing is read but lines.
-func readNext(in io.Reader) func(context.Context) error {
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		for scanner := bufio.NewScanner(in); scanner.Scan(); {
-			lines <- scanner.Text()
-		}
-	}()
-	return func(ctx context.Context) error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case line, ok := <-lines:
-			if answer := strings.ToLower(strings.TrimSpace(line)); !ok || answer == "q" || answer == "quit" {
-				return tour.ErrQuit
-			}
-			return nil
-		}
+// bookmarks keeps the place of a page's reader in the files of the tour's lab, which go with the lab.
+type bookmarks struct {
+	lab  lab.Dir
+	page string
+}
+
+// A bookmarkFile is the file's content. A place counts for the page that it was written for.
+type bookmarkFile struct {
+	Page string `json:"page"` // SHA-256
+	tour.Bookmark
+}
+
+func (b bookmarks) file() string   { return b.lab.Path("tour.json") }
+func (b bookmarks) digest() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(b.page))) }
+
+// read returns the place where the reader ended the tour. Without a lab or a usable file it is the beginning.
+func (b bookmarks) read() tour.Bookmark {
+	var f bookmarkFile
+	text, err := os.ReadFile(b.file())
+	if err != nil || json.Unmarshal(text, &f) != nil || f.Page != b.digest() {
+		return tour.Bookmark{}
+	}
+	return f.Bookmark
+}
+
+// write replaces the file after a step. It does nothing without a lab; a tour without its bookmark still works.
+func (b bookmarks) write(place tour.Bookmark) {
+	if !b.lab.Exists() {
+		return
+	}
+	if text, err := json.Marshal(bookmarkFile{b.digest(), place}); err == nil {
+		_ = atomicfile.Write(b.file(), text, 0o600)
 	}
 }
 

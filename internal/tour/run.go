@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,14 +25,26 @@ type Runner struct {
 	View   View
 	// Endpoint reports whether a chain of iptables is called after an endpoint's address, and so otherwise in each lab; nil: none is.
 	Endpoint func(chain string) bool
-	// Next is called before each command, which is on the screen by then. An error ends the tour. Where Next is nil, the tour does not ask.
-	Next func(context.Context) error
+	// Reader answers before each command. Without a reader the tour runs straight through.
+	Reader Reader
+	// Begin says where the tour begins. The zero value is its first step.
+	Begin Bookmark
+	// Passed, if set, gets the reader's place after each step.
+	Passed func(Bookmark)
 	// Limit is the time that a command may take. Default: two minutes.
 	Limit time.Duration
 	// Record is for writing a page: commands that it has no output of are run once.
 	Record bool
 	// Patience is how long a command is run again whose output is not yet what the page has: clusters take their time. Default: ten seconds.
 	Patience time.Duration
+}
+
+// A Reader is the person at the terminal.
+type Reader interface {
+	// Ask shows a prompt and returns the line that the reader types after it. At the end of the input it returns ErrQuit.
+	Ask(ctx context.Context, prompt string) (string, error)
+	// Run runs a command that the reader typed, on the reader's terminal.
+	Run(ctx context.Context, command *exec.Cmd) error
 }
 
 // A Report is what came of a tour.
@@ -56,76 +69,179 @@ const (
 	killDelay       = 3 * time.Second        // what a command has to end in when it is interrupted
 )
 
+// A visit is one run through the script.
+type visit struct {
+	*Runner
+	names  *Names
+	report *Report
+	total  int // steps of the script
+	ran    map[*Step]bool
+}
+
+// A stop is an item of the script with the heading above it.
+type stop struct {
+	Item
+	section int
+	step    int // from 1; 0: a text
+}
+
+// stops returns the script's items in their order.
+func (s *Script) stops() []stop {
+	var all []stop
+	steps := 0
+	for i, section := range s.Sections {
+		for _, item := range section.Items {
+			next := stop{Item: item, section: i}
+			if item.Step != nil {
+				steps++
+				next.step = steps
+			}
+			all = append(all, next)
+		}
+	}
+	return all
+}
+
 // Run goes through the script. Differences are in the report; an error is a tour that did not come to its end.
 func (r *Runner) Run(ctx context.Context) (*Report, error) {
 	begin := time.Now()
 	report := &Report{Outputs: map[int][]string{}}
 	defer func() { report.Elapsed = time.Since(begin) }()
-	names := newNames(r.Script.Varies, r.Endpoint)
+	v := visit{Runner: r, names: newNames(r.Script.Varies, r.Endpoint), report: report, total: len(r.Script.Steps()), ran: map[*Step]bool{}}
+	stops := r.Script.stops()
+	at := v.resume(stops)
 	r.View.Title(r.Script.Title)
-	for i, section := range r.Script.Sections {
-		if section.Heading != "" {
-			r.View.Heading(section.Heading, i, len(r.Script.Sections)-1)
+	section := 0
+	for at < len(stops) {
+		s := stops[at]
+		if s.section != section {
+			section = s.section
+			r.View.Heading(r.Script.Sections[section].Heading, section, len(r.Script.Sections)-1)
 		}
-		for _, item := range section.Items {
-			if item.Step == nil {
-				r.View.Text(names.Here(item.Text))
-				continue
-			}
-			if err := r.step(ctx, names, item.Step, report); err != nil {
-				return report, err
-			}
+		if s.Step == nil {
+			r.View.Text(v.names.Here(s.Text))
+			at++
+			continue
+		}
+		switch err := v.step(ctx, s); {
+		case errors.Is(err, errBack):
+			at = stepBefore(stops, at)
+		case err != nil:
+			return report, err
+		default:
+			at++
 		}
 	}
 	return report, nil
 }
 
+// resume returns the stop at which the tour begins, and learns the names that the reader's bookmark has.
+func (v *visit) resume(stops []stop) int {
+	for at, s := range stops {
+		if v.Begin.Step > 0 && s.step == v.Begin.Step+1 {
+			v.names.recall(v.Begin.Names)
+			return at
+		}
+	}
+	return 0
+}
+
+// stepBefore returns the last stop with a step before the one at. At the first step it returns that one.
+func stepBefore(stops []stop, at int) int {
+	for i := at - 1; i >= 0; i-- {
+		if stops[i].Step != nil {
+			return i
+		}
+	}
+	return at
+}
+
+// errBack is the reader's wish to see the step before.
+var errBack = errors.New("back to the step before")
+
+// keys tells what the reader can type at a step.
+const keys = "step %d of %d: Enter runs it, b goes back, q ends, anything else runs as your own command: "
+
+// ask shows a command and waits until the reader wants it to run. Commands of the reader's run meanwhile.
+func (v *visit) ask(ctx context.Context, s stop, command string) error {
+	for {
+		v.View.Command(command)
+		fmt.Fprintln(v.View)
+		answer, err := v.Reader.Ask(ctx, v.View.dim(fmt.Sprintf(keys, s.step, v.total)))
+		if err != nil {
+			return err
+		}
+		switch answer = strings.TrimSpace(answer); {
+		case answer == "" || answer == command:
+			return nil
+		case answer == "q" || answer == "quit":
+			return ErrQuit
+		case answer == "b" || answer == "back":
+			return errBack
+		}
+		own := exec.CommandContext(ctx, "bash", "-c", answer)
+		own.Dir, own.Env = v.Dir, v.Env
+		if err := v.Reader.Run(ctx, own); err != nil {
+			fmt.Fprintln(v.View, v.View.dim(err.Error()))
+		}
+	}
+}
+
 // step asks, runs a command, again where that helps, and notes how what it printed differs.
-func (r *Runner) step(ctx context.Context, names *Names, step *Step, report *Report) error {
+func (v *visit) step(ctx context.Context, s stop) error {
+	names, step, report := v.names, s.Step, v.report
 	command := names.Here(step.Command)
-	r.View.Command(command)
-	if r.Next == nil {
-		fmt.Fprintln(r.View)
-	} else if err := r.Next(ctx); err != nil {
+	if v.Reader == nil {
+		v.View.Command(command)
+		fmt.Fprintln(v.View)
+	} else if err := v.ask(ctx, s, command); err != nil {
 		return err
 	}
-	patience := r.Patience
+	if v.ran[step] { // the reader went back: only the last run counts
+		report.Differ = slices.DeleteFunc(report.Differ, func(f Failure) bool { return f.Step == step })
+		delete(report.Outputs, step.Line)
+	}
+	v.ran[step] = true
+	report.Steps = len(v.ran)
+	patience := v.Patience
 	if patience == 0 {
 		patience = defaultPatience
 	}
 	switch {
-	case r.Record && len(step.Output) == 0:
+	case v.Record && len(step.Output) == 0:
 		patience = 0
 	case len(report.Differ) > 0:
 		patience = min(patience, 2*time.Second) // what goes wrong now goes wrong because of what went wrong before
 	}
-	report.Steps++
 	begin := time.Now()
-	output, err := r.run(ctx, command, r.View)
+	output, err := v.run(ctx, command, v.View)
 	if output != "" && !strings.HasSuffix(output, "\n") {
-		fmt.Fprintln(r.View)
+		fmt.Fprintln(v.View)
 	}
 	failure := check(names, step, output, err)
 	again := false
 	for failure != nil && time.Since(begin) < patience && ctx.Err() == nil {
 		again = true
 		sleep(ctx, pause)
-		output, err = r.run(ctx, command, io.Discard)
+		output, err = v.run(ctx, command, io.Discard)
 		failure = check(names, step, output, err)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if again {
-		r.View.Again(time.Since(begin), output)
+		v.View.Again(time.Since(begin), output)
 	}
 	if failure != nil {
 		report.Differ = append(report.Differ, Failure{step, failure})
 		report.Outputs[step.Line] = adopt(names, step, output)
-		r.View.Differs(failure)
+		v.View.Differs(failure)
 	}
 	if strings.HasPrefix(step.Command, "packetwalk down") {
 		names.Forget()
+	}
+	if v.Passed != nil {
+		v.Passed(Bookmark{Step: s.step, Names: names.learned()})
 	}
 	return nil
 }

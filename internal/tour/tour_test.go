@@ -401,11 +401,11 @@ func TestRunFailures(t *testing.T) {
 // TestRunQuit: what the reader or an interrupt ends is ended, with all that runs for it.
 func TestRunQuit(t *testing.T) {
 	r, _ := testRunner(t, "# T\n```console\n$ sleep 61 & echo $! > pid; wait\n```\n")
-	r.Next = func(context.Context) error { return ErrQuit }
+	r.Reader = &reader{answers: []string{"q"}}
 	if _, err := r.Run(t.Context()); !errors.Is(err, ErrQuit) {
 		t.Errorf("%v", err)
 	}
-	r.Next = nil
+	r.Reader = nil
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		for {
@@ -436,6 +436,104 @@ func TestRunQuit(t *testing.T) {
 		}
 		return fmt.Errorf("process %d still runs", n)
 	})
+}
+
+// A reader answers prompts with lines, and then with the end of the input.
+type reader struct {
+	answers []string
+	prompts []string
+	ran     []string // the reader's own commands
+}
+
+func (r *reader) Ask(_ context.Context, prompt string) (string, error) {
+	r.prompts = append(r.prompts, prompt)
+	if len(r.answers) == 0 {
+		return "", ErrQuit
+	}
+	answer := r.answers[0]
+	r.answers = r.answers[1:]
+	return answer, nil
+}
+
+func (r *reader) Run(_ context.Context, command *exec.Cmd) error {
+	r.ran = append(r.ran, command.Args[len(command.Args)-1]+" in "+filepath.Base(command.Dir))
+	return errors.New("exit status 7")
+}
+
+// TestReader: only Enter and the step's own command run the step. The prompt names the keys, and other lines run as the reader's commands.
+func TestReader(t *testing.T) {
+	page := "# T\n## A\n```console\n$ echo $((++n)) >> ran; echo one\none\n$ echo two\ntwo\n```\n## B\n```console\n$ echo three\nthree\n```\n"
+	tests := []struct {
+		name    string
+		answers []string
+		want    string // what the steps print, in their order
+		own     []string
+		steps   int
+	}{
+		{"Enter", []string{"", "", ""}, "one two three", nil, 3},
+		{"own command", []string{"ls -l", " ", "", ""}, "one two three", []string{"ls -l in DIR"}, 3},
+		{"the step typed", []string{"", "echo two", "  "}, "one two three", nil, 3},
+		{"back", []string{"", "", "b", "b", "", "", ""}, "one two one two three", nil, 3},
+		{"back at the first step", []string{"b", "back", "q"}, "", nil, 0},
+		{"end of the input", []string{""}, "one", nil, 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r, screen := testRunner(t, page)
+			answers := &reader{answers: test.answers}
+			r.Reader = answers
+			report, err := r.Run(t.Context())
+			if report.Steps != test.steps || len(report.Differ) > 0 || (err != nil) != (test.steps < 3) {
+				t.Errorf("%v, %+v\n%s", err, report, screen)
+			}
+			var printed []string
+			for _, line := range strings.Split(screen.String(), "\n") {
+				if line == "one" || line == "two" || line == "three" {
+					printed = append(printed, line)
+				}
+			}
+			if got := strings.Join(printed, " "); got != test.want {
+				t.Errorf("steps printed %q, want %q\n%s", got, test.want, screen)
+			}
+			for i, own := range test.own {
+				test.own[i] = strings.Replace(own, "DIR", filepath.Base(r.Dir), 1)
+			}
+			if d := cmp.Diff(test.own, answers.ran); d != "" {
+				t.Error(d)
+			}
+			if want := "step 1 of 3: Enter runs it, b goes back, q ends, anything else runs as your own command: "; answers.prompts[0] != want {
+				t.Errorf("prompt %q, want %q", answers.prompts[0], want)
+			}
+			if len(test.own) > 0 && !strings.Contains(screen.String(), "exit status 7") {
+				t.Errorf("the own command's failure is not shown:\n%s", screen)
+			}
+		})
+	}
+}
+
+// TestResume: a tour that begins at a bookmark begins with the step behind it, below that step's heading, and knows the names.
+func TestResume(t *testing.T) {
+	r, _ := testRunner(t, runnerPage)
+	write(t, r.Dir, "addresses", "10.0.0.7\n")
+	r.Reader = &reader{answers: []string{""}}
+	var left Bookmark
+	r.Passed = func(b Bookmark) { left = b }
+	if _, err := r.Run(t.Context()); !errors.Is(err, ErrQuit) {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(Bookmark{1, []LearnedName{{"address", "10.0.0.1", "10.0.0.7"}}}, left); d != "" {
+		t.Fatal(d)
+	}
+	r, screen := testRunner(t, runnerPage)
+	r.Begin = left
+	r.Reader = &reader{answers: []string{""}}
+	report, err := r.Run(t.Context())
+	if !errors.Is(err, ErrQuit) || report.Steps != 1 || len(report.Differ) > 0 {
+		t.Errorf("%v, %+v", err, report)
+	}
+	if got := screen.String(); !strings.Contains(got, "What is there?") || !strings.Contains(got, "mine of 10.0.0.7\n") || strings.Contains(got, "Intro") {
+		t.Errorf("%s", got)
+	}
 }
 
 func testRunner(t *testing.T, page string) (*Runner, *bytes.Buffer) {

@@ -49,19 +49,69 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestTerminal: Enter runs what is on the screen, q ends the tour.
+// TestTerminal: Enter runs what is on the screen, another line runs as the reader's command, and q ends the tour. Ctrl-C ends an own command
+// and not the tour, and what is typed while a step runs is dropped.
 func TestTerminal(t *testing.T) {
 	w := world.New(t, "tours-own")
-	p := onTerminal(t, w, "tour", ownFolder(t, "echo two"), "--name", w.Name)
+	p := onTerminal(t, w, "tour", ownFolder(t, "echo begun; sleep 1; echo two"), "--name", w.Name)
+	before := p.attributes()
+	p.await("$ echo one")
+	p.await("step 1 of 3: Enter runs it")
+	p.write("echo own $((6 * 7)) of $PACKETWALK_LAB\n")
+	p.await("own 42 of " + w.Name + "\r\n")
+	p.await("$ echo one")
+	p.await("own command: ")
+	p.write("read x; echo got $x\n")
+	p.write("typed\n")
+	p.await("got typed\r\n")
+	p.await("own command: ")
+	p.write("echo asleep $((40 + 2)); sleep 1000\n")
+	p.await("asleep 42\r\n")
+	p.write("\x03")
+	p.await("own command: ")
+	p.write("\n")
+	p.await("\none\r\n")
+	p.await("step 2 of 3")
+	p.write("b\n")
 	p.await("$ echo one")
 	p.write("\n")
 	p.await("\none\r\n")
-	p.await("$ cat file")
+	p.await("own command: ")
+	p.write("\n")
+	p.await("of the page")
+	p.await("own command: ")
+	p.write("\n")
+	p.await("begun\r\n")
+	p.write("\n\n")
+	p.await("two\r\n")
+	if status := p.end(10 * time.Second); status != 0 {
+		t.Errorf("exit status %d:\n%s", status, p.screen())
+	}
+	if after := p.attributes(); after != before {
+		t.Errorf("the terminal was %+v and is %+v", before, after)
+	}
+}
+
+// TestTerminalQuit: q ends the tour, and the step on the screen does not run. Lines that are typed while a step runs answer no prompt.
+func TestTerminalQuit(t *testing.T) {
+	w := world.New(t, "tours-own")
+	folder := ownFolder(t, "echo two")
+	page := filepath.Join(folder, "README.md")
+	if err := os.WriteFile(page, []byte("# T\n```console\n$ echo begun; sleep 1; echo one\nbegun\none\n$ echo t$((1))o\nt1o\n```\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := onTerminal(t, w, "tour", folder, "--name", w.Name)
+	p.await("own command: ")
+	p.write("\n")
+	p.await("begun\r\n")
+	p.write("\n\n\n")
+	p.await("own command: ")
+	time.Sleep(300 * time.Millisecond) // a queued line would answer the prompt meanwhile
 	p.write("q\n")
 	if status := p.end(10 * time.Second); status != 0 {
 		t.Errorf("exit status %d:\n%s", status, p.screen())
 	}
-	if strings.Contains(p.screen(), "of the page") {
+	if strings.Contains(p.screen(), "t1o") {
 		t.Errorf("a command ran that was not asked for:\n%s", p.screen())
 	}
 }
@@ -73,12 +123,12 @@ func TestInterrupt(t *testing.T) {
 		pid := filepath.Join(t.TempDir(), "pid")
 		p := onTerminal(t, w, "tour", ownFolder(t, "echo $$ > "+pid+"; exec sleep 1000"), "--name", w.Name)
 		before := p.attributes()
-		p.await("$ echo one")
+		p.await("own command: ")
 		if running {
 			p.write("\n")
-			p.await("$ cat file")
+			p.await("own command: ")
 			p.write("\n")
-			p.await("$ echo $$")
+			p.await("own command: ")
 			p.write("\n")
 			eventually.Succeeds(t, 5*time.Second, func() error { _, err := os.Stat(pid); return err })
 		}
