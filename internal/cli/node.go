@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/cluster/remote"
-	"packetwalk.dev/internal/cluster/remote/localhost"
+	"packetwalk.dev/internal/usercluster/remote"
+	"packetwalk.dev/internal/usercluster/remote/localhost"
 )
 
 // addNodeCommand adds what runs in the pods on the nodes.

@@ -24,9 +24,9 @@ import (
 	"packetwalk.dev/internal/base/imageref"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/cluster/remote"
 	"packetwalk.dev/internal/session"
+	"packetwalk.dev/internal/usercluster"
+	"packetwalk.dev/internal/usercluster/remote"
 )
 
 // The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
@@ -39,7 +39,7 @@ const (
 type pluginOptions struct {
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
-	pods      cluster.Options
+	pods      usercluster.Options
 	dryRun    bool
 }
 
@@ -64,7 +64,7 @@ func IsPlugin(program string) bool {
 func programName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".exe") }
 
 func pluginCommand(s Streams) *cobra.Command {
-	o := &pluginOptions{rules: clientcmd.NewDefaultClientConfigLoadingRules(), pods: cluster.Options{Version: Version}}
+	o := &pluginOptions{rules: clientcmd.NewDefaultClientConfigLoadingRules(), pods: usercluster.Options{Version: Version}}
 	root := &cobra.Command{
 		Use:   pluginName,
 		Short: "where the packets of a cluster go, and which rule decides",
@@ -91,7 +91,7 @@ administrator, and removes what it created at the end. It changes nothing else. 
 		", or that of the release)")
 	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of the namespace packetwalk that rbac makes, with which it is pulled")
 	f.BoolVar(&o.pods.Kept, "kept-namespace", false, "start the pods in the namespace packetwalk that rbac makes, also with the right to make one")
-	boundedDuration(f, &o.pods.Start, "start-timeout", time.Minute, time.Second, cluster.MostStart, "how long a node's pod may take to run")
+	boundedDuration(f, &o.pods.Start, "start-timeout", time.Minute, time.Second, usercluster.MostStart, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
 	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), versionCommand(s))
 	addNodeCommand(root, s)
@@ -128,7 +128,7 @@ func (o *pluginOptions) checkImage() error {
 }
 
 // cluster prepares a run on the cluster that the flags choose.
-func (o *pluginOptions) cluster() (c *cluster.Cluster, namespace string, err error) {
+func (o *pluginOptions) cluster() (c *usercluster.Cluster, namespace string, err error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides)
 	namespace, _, err = config.Namespace()
 	var server *rest.Config
@@ -142,7 +142,7 @@ func (o *pluginOptions) cluster() (c *cluster.Cluster, namespace string, err err
 	case err != nil:
 		return nil, "", badInput{err}
 	}
-	c, err = cluster.Open(server, o.pods)
+	c, err = usercluster.Open(server, o.pods)
 	return c, namespace, err
 }
 
@@ -193,7 +193,7 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 		nodes = there
 	}
 	if o.dryRun {
-		return printObjects(s.Out, cluster.Plan(o.pods.ForCapture(len(nodes)), nodes...))
+		return printObjects(s.Out, usercluster.Plan(o.pods.ForCapture(len(nodes)), nodes...))
 	}
 	printNotes(s, opened.Cluster.UnreadNodes()...)
 	started, missed := opened.Cluster.Start(ctx, nodes)
@@ -227,7 +227,7 @@ func rbacCommand(s Streams) *cobra.Command {
 		Long: `Prints the namespace and the roles that an administrator makes, and binds to the plugin's users. A user who can create privileged
 pods controls the nodes: bind the roles only to users who may do that.`,
 		Args: noArguments("it asks for none"),
-		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, cluster.Rights(configMaps...)) },
+		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, usercluster.Rights(configMaps...)) },
 	}
 	c.Flags().StringSliceVar(&configMaps, "ip-masq-configmaps", nil, "more ConfigMaps of kube-system that an ip-masq-agent reads, by commas")
 	return c
@@ -244,7 +244,7 @@ func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			gone, err := run.Cleanup(c.Context(), cluster.CleanupOptions{OlderThan: age, DryRun: o.dryRun})
+			gone, err := run.Cleanup(c.Context(), usercluster.CleanupOptions{OlderThan: age, DryRun: o.dryRun})
 			done := "deleted"
 			if o.dryRun {
 				done = "deleted (dry run)"

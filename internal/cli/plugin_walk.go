@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/answer/endpoint"
-	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/session"
+	"packetwalk.dev/internal/usercluster"
 )
 
 func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
@@ -71,7 +71,7 @@ func (o *walkOptions) openCluster(ctx context.Context, s Streams, from, to *endp
 }
 
 // announcement says what --live is about to do on the nodes.
-func announcement(c *cluster.View, result *walk.Result, receivers []string) string {
+func announcement(c *usercluster.View, result *walk.Result, receivers []string) string {
 	var nodes []string
 	for _, host := range append(result.Hosts(), receivers...) {
 		if n := c.NodeOf(host); n != "" {
@@ -122,5 +122,5 @@ func (o *walkOptions) plan(ctx context.Context, s Streams, from, to endpoint.End
 		return badInput{fmt.Errorf("--from %s: --dry-run finds the node of a pod, a service or a node only", from)}
 	}
 	fmt.Fprintf(s.Out, "# And one such Job for each further node that the packet comes to.\n")
-	return printObjects(s.Out, cluster.Plan(o.plugin.pods, node))
+	return printObjects(s.Out, usercluster.Plan(o.plugin.pods, node))
 }

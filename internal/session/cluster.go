@@ -4,19 +4,19 @@ import (
 	"context"
 
 	"packetwalk.dev/internal/answer/proof"
-	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/usercluster"
 )
 
 // clusterBackend is a cluster of which the objects are read at once, and hosts on demand, each on its node.
 type clusterBackend struct {
-	cluster *cluster.Cluster
-	view    *cluster.View
-	source  *cluster.Source
+	cluster *usercluster.Cluster
+	view    *usercluster.View
+	source  *usercluster.Source
 }
 
 // OpenCluster reads the objects of a cluster. Its nodes are read when walks come to them. Close closes the cluster, too.
-func OpenCluster(ctx context.Context, c *cluster.Cluster) (*Session, error) {
+func OpenCluster(ctx context.Context, c *usercluster.Cluster) (*Session, error) {
 	b := &clusterBackend{cluster: c}
 	source, err := b.read(ctx)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
-	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
+	"packetwalk.dev/internal/usercluster"
 )
 
 // Session is an open lab, file or cluster. It implements proof.Subject.
@@ -37,7 +37,7 @@ type Session struct {
 	Unread error
 	// Lab has what only a lab knows, and Cluster what only a cluster knows. Each is nil for the others.
 	Lab     Lab
-	Cluster *cluster.View
+	Cluster *usercluster.View
 
 	backend   backend
 	source    snapshot.Source

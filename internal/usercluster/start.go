@@ -1,4 +1,4 @@
-package cluster
+package usercluster
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/termsafe"
-	"packetwalk.dev/internal/cluster/remote"
+	"packetwalk.dev/internal/usercluster/remote"
 )
 
 // start makes a node's pod and begins the conversation with it.

@@ -1,4 +1,4 @@
-package cluster
+package usercluster
 
 import (
 	"strings"

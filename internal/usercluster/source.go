@@ -1,4 +1,4 @@
-package cluster
+package usercluster
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/cluster/remote"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/usercluster/remote"
 )
 
 // Source gives the states of hosts on nodes whose pods run; of others it returns a *snapshot.UnreadError. Read starts pods.

@@ -10,11 +10,11 @@ import (
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/answer/proof/local"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/cluster/remote"
 	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/resolver"
 	"packetwalk.dev/internal/model/witness"
+	"packetwalk.dev/internal/usercluster/remote"
 )
 
 // Machine is this machine, whose own namespace is "node/" and its name; with "" its host name.

@@ -17,8 +17,6 @@ import (
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/cluster/remote"
-	"packetwalk.dev/internal/cluster/remote/localhost"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/packet"
@@ -26,6 +24,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/usercluster/remote"
+	"packetwalk.dev/internal/usercluster/remote/localhost"
 )
 
 // world is two hosts on one machine: node/n, and pod/default/a behind a veth, whose packets it translates.

@@ -1,4 +1,4 @@
-package cluster
+package usercluster
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"packetwalk.dev/internal/cluster/remote"
+	"packetwalk.dev/internal/usercluster/remote"
 )
 
 // Cluster is one run on a cluster. It is safe for concurrent use. Close takes away what it made.
