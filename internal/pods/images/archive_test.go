@@ -297,7 +297,7 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.most = limits{layers: 10, json: 1 << 16, archive: 1 << 22, entries: 1000, manifests: 20, images: 10}
+		s.most = limits{store: 1 << 22, layers: 10, json: 1 << 16, archive: 1 << 22, entries: 1000, manifests: 20, images: 10}
 		path := filepath.Join(dir, "archive")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)

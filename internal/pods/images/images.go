@@ -57,6 +57,8 @@ var ErrNotFound = errors.New("not loaded")
 
 // limits are the most that is taken, of what archives say.
 type limits struct {
+	store     int64 // bytes of all images of the machine
+	spare     int64 // bytes of the disk that stay free, or a tenth of it
 	image     int64 // bytes of an image that is fetched or made
 	layers    int   // of an image; more than a mount may have on old kernels
 	json      int64 // bytes of a manifest, an index or a configuration
@@ -67,7 +69,7 @@ type limits struct {
 }
 
 var most = limits{
-	image: 16 << 30, layers: 127, json: 4 << 20, archive: 64 << 30, entries: 100_000, manifests: 1000, images: 1000,
+	store: 64 << 30, spare: 1 << 30, image: 16 << 30, layers: 127, json: 4 << 20, archive: 64 << 30, entries: 100_000, manifests: 1000, images: 1000,
 }
 
 // A Store is a directory with images. Several processes may use one at the same time.

@@ -71,6 +71,7 @@ type loader struct {
 
 	mu    sync.Mutex // of what layers change that come at the same time
 	left  int64      // of limit
+	room  int64      // bytes that may come before the store is measured again
 	fresh int        // files
 }
 
@@ -149,6 +150,9 @@ func (l *loader) commit(ctx context.Context, images []loadedImage) ([]loadedImag
 		return nil, err
 	}
 	return images, s.change(ctx, func(i *index) (bool, error) {
+		if err := s.checkRoom(0); err != nil {
+			return false, err
+		}
 		for _, img := range images {
 			for _, h := range img.blobs() {
 				err := s.root.Rename(l.stage.name+"/"+h.Hex, blobPath(h)) // also over one that is there, which may be damaged
@@ -200,7 +204,7 @@ func (l *loader) spill(r io.Reader) (blob, error) {
 	return b, l.stage.root.Rename(fresh, b.digest.Hex)
 }
 
-// rationedReader reads as much as the loader may still take, of all files that come at the same time.
+// rationedReader reads as much as the loader may still take, of all files that come at the same time, and as the store has room for.
 type rationedReader struct {
 	l *loader
 	r io.Reader
@@ -210,6 +214,12 @@ func (r *rationedReader) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
+	if r.l.room -= int64(n); r.l.room < 0 {
+		if err := r.l.store.checkRoom(int64(n)); err != nil {
+			return 0, err
+		}
+		r.l.room = measureEvery
+	}
 	if r.l.left -= int64(n); r.l.left < 0 {
 		return 0, &limitio.TooLongError{Limit: r.l.limit}
 	}
