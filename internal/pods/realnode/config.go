@@ -88,7 +88,8 @@ const (
 )
 
 // file returns kubelet's configuration file (kubelet.config.k8s.io/v1beta1), as JSON, which is YAML too. Everything on the machine shares
-// its memory and disk. So kubelet evicts nothing for them, and reserves none of them for the system.
+// its memory and disk. So kubelet evicts nothing for them, and reserves none of them for the system. Containers that set no seccomp profile
+// get the runtime's default.
 func (k KubeletConfig) file() ([]byte, error) {
 	type object = map[string]any
 	in := func(name string) string { return filepath.Join(KubernetesDir, name) }
@@ -101,7 +102,7 @@ func (k KubeletConfig) file() ([]byte, error) {
 		"containerRuntimeEndpoint": "unix://" + socket,
 		"cgroupDriver":             "cgroupfs", "failCgroupV1": false, "enforceNodeAllocatable": []string{},
 		"failSwapOn": false, "evictionHard": object{}, "resolvConf": "/etc/resolv.conf",
-		"podPidsLimit": k.PodProcesses, "serializeImagePulls": false,
+		"podPidsLimit": k.PodProcesses, "serializeImagePulls": false, "seccompDefault": true,
 	}
 	if k.Standalone {
 		maps.Copy(file, object{

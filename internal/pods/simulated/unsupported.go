@@ -14,13 +14,14 @@ func Unsupported(o *corev1.Pod) string {
 			lost = append(lost, what)
 		}
 	}
-	var commands, environment, probes, hooks, limits, sctp bool
+	var commands, environment, probes, hooks, limits, security, sctp bool
 	for _, c := range o.Spec.Containers {
 		commands = commands || len(c.Command)+len(c.Args) > 0
 		environment = environment || len(c.Env)+len(c.EnvFrom) > 0
 		probes = probes || c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil
 		hooks = hooks || c.Lifecycle != nil
 		limits = limits || len(c.Resources.Limits) > 0
+		security = security || c.SecurityContext != nil // capabilities, users and seccomp profiles among it
 		for _, p := range c.Ports {
 			sctp = sctp || p.Protocol == corev1.ProtocolSCTP
 		}
@@ -32,6 +33,7 @@ func Unsupported(o *corev1.Pod) string {
 	note(probes, "probes")
 	note(hooks, "lifecycle hooks")
 	note(limits, "limits")
+	note(security, "security contexts of containers")
 	note(sctp, "SCTP ports")
 	note(o.Spec.HostPID || o.Spec.HostIPC, "hostPID and hostIPC")
 	note(o.Spec.RestartPolicy == corev1.RestartPolicyNever || o.Spec.RestartPolicy == corev1.RestartPolicyOnFailure,
