@@ -91,6 +91,13 @@ lint: ## run golangci-lint, tools/words and actionlint
 	go run $(GOLANGCI_LINT) run --allow-serial-runners ./...
 	go run $(ACTIONLINT)
 
+# The nested modules that have code. The others pin versions only.
+MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard controlplane/*.go controlplane/*/*.go))))
+
+.PHONY: vet-modules
+vet-modules: ## compile and vet the nested modules
+	@set -e; for module in $(MODULES); do echo "vet $$module"; nice go -C $$module vet ./...; done
+
 .PHONY: outdated
 outdated: ## list what has newer versions (2 minutes)
 	@scripts/outdated
