@@ -42,9 +42,8 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 
 // enumerate runs once for every way that choices open, at most limit times; more says that there are others.
 func (w *walker) enumerate(limit int) (outcomes []Outcome, more bool, err error) {
-	steps := 0
 	for prefix, open := w.req.Pin, true; open; {
-		if len(outcomes) == limit || steps > maxSteps {
+		if len(outcomes) == limit || w.steps > maxSteps {
 			return outcomes, true, nil
 		}
 		r := newRun(w, prefix)
@@ -53,7 +52,6 @@ func (w *walker) enumerate(limit int) (outcomes []Outcome, more bool, err error)
 			return nil, false, err
 		}
 		outcomes = append(outcomes, outcome)
-		steps += len(outcome.There) + len(outcome.Back)
 		prefix, open = NextPin(r.choices, len(w.req.Pin))
 	}
 	return outcomes, false, nil
@@ -83,6 +81,7 @@ type walker struct {
 	known   *places // by the cluster's objects; nil until first used
 	ties    []assumedOrder
 	turned  tie // where the chains are called in the other order; none in the zero tie
+	steps   int // of all outcomes so far, with those of copies
 }
 
 func (w *walker) host(name string) (*snapshot.Host, error) {

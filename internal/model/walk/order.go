@@ -112,13 +112,14 @@ func (w *walker) walkOtherOrder(result *Result, limit int) error {
 	if len(w.req.Pin) > 0 {
 		return nil // a part of another walk, which did so
 	}
-	usual := fates(result.Outcomes)
+	usual, steps := fates(result.Outcomes), 0
 	for _, t := range w.ties {
-		other := &walker{src: w.src, req: w.req, hosts: w.hosts, turned: t.tie}
+		other := &walker{src: w.src, req: w.req, hosts: w.hosts, turned: t.tie, steps: steps}
 		outcomes, _, err := other.enumerate(limit)
 		if err != nil {
 			return err
 		}
+		steps = other.steps // where they are too many, nothing is known of the next order
 		if !slices.Equal(usual, fates(outcomes)) {
 			w.assumed = append(w.assumed, Assumption{Host: t.host, What: t.String(), Tied: t.chains})
 			result.Otherwise = append(result.Otherwise, outcomes...)

@@ -39,8 +39,11 @@ type transit struct {
 }
 
 // maxStages bounds a packet's way: far more than any real one, and little enough to end at once. A ring of routers that restore the TTL
-// has no other end.
-const maxStages = 1 << 12 // 255 routers and their bridges
+// has no other end. maxStagesOfAll bounds the ways of the packet, its answer and their copies together: copies that go round are copied.
+const (
+	maxStages      = 1 << 12 // 255 routers and their bridges
+	maxStagesOfAll = 4 * maxStages
+)
 
 // run is one execution of a walk: every choice has one answer.
 type run struct {
@@ -53,6 +56,7 @@ type run struct {
 	// forwarder is the link that the request left by, where that leads to a forwarder.
 	forwarder string
 	unshown   []MissingState // of the way that is walked
+	stages    int            // so far
 
 	context netfilter.Context // used anew for every chain
 	visits  []netfilter.Visit // of all chains so far; steps point into it
@@ -110,7 +114,7 @@ type route struct {
 func runStages(t transit, s stage) (route, error) {
 	steps := make([]Step, 0, 32)
 	for n := 0; ; n++ {
-		if n == maxStages {
+		if t.run.stages++; n == maxStages || t.run.stages > maxStagesOfAll {
 			s = func(t transit) passage { return t.finish(Looped, fmt.Sprintf("still on its way after %d stages", n)) }
 		}
 		if end := t.needs(always...); end != nil {
@@ -164,6 +168,7 @@ func (t *transit) note(s Step) { t.steps = append(t.steps, t.record(s)) }
 
 // record completes a step: the packet as it is now goes with it. Its flow goes on changing; a step has a copy, which does not.
 func (t *transit) record(s Step) Step {
+	t.run.steps++
 	s.Host, s.Packet = t.m.Name, t.p
 	f := &s.Packet.Track.Flow
 	if *f == nil {
