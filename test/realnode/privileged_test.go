@@ -67,7 +67,7 @@ func ownMounts(t *testing.T, w *world.World, node string, sh func(string) (strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := 0
+	own, disks := 0, map[string][]string{} // directories by the numbers of their device
 	for line := range strings.Lines(mounts) {
 		before, after, _ := strings.Cut(line, " - ")
 		fields, kind := strings.Fields(before), strings.Fields(after)
@@ -82,7 +82,11 @@ func ownMounts(t *testing.T, w *world.World, node string, sh func(string) (strin
 		if !onDisk && !strings.Contains(fields[3], "/"+w.Name+"/nodes/"+node+"/") {
 			t.Errorf("the node has %s of a file system of the machine's, at %s", fields[3], fields[4])
 		}
+		disks[fields[2]] = append(disks[fields[2]], fields[4])
 		own++
+	}
+	if len(disks) != 1 { // the lab's, which has a limit; not the machine's /run
+		t.Errorf("the node's directories are on several file systems: %v", disks)
 	}
 	if own < 4 {
 		t.Errorf("the node has %d directories of its own:\n%s", own, mounts)

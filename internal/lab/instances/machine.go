@@ -25,9 +25,7 @@ type Machine struct {
 	Group string
 	// Dir is for what is written once, and State for what the machine writes.
 	Dir, State string
-	// Networks and Pods are directories of the machine's: of its CNI configuration, and of the pod that it runs.
-	Networks, Pods string
-	Host           *netns.Namespace
+	Host       *netns.Namespace
 }
 
 // KubeletAddress is where a machine's kubelet answers, in the namespace of the group's host.
@@ -36,7 +34,7 @@ const KubeletAddress = "127.0.0.1:10250"
 func (g *group) machineOf() Machine {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return Machine{Group: g.name, Dir: g.dir, State: g.disk, Networks: filepath.Join(g.dir, "net.d"), Pods: g.podsDir(), Host: g.host}
+	return Machine{Group: g.name, Dir: g.dir, State: g.disk, Host: g.host}
 }
 
 // handoverSocket is the socket's name in the directory of the machine's CNI configuration.
@@ -51,12 +49,13 @@ func (g *group) startMachine(ctx context.Context) error {
 		return nil
 	}
 	m := g.machineOf()
+	networks := filepath.Join(m.State, realnode.Networks)
 	conflist, err := handover.Conflist(filepath.Join(realnode.NetworksDir, handoverSocket))
 	if err == nil {
-		err = errors.Join(os.MkdirAll(m.Networks, 0o700), os.MkdirAll(m.State, 0o700), g.writePod())
+		err = errors.Join(os.MkdirAll(networks, 0o700), g.writePod())
 	}
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(m.Networks, "10-handover.conflist"), conflist, 0o644)
+		err = atomicfile.Write(filepath.Join(networks, "10-handover.conflist"), conflist, 0o644)
 	}
 	if err != nil {
 		return err
@@ -69,7 +68,7 @@ func (g *group) startMachine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := listenIn(ctx, m.Networks, handoverSocket)
+	listener, err := listenIn(ctx, networks, handoverSocket)
 	if err != nil {
 		return err
 	}
@@ -83,7 +82,7 @@ func (g *group) startMachine(ctx context.Context) error {
 	g.mu.Unlock()
 	g.repeatInBackground(ctx, "the handover of its pod", func(ctx context.Context) (err error) {
 		if listener == nil {
-			if listener, err = listenIn(ctx, m.Networks, handoverSocket); err != nil {
+			if listener, err = listenIn(ctx, networks, handoverSocket); err != nil {
 				return err
 			}
 		}

@@ -173,7 +173,7 @@ func (g *group) writePod() error {
 }
 
 // podsDir is where the machine finds the group's pod.
-func (g *group) podsDir() string { return filepath.Join(g.dir, "pods") }
+func (g *group) podsDir() string { return filepath.Join(g.disk, realnode.Pods) }
 
 func (g *group) podFile() string { return filepath.Join(g.podsDir(), "pod.json") }
 

@@ -168,8 +168,7 @@ func (k kubelets) machineProcess(ctx context.Context, n *Node) (supervise.Proces
 	}
 	err = realnode.Config{
 		Name: n.Name, State: state, Base: k.Dir.ProgramsLayer(), Distribution: distribution,
-		Networks: k.networksDir(n), Kubernetes: identity,
-		Cgroup: k.Dir.Cgroup(n.Name), Bounds: k.NodeBounds, ResolvConf: layout.ResolvConf(plan.AzureResolver),
+		Kubernetes: identity, Cgroup: k.Dir.Cgroup(n.Name), Bounds: k.NodeBounds, ResolvConf: layout.ResolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), Taints: taints,

@@ -168,7 +168,7 @@ func (m Machines) writeNodeFiles(n *Node) error {
 // networksDir is the directory of a node's CNI configuration. A containerd node's is on the lab's disk, which bounds what pods write to it.
 func (l *Nodes) networksDir(n *Node) string {
 	if n.Runtime == cluster.RuntimeContainerd {
-		return filepath.Join(l.Dir.NodeState(n.Name), "networks")
+		return filepath.Join(l.Dir.NodeState(n.Name), realnode.Networks)
 	}
 	return filepath.Join(l.Dir.Node(n.Name), "cni", "net.d")
 }

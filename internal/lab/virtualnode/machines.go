@@ -50,7 +50,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		return c, err
 	}
 	return c, realnode.Config{
-		Name: m.Group, State: m.State, Base: l.Dir.ProgramsLayer(), Distribution: distribution, Networks: m.Networks, Pods: m.Pods,
+		Name: m.Group, State: m.State, Base: l.Dir.ProgramsLayer(), Distribution: distribution,
 		Kubernetes: map[string][]byte{
 			realnode.ClientCA: l.Access.CA.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},

@@ -26,10 +26,6 @@ type Config struct {
 	State string
 	// Base is WriteBase's layer, and Distribution what is below it.
 	Base, Distribution string
-	// Networks is where CNI configuration is written.
-	Networks string
-	// Pods is where the files of a standalone kubelet's pods are written; "" for others.
-	Pods string
 	// Kubernetes are the files of KubernetesDir, by their names.
 	Kubernetes map[string][]byte
 	Cgroup     string // below the root of each hierarchy
@@ -40,8 +36,12 @@ type Config struct {
 	Kubelet    KubeletConfig
 }
 
-// Volumes is the directory in State of what a node has in VolumesDir.
-const Volumes = "volumes"
+// Directories in State of what a node has in VolumesDir, in NetworksDir and, with a standalone kubelet, in PodsDir.
+const (
+	Volumes  = "volumes"
+	Networks = "networks"
+	Pods     = "pods"
+)
 
 // Args are the arguments of packetwalk-app for the first process of the node with a State.
 func Args(state string) []string { return []string{"node", specIn(state)} }
@@ -62,7 +62,7 @@ func (c Config) Prepare() error {
 	if err := WriteLayer(own, files); err != nil {
 		return err
 	}
-	for _, dir := range []string{"containerd", "kubelet", "log", Volumes} {
+	for _, dir := range []string{"containerd", "kubelet", "log", Volumes, Networks, Pods} {
 		if err := os.MkdirAll(filepath.Join(c.State, dir), 0o755); err != nil {
 			return err
 		}
@@ -106,14 +106,14 @@ func (c Config) spec(own string) Spec {
 			{Source: state("kubelet"), Target: "/var/lib/kubelet"},
 			{Source: state("log"), Target: "/var/log"},
 			{Source: state(Volumes), Target: VolumesDir},
-			{Source: c.Networks, Target: NetworksDir},
+			{Source: state(Networks), Target: NetworksDir},
 		},
 		Runtime: Program{Name: "containerd", Path: filepath.Join(ProgramsDir, "containerd"), Args: []string{"--config=" + containerdFile},
 			Log: "/var/log/containerd.log", Socket: socket},
 		Agent: Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
 	}
-	if c.Pods != "" {
-		s.Binds = append(s.Binds, Bind{Source: c.Pods, Target: PodsDir})
+	if c.Kubelet.Standalone {
+		s.Binds = append(s.Binds, Bind{Source: state(Pods), Target: PodsDir})
 	}
 	return s
 }
