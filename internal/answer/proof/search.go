@@ -56,8 +56,12 @@ func before(choices []walk.Decision, position int) []walk.Decision {
 	return choices
 }
 
-// samples is how many outcomes beside the enumerated ones are looked at for what packets to expect where.
-const samples = 300
+// samples is how many outcomes beside the enumerated ones are looked at for what packets to expect where, and sampledSteps bounds the steps
+// of all of them: one outcome of a packet that goes round has twenty thousand.
+const (
+	samples      = 300
+	sampledSteps = 100_000
+)
 
 // sample adds outcomes from all over to those that were enumerated, which are alike in their first choices.
 func sample(source snapshot.Source, result *walk.Result) ([]walk.Outcome, error) {
@@ -65,7 +69,7 @@ func sample(source snapshot.Source, result *walk.Result) ([]walk.Outcome, error)
 	outcomes := result.Outcomes[:len(result.Outcomes):len(result.Outcomes)]
 	request := result.Request
 	request.MaxOutcomes = 1
-	for range samples {
+	for n, steps := 0, 0; n < samples && steps < sampledSteps; n++ {
 		from := &outcomes[random.IntN(len(outcomes))]
 		pinned := len(result.Request.Pin)
 		if len(from.Choices) <= pinned {
@@ -81,7 +85,10 @@ func sample(source snapshot.Source, result *walk.Result) ([]walk.Outcome, error)
 		if err != nil {
 			return nil, err
 		}
-		outcomes = append(outcomes, more.Outcomes...)
+		for _, o := range more.Outcomes {
+			outcomes = append(outcomes, o)
+			steps += len(o.There) + len(o.Back)
+		}
 	}
 	return outcomes, nil
 }
