@@ -119,6 +119,25 @@ func optionTable(text string) map[string]map[string]bool {
 var textOptions = wordSet(`comment log-prefix nflog-prefix ulog-prefix string hex-string string-hex helper label name timeout path
 	object-pinned bytecode u32 selctx led-trigger-id rateest-name rateest rateest1 rateest2 nfacct-name hashlimit-name match-set add-set del-set map-set`)
 
+// flagOptions are the options of all extensions that take no argument. What follows any other option that is not in these tables is taken
+// for its argument, even if it looks like an option.
+var flagOptions = wordSet(`accept-local arp-gratuitous checksum-fill clamp-mss-to-pmtu connlimit-daddr connlimit-saddr contiguous ecn ecn-tcp-cwr
+	ecn-tcp-ece exist fragfirst fraglast fragmore fragres icase invert ipvs kerneltz led-always-blink limit-iface-in limit-iface-out log-arp
+	log-ip log-ip-options log-ip6 log-tcp-options log-tcp-sequence log-uid loose new next notrack nowildcard persistent physdev-is-bridged
+	physdev-is-in physdev-is-out queue-bypass queue-cpu-fanout random random-fully rateest-delta rateest-eq rateest-gt rateest-lt rcheck rdest
+	reap remove restore restore-mark restore-skmark return-nomatch rsource rt-0-not-strict rt-0-res rttl sack-perm save save-mark set
+	socket-exists soft strict suppl-groups syn timestamp transparent update utc validmark hashlimit-rate-match
+	update-counters update-subcounters map-mark map-prio map-queue`)
+
+// isKnown reports whether an option is one of those whose arguments, or whose lack of any, are known.
+func isKnown(extension, option string) bool {
+	return plainOptions["*"][option] || plainOptions[extension][option] || textOptions[option] || namedNumbers[option] || flagOptions[option] ||
+		ruleOptions[option]
+}
+
+// ruleOptions are the options that belong to no extension.
+var ruleOptions = wordSet(`A m match j jump g goto i o in-interface out-interface in-if out-if logical-in logical-out physdev-in physdev-out oif iface`)
+
 // namedNumbers are the options whose argument is a number or, where the machine has one for it, a name.
 var namedNumbers = wordSet("uid-owner gid-owner realm src-group dst-group label timeout ttl log")
 
@@ -176,8 +195,9 @@ func (r *redactor) command(text, extension string, own map[string]bool) string {
 		if w == "!" {
 			continue
 		}
-		if isOption(w) && (place > 0 || !textOptions[option]) {
-			option, place = strings.TrimLeft(w, "-"), 0
+		if name := strings.TrimLeft(w, "-"); isOption(w) && (place > 0 || !textOptions[option]) &&
+			(place > 0 || isKnown(extension, option) || isKnown(extension, name)) {
+			option, place = name, 0
 			continue
 		}
 		bare := iptables.Unquote(w)
