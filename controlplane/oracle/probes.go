@@ -176,23 +176,23 @@ func targets(v Settings, a addresses, w World) (all []target, ambiguous int) {
 	return all, ambiguous
 }
 
-type place struct {
+type frontend struct {
 	kind kind
 	ip   netip.Addr
 }
 
 // places are the addresses of a service.
-func places(v Settings, s *corev1.Service) (all []place) {
-	all = append(all, place{clusterIP, familyOf(v, s.Spec.ClusterIPs)[0]})
+func places(v Settings, s *corev1.Service) (all []frontend) {
+	all = append(all, frontend{clusterIP, familyOf(v, s.Spec.ClusterIPs)[0]})
 	for _, ip := range familyOf(v, s.Spec.ExternalIPs) {
-		all = append(all, place{externalIP, ip})
+		all = append(all, frontend{externalIP, ip})
 	}
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		if ingress.IPMode != nil && *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
 			continue
 		}
 		for _, ip := range familyOf(v, []string{ingress.IP}) {
-			all = append(all, place{balancerIP, ip})
+			all = append(all, frontend{balancerIP, ip})
 		}
 	}
 	return all

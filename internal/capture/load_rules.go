@@ -56,12 +56,12 @@ func loadIPTables(family netfilter.Family, legacyFile string) func(*Loader, []by
 // legacyFirst puts legacy tables in front of the others. Which were made first, and so come last at a hook where priorities are equal, no
 // tool tells.
 func (l *Loader) legacyFirst() {
-	type place struct {
+	type hookPriority struct {
 		hook     netfilter.Hook
 		priority int
 	}
 	var legacy, others []*netfilter.Table
-	places := map[place]bool{}
+	places := map[hookPriority]bool{}
 	shared := false
 	for _, t := range l.Host.Rules.Tables {
 		if t.Dialect == netfilter.IPTablesLegacy {
@@ -75,7 +75,7 @@ func (l *Loader) legacyFirst() {
 			if c.Base == nil || len(c.Rules) == 0 || t.Family == netfilter.Bridge {
 				continue
 			}
-			at := place{c.Base.Hook, c.Base.Priority}
+			at := hookPriority{c.Base.Hook, c.Base.Priority}
 			if t.Dialect == netfilter.IPTablesLegacy {
 				places[at] = true
 			}

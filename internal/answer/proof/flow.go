@@ -64,12 +64,12 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		position int
 	}
 	more := followed(outcome)
-	type place struct { // a host tracks what it sends in a packet, and that packet, too
+	type tracker struct { // a host tracks what it sends in a packet, and that packet, too
 		host    string
 		carrier bool
 	}
-	last := map[place]keptFlow{}
-	var order []place
+	last := map[tracker]keptFlow{}
+	var order []tracker
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
 		unsure := s.Packet.Track.Assumed || s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0
 		if unsure || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
@@ -78,7 +78,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		if c.Unanswered && i >= len(outcome.There) {
 			break
 		}
-		at := place{s.Host, s.Packet.Tunnel != nil}
+		at := tracker{s.Host, s.Packet.Tunnel != nil}
 		if _, ok := last[at]; !ok {
 			order = append(order, at)
 		}

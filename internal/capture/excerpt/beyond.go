@@ -17,17 +17,17 @@ func (rd *reader) beyond(families ...[]iptables.Table) {
 	if len(rd.Host.FIB.Routes)+len(rd.Host.FIB.Links) > 0 {
 		return
 	}
-	var from, to []snapshot.Beyond
+	var from, to []snapshot.AssumedNetwork
 	for r := range pastedtext.Rules(families) {
 		switch {
 		case masqueradesNetwork(r):
-			rd.addBeyond(snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.Out.Name}, "by MASQUERADE for what leaves it")
+			rd.addBeyond(snapshot.AssumedNetwork{Prefix: r.Source.Prefix, Link: r.Out.Name}, "by MASQUERADE for what leaves it")
 		case named(r.Out) && r.In.Not && r.In.Name == r.Out.Name && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
-			rd.addBeyond(snapshot.Beyond{Prefix: r.Destination.Prefix, Link: r.Out.Name}, "by ACCEPT for what comes to it")
+			rd.addBeyond(snapshot.AssumedNetwork{Prefix: r.Destination.Prefix, Link: r.Out.Name}, "by ACCEPT for what comes to it")
 		case named(r.In) && isPlace(r.Source) && r.Target.Name == "ACCEPT":
-			from = append(from, snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.In.Name})
+			from = append(from, snapshot.AssumedNetwork{Prefix: r.Source.Prefix, Link: r.In.Name})
 		case named(r.Out) && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
-			to = append(to, snapshot.Beyond{Prefix: r.Destination.Prefix, Link: r.Out.Name})
+			to = append(to, snapshot.AssumedNetwork{Prefix: r.Destination.Prefix, Link: r.Out.Name})
 		}
 	}
 	for _, b := range from {
@@ -51,8 +51,8 @@ func isPlace(m iptables.AddressMatch) bool {
 }
 
 // addBeyond records where a network is, unless that is recorded or in the interface's own network.
-func (rd *reader) addBeyond(b snapshot.Beyond, why string) {
-	inside := func(known snapshot.Beyond) bool {
+func (rd *reader) addBeyond(b snapshot.AssumedNetwork, why string) {
+	inside := func(known snapshot.AssumedNetwork) bool {
 		return known.Prefix.Bits() <= b.Prefix.Bits() && known.Prefix.Contains(b.Prefix.Addr()) && known.Link == b.Link
 	}
 	if slices.ContainsFunc(rd.Host.Beyond, inside) {

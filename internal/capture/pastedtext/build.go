@@ -15,14 +15,14 @@ type builder struct {
 	known   *knownRules
 	runs    []*run
 	tables  []iptables.Table
-	chains  map[place]*partialChain
+	chains  map[chainKey]*partialChain
 	saved   SavedTables
 	byNFT   bool // iptables-save is that of nf_tables
 	account Fates
 }
 
-// place is a chain of a table.
-type place struct{ table, chain string }
+// chainKey names a chain of a table.
+type chainKey struct{ table, chain string }
 
 // partialChain is a chain as far as the runs show it.
 type partialChain struct {
@@ -42,7 +42,7 @@ type partialChain struct {
 const mostParts = 100
 
 func (b *builder) build() {
-	b.chains, b.saved.names = map[place]*partialChain{}, map[string]bool{}
+	b.chains, b.saved.names = map[chainKey]*partialChain{}, map[string]bool{}
 	var left lineage
 	jumps := tablesOfJumps(b.runs)
 	around := map[*output]string{} // tables of outputs, by targets that stand in one table only
@@ -187,7 +187,7 @@ func (r *run) needs() string {
 // merge adds what a run shows to its chain. Of two that show it whole the later one counts; one that shows it whole counts more than one
 // that does not. Rules that are there already are the same; new ones go where the run has them.
 func (b *builder) merge(r *run) {
-	at := place{r.table, r.chain}
+	at := chainKey{r.table, r.chain}
 	c := b.chains[at]
 	if c == nil {
 		c = &partialChain{line: r.line, whole: r.whole, unused: r.unused, last: r.line, assumed: r.why != ""}
@@ -244,7 +244,7 @@ func (b *builder) merge(r *run) {
 const mostInserts = 2000
 
 // run adds the rules of commands to a chain, in the order of the commands. One that is at the end already is not added again.
-func (b *builder) run(at place, c *partialChain, r *run) {
+func (b *builder) run(at chainKey, c *partialChain, r *run) {
 	c.whole, c.rules = false, slices.Clone(c.rules)
 	c.countAll()
 	for _, rule := range r.rules {
@@ -350,7 +350,7 @@ func (s textRule) same(r textRule) bool {
 func (b *builder) chain(c *partialChain) *iptables.Chain { return &b.tables[c.i].Chains[c.j] }
 
 // add makes a chain, and its table.
-func (b *builder) add(at place, c *partialChain) *iptables.Chain {
+func (b *builder) add(at chainKey, c *partialChain) *iptables.Chain {
 	c.i = slices.IndexFunc(b.tables, func(t iptables.Table) bool { return t.Name == at.table })
 	if c.i < 0 {
 		c.i = len(b.tables)
@@ -364,10 +364,10 @@ func (b *builder) add(at place, c *partialChain) *iptables.Chain {
 }
 
 // each calls f for all chains in the order of the tables.
-func (b *builder) each(f func(place, *partialChain)) {
+func (b *builder) each(f func(chainKey, *partialChain)) {
 	for i := range b.tables {
 		for j := range b.tables[i].Chains {
-			at := place{b.tables[i].Name, b.tables[i].Chains[j].Name}
+			at := chainKey{b.tables[i].Name, b.tables[i].Chains[j].Name}
 			f(at, b.chains[at])
 		}
 	}
@@ -375,7 +375,7 @@ func (b *builder) each(f func(place, *partialChain)) {
 
 // addNotes notes missing interfaces, chains that the text shows in part, and missing chains that rules jump to.
 func (b *builder) addNotes() {
-	b.each(func(at place, c *partialChain) {
+	b.each(func(at chainKey, c *partialChain) {
 		if slices.ContainsFunc(c.rules, func(s textRule) bool { return s.hidden }) {
 			b.noteChain(hiddenInterfaces, at.table, c.line, at.chain, "listed without -v, which hides interfaces; assuming every interface matches")
 		}
@@ -383,7 +383,7 @@ func (b *builder) addNotes() {
 			b.noteChain(missingRules, "", c.line, at.chain, "assuming only the rules in the text")
 		}
 		for i := range c.rules {
-			to := place{at.table, c.rules[i].rule.Target.Name}
+			to := chainKey{at.table, c.rules[i].rule.Target.Name}
 			if iptables.IsUserChain(to.chain) && b.chains[to] == nil {
 				b.noteChain(missingChain, at.table, c.rules[i].line, to.chain, "not in the text, so what happens there is unknown")
 			}
@@ -393,7 +393,7 @@ func (b *builder) addNotes() {
 
 // finish puts the rules into the tables, in the tables' usual order, and gives built-in chains a policy.
 func (b *builder) finish() {
-	b.each(func(at place, c *partialChain) {
+	b.each(func(at chainKey, c *partialChain) {
 		chain := b.chain(c)
 		chain.Partial = !c.whole && !c.known
 		for i := range c.rules {

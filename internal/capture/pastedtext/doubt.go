@@ -11,7 +11,7 @@ import (
 // restore gives listed rules back the tests that their listing lost: old programs leave out those that they do not know. A chain is known
 // by a form in which a program writes it, with the same targets.
 func (b *builder) restore() {
-	b.each(func(at place, c *partialChain) {
+	b.each(func(at chainKey, c *partialChain) {
 		form := b.known.form(at, c.rules)
 		for i := range c.rules {
 			if form == nil || !c.rules[i].hidden || !isBare(&c.rules[i].rule) || isBare(&form.Rules[i]) {
@@ -25,7 +25,7 @@ func (b *builder) restore() {
 }
 
 // form finds a program's form of a chain by the targets of its rules; nil where there is none.
-func (k *knownRules) form(at place, rules []textRule) *iptables.Chain {
+func (k *knownRules) form(at chainKey, rules []textRule) *iptables.Chain {
 	for i := range k.usual {
 		for _, e := range slices.Concat(k.usual[i].edits, k.usual[i].forms) {
 			for l := range e.Replace {
@@ -51,7 +51,7 @@ func isBare(r *iptables.Rule) bool {
 // doubtDead marks a listed rule as doubtful if it would make all rules below it dead. Its listing hides interfaces, so the rule is assumed
 // to have some: users do not write dead rules.
 func (b *builder) doubtDead() {
-	b.each(func(_ place, c *partialChain) {
+	b.each(func(_ chainKey, c *partialChain) {
 		for i := range c.rules {
 			if r := &c.rules[i]; r.hidden && i < len(c.rules)-1 && isBare(&r.rule) && iptables.Decides(r.rule.Target.Name) {
 				r.rule.Doubt = "its listing, without -v, does not show its interfaces"
@@ -66,14 +66,14 @@ const mostUnreached = 3
 // doubtUnreached adds jumps from built-in chains that are not shown whole to the chains that no shown rule leads to. Each jump carries a
 // question. The kernel keeps no useless chain, and users list none.
 func (b *builder) doubtUnreached() {
-	led := map[place]bool{}
-	b.each(func(at place, c *partialChain) {
+	led := map[chainKey]bool{}
+	b.each(func(at chainKey, c *partialChain) {
 		for i := range c.rules {
-			led[place{at.table, c.rules[i].rule.Target.Name}] = true
+			led[chainKey{at.table, c.rules[i].rule.Target.Name}] = true
 		}
 	})
-	unreached := map[string][]place{}
-	b.each(func(at place, c *partialChain) {
+	unreached := map[string][]chainKey{}
+	b.each(func(at chainKey, c *partialChain) {
 		if b.saved.names[at.table] || led[at] || iptables.IsBuiltIn(at.chain) || len(c.rules) == 0 || c.unused {
 			return
 		}
@@ -87,13 +87,13 @@ func (b *builder) doubtUnreached() {
 			continue
 		}
 		for _, name := range iptables.BuiltIn(table) {
-			in := place{table, name}
+			in := chainKey{table, name}
 			c := b.chains[in]
 			if c != nil && c.whole {
 				continue
 			}
 			for _, to := range chains {
-				if !b.callable(to, name, map[place]bool{}) {
+				if !b.callable(to, name, map[chainKey]bool{}) {
 					continue
 				}
 				if c == nil {
@@ -115,7 +115,7 @@ var hooksOf = map[string][]string{
 }
 
 // callable reports whether a built-in chain can lead to a chain.
-func (b *builder) callable(at place, hook string, seen map[place]bool) bool {
+func (b *builder) callable(at chainKey, hook string, seen map[chainKey]bool) bool {
 	c := b.chains[at]
 	if c == nil || seen[at] {
 		return true
@@ -126,6 +126,6 @@ func (b *builder) callable(at place, hook string, seen map[place]bool) bool {
 		if hooks := hooksOf[name]; hooks != nil && !slices.Contains(hooks, hook) {
 			return true
 		}
-		return !b.callable(place{at.table, name}, hook, seen)
+		return !b.callable(chainKey{at.table, name}, hook, seen)
 	})
 }

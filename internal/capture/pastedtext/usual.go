@@ -67,11 +67,11 @@ func parseEdits(text string) []iptables.Edit {
 // fillIn adds chains that hold the same rules everywhere and that the text refers to and does not have, and the jumps into programs' chains
 // that the text has and leads nowhere to.
 func (b *builder) fillIn() {
-	led := map[place]bool{}
+	led := map[chainKey]bool{}
 	for at, c := range b.chains {
 		led[at] = true
 		for i := range c.rules {
-			led[place{at.table, c.rules[i].rule.Target.Name}] = true
+			led[chainKey{at.table, c.rules[i].rule.Target.Name}] = true
 		}
 	}
 	for i := range b.known.usual {
@@ -93,8 +93,8 @@ func (b *builder) fillIn() {
 }
 
 // fillTable adds a program's chains to a table that has something of it: those that are jumped to, or would be.
-func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool) {
-	there := func(chain string) bool { return iptables.IsUserChain(chain) && led[place{e.Table, chain}] }
+func (b *builder) fillTable(writer string, e *iptables.Edit, led map[chainKey]bool) {
+	there := func(chain string) bool { return iptables.IsUserChain(chain) && led[chainKey{e.Table, chain}] }
 	jumps := slices.Concat(e.Insert, e.Append)
 	if b.saved.names[e.Table] || !slices.ContainsFunc(jumps, func(p iptables.SharedRule) bool { return there(p.Rule.Target.Name) }) &&
 		!slices.ContainsFunc(e.Replace, func(c iptables.Chain) bool {
@@ -103,7 +103,7 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 		return
 	}
 	for _, chain := range e.Replace {
-		at := place{e.Table, chain.Name}
+		at := chainKey{e.Table, chain.Name}
 		begins := slices.ContainsFunc(jumps, func(p iptables.SharedRule) bool { return p.Rule.Target.Name == chain.Name })
 		if b.chains[at] != nil || !led[at] && !begins {
 			continue
@@ -111,7 +111,7 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 		c := &partialChain{known: true}
 		for _, r := range chain.Rules {
 			c.rules = append(c.rules, newShown(0, r, false))
-			led[place{e.Table, r.Target.Name}] = true
+			led[chainKey{e.Table, r.Target.Name}] = true
 		}
 		b.add(at, c)
 		b.noteChain(assumedContents, e.Table, 0, chain.Name, "not in the text; assuming their usual rules ("+writer+")")
@@ -122,10 +122,10 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 // already. At the head it stands behind those of the programs that come after its own.
 func (b *builder) addJump(e *iptables.Edit, p iptables.SharedRule, later []usualRules, last bool) {
 	table, to := e.Table, p.Rule.Target.Name
-	at := place{table, p.Chain}
+	at := chainKey{table, p.Chain}
 	c := b.chains[at]
 	begins := slices.ContainsFunc(e.Insert, func(o iptables.SharedRule) bool { return o.Rule.Target.Name == p.Chain })
-	if b.saved.names[table] || b.chains[place{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) && !begins {
+	if b.saved.names[table] || b.chains[chainKey{table, to}] == nil || c == nil && !slices.Contains(iptables.BuiltIn(table), p.Chain) && !begins {
 		return
 	}
 	if c == nil {

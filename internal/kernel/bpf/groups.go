@@ -140,7 +140,7 @@ func groupPrograms(groups, others []string, services bool) ([]snapshot.Program, 
 	if len(groups) == 0 {
 		groups = []string{"/"}
 	}
-	r := reader{root: root, direct: map[place][]ebpf.ProgramID{}}
+	r := reader{root: root, direct: map[groupHook][]ebpf.ProgramID{}}
 	count := map[snapshot.Program]int{}
 	var all []snapshot.Program
 	exist := 0
@@ -196,8 +196,8 @@ func mountGroups() (fd int, err error) {
 	return fd, os.NewSyscallError("fsmount", err)
 }
 
-// place is an attachment in a control group.
-type place struct {
+// groupHook names a hook of a control group.
+type groupHook struct {
 	group string
 	kind  ebpf.AttachType
 }
@@ -205,7 +205,7 @@ type place struct {
 // reader queries the groups of one mount. direct holds the programs that are attached to a group itself.
 type reader struct {
 	root   int
-	direct map[place][]ebpf.ProgramID
+	direct map[groupHook][]ebpf.ProgramID
 }
 
 // effective lists the programs that apply to a group, each with the group that it is attached to: "" if that is above the root of the
@@ -235,7 +235,7 @@ func (r *reader) effective(group string) (all []snapshot.Program, err error) {
 // attachedTo finds the group to which a program is attached: one itself, or one above it.
 func (r *reader) attachedTo(group string, kind ebpf.AttachType, id ebpf.ProgramID) (string, error) {
 	for {
-		at := place{group, kind}
+		at := groupHook{group, kind}
 		ids, ok := r.direct[at]
 		if !ok {
 			fd, err := r.open(group)

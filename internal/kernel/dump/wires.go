@@ -70,21 +70,21 @@ func (d *Dumper) wires(ns *netns.Namespace) ([]capture.Wire, error) {
 	return wires, nil
 }
 
-// place is a namespace that has a name.
-type place struct {
+// hostNamespace names the host that a namespace belongs to.
+type hostNamespace struct {
 	host  string
 	inode uint64
 }
 
 // numbers finds which of the known namespaces have which number, as seen from the namespace of conn, until every wire's is found.
-func (d *Dumper) numbers(conn *netlink.Conn, wires []capture.Wire) map[int]place {
+func (d *Dumper) numbers(conn *netlink.Conn, wires []capture.Wire) map[int]hostNamespace {
 	wanted := map[int]bool{}
 	for _, w := range wires {
 		if w.NSID != nil {
 			wanted[*w.NSID] = true
 		}
 	}
-	found := map[int]place{}
+	found := map[int]hostNamespace{}
 	for host, path := range d.Hosts {
 		if len(found) == len(wanted) {
 			break
@@ -96,7 +96,7 @@ func (d *Dumper) numbers(conn *netlink.Conn, wires []capture.Wire) map[int]place
 		var st unix.Stat_t
 		nsid, ok := numberOf(conn, file)
 		if ok && wanted[nsid] && unix.Fstat(int(file.Fd()), &st) == nil {
-			found[nsid] = place{host, st.Ino}
+			found[nsid] = hostNamespace{host, st.Ino}
 		}
 		file.Close()
 	}

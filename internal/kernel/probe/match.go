@@ -16,20 +16,20 @@ import (
 // check is one condition on a field of a packet. Lists of them, all of which must hold, are what both a trace's rules and a capture's
 // filter are made of.
 type check struct {
-	at     place
+	at     header
 	offset uint32 // from the header's beginning; where the kernel knows the field by a name, too, in the IP header
 	op     op
 	value  []byte // as on the wire
 }
 
-// place is where a field is.
-type place int
+// header is the header that has a field.
+type header int
 
 const (
-	atFamily    place = iota // the packet's EtherType, which is in no header on some links
-	atProtocol               // the transport protocol
-	atNetwork                // in the IP header
-	atTransport              // in the transport header
+	atFamily    header = iota // the packet's EtherType, which is in no header on some links
+	atProtocol                // the transport protocol
+	atNetwork                 // in the IP header
+	atTransport               // in the transport header
 )
 
 // op is a comparison, by the number that nf_tables has for it.
@@ -132,7 +132,7 @@ func (l ipLayout) begin(p packet.Protocol) []check {
 
 // tuple checks addresses, of an IP header that begins at ip, and ports or the identifier of an ICMP query, of a transport header that
 // begins at ports. What the tuple leaves open is not looked at.
-func (l ipLayout) tuple(at place, ip, ports uint32, t packet.Tuple) (checks []check) {
+func (l ipLayout) tuple(at header, ip, ports uint32, t packet.Tuple) (checks []check) {
 	address := func(offset uint32, a netip.Addr) {
 		if a.IsValid() && !a.IsUnspecified() {
 			checks = append(checks, check{at, ip + offset, isEqual, a.AsSlice()})

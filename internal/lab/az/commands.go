@@ -27,7 +27,7 @@ const (
 // commands are all there are.
 func commands() []command {
 	var all []command
-	for _, t := range things {
+	for _, t := range listings {
 		all = append(all, t.list(), t.show())
 	}
 	return append(all,
@@ -61,12 +61,12 @@ func commands() []command {
 		})
 }
 
-// A thing is what "list" and "show" are of.
-type thing struct {
+// A listing holds what "list" and "show" print.
+type listing struct {
 	words  string // network lb rule
 	kind   string // Microsoft.Network/loadBalancers, for messages
-	parent string // the flag that names the resource that holds the thing, without its dashes; empty for a resource
-	field  string // of that resource, with the things in it
+	parent string // the flag that names the resource that holds them, without its dashes; empty for a resource
+	field  string // of that resource, that has them
 	all    func(Lab) ([]any, error)
 	held   func(Lab) ([]any, error)        // what the resource holds, in place of field
 	one    func(Lab, options) (any, error) // where "show" shows more than "list"
@@ -91,15 +91,15 @@ const (
 	kindGroup = "Microsoft.Network/networkSecurityGroups"
 )
 
-// nics is the thing that effective routes are of.
-var nics = thing{words: "network nic", kind: kindNIC, all: allNICs}
+// nics has what effective routes are of.
+var nics = listing{words: "network nic", kind: kindNIC, all: allNICs}
 
 var (
-	aksCluster = thing{words: "aks", kind: kindCluster, all: clusters, table: &clusterTable}
-	aksPool    = thing{words: "aks nodepool", kind: kindCluster, parent: "cluster-name", all: clusters, held: agentPools, table: &poolTable}
+	aksCluster = listing{words: "aks", kind: kindCluster, all: clusters, table: &clusterTable}
+	aksPool    = listing{words: "aks nodepool", kind: kindCluster, parent: "cluster-name", all: clusters, held: agentPools, table: &poolTable}
 )
 
-var things = []thing{
+var listings = []listing{
 	{words: "network lb", kind: kindLB, all: allLBs},
 	{words: "network lb rule", kind: kindLB, parent: "lb-name", field: "loadBalancingRules", all: allLBs},
 	{words: "network lb probe", kind: kindLB, parent: "lb-name", field: "probes", all: allLBs},
@@ -122,11 +122,11 @@ var things = []thing{
 	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines, table: &vmTable},
 }
 
-// nsgRule is the thing whose list alone knows --include-default.
+// nsgRule alone has a list that knows --include-default.
 const nsgRule = "network nsg rule"
 
-// list is the command that lists the things. Only resources are listed without a group.
-func (t thing) list() command {
+// list returns the command "list". Only resources are listed without a group.
+func (t listing) list() command {
 	c := command{words: t.words + " list", flags: common, table: t.table}
 	listed, shown := " [-g GROUP]", " -g GROUP"
 	if t.parent != "" {
@@ -150,8 +150,8 @@ func (t thing) list() command {
 	return c
 }
 
-// show is the command that shows one of the things.
-func (t thing) show() command {
+// show returns the command "show".
+func (t listing) show() command {
 	c := command{words: t.words + " show", flags: common, table: t.table, needs: []string{needsGroup, needsName}}
 	if t.parent != "" {
 		c.needs = []string{needsGroup, "--" + t.parent, needsName}
@@ -164,7 +164,7 @@ func (t thing) show() command {
 }
 
 // named is the one that the options name.
-func (t thing) named(l Lab, o options) (any, error) {
+func (t listing) named(l Lab, o options) (any, error) {
 	all, err := t.of(l, o)
 	if err != nil {
 		return nil, err
@@ -176,8 +176,8 @@ func (t thing) named(l Lab, o options) (any, error) {
 	return found, err
 }
 
-// of are the things of a resource group, or of a resource.
-func (t thing) of(l Lab, o options) ([]any, error) {
+// of returns what a resource group or a resource has.
+func (t listing) of(l Lab, o options) ([]any, error) {
 	all, err := t.all(l)
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (t thing) of(l Lab, o options) ([]any, error) {
 }
 
 // find gives the one of a name; Azure's names know no case.
-func (t thing) find(all []any, name, group string) (any, error) {
+func (t listing) find(all []any, name, group string) (any, error) {
 	var names []string
 	for _, r := range all {
 		if strings.EqualFold(field(r, "name"), name) {

@@ -31,7 +31,7 @@ func output(o *options, more flags) flags {
 	return more
 }
 
-// common are the arguments of what shows things.
+// common has the arguments of all commands that show resources.
 func common(o *options) flags {
 	return output(o, flags{
 		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name,

@@ -25,8 +25,8 @@ import (
 	"packetwalk.dev/internal/pods/safepath"
 )
 
-// A Place is where a command can be run: a host's network namespace.
-type Place struct {
+// A CommandTarget is where a command can be run: a host's network namespace.
+type CommandTarget struct {
 	Name  string // the host's, without a prefix
 	NetNS string
 	// ResolvConf is the host's /etc/resolv.conf; nil where it has none of its own.
@@ -38,7 +38,7 @@ type Place struct {
 // FindHost finds a HOST of the command line: the name of a node, VM or internet host, with its kind before it if one likes (node/NAME,
 // vm/NAME, internet/NAME), "fabric", "internet", "controlplane", pod/NAMESPACE/NAME, or container-group/NAME and container-host/NAME, the
 // machine that a group runs on.
-func (d Dir) FindHost(host string) (Place, error) {
+func (d Dir) FindHost(host string) (CommandTarget, error) {
 	kind, rest, cut := strings.Cut(host, "/")
 	switch {
 	case cut && kind == "pod":
@@ -50,10 +50,10 @@ func (d Dir) FindHost(host string) (Place, error) {
 	}
 	path := d.NetNS(host)
 	if info, err := os.Stat(path); strings.Contains(host, "/") || err != nil || info.IsDir() {
-		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME, container-host/NAME", host,
+		return CommandTarget{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME, container-host/NAME", host,
 			strings.Join(d.hosts(), ", "))
 	}
-	at := Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.MachinePid(host))}
+	at := CommandTarget{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.MachinePid(host))}
 	if _, err := os.Lstat(d.NodeState(host)); err == nil && at.Machine == 0 {
 		at.Machine = hostexec.NoMachine
 	}
@@ -83,7 +83,7 @@ func (d Dir) hosts() []string {
 }
 
 // findPod finds a pod's namespace by NAMESPACE/NAME, or NAME in namespace default.
-func (d Dir) findPod(pod string) (Place, error) {
+func (d Dir) findPod(pod string) (CommandTarget, error) {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok {
 		namespace, name = "default", pod
@@ -98,19 +98,19 @@ func (d Dir) findPod(pod string) (Place, error) {
 	if found == "" {
 		real, err := d.realPods()
 		if err != nil {
-			return Place{}, err
+			return CommandTarget{}, err
 		}
 		if p, ok := real[namespace+"/"+name]; ok {
-			return Place{Name: name, NetNS: p.NetNS, ResolvConf: d.sandboxResolvConf(p.Sandbox)}, nil
+			return CommandTarget{Name: name, NetNS: p.NetNS, ResolvConf: d.sandboxResolvConf(p.Sandbox)}, nil
 		}
 		if at, err := d.findGroup(pod, d.GroupNetNSDir(), namespace+"-"+name); err == nil { // a pod of the virtual node
 			return at, nil
 		}
 	}
 	if err != nil || found == "" {
-		return Place{}, fmt.Errorf("no pod %q in namespace %q runs in this lab; 'packetwalk kubectl get pods -A' lists them", name, namespace)
+		return CommandTarget{}, fmt.Errorf("no pod %q in namespace %q runs in this lab; 'packetwalk kubectl get pods -A' lists them", name, namespace)
 	}
-	return Place{Name: name, NetNS: found}, nil
+	return CommandTarget{Name: name, NetNS: found}, nil
 }
 
 // groupKinds are the kinds of hosts of container groups, and where their namespaces are.
@@ -123,21 +123,21 @@ const (
 )
 
 // findGroup finds a container group's namespace in a directory.
-func (d Dir) findGroup(host, dir, name string) (Place, error) {
+func (d Dir) findGroup(host, dir, name string) (CommandTarget, error) {
 	spaces, err := netns.Mounted(dir)
 	if err != nil {
-		return Place{}, err
+		return CommandTarget{}, err
 	}
 	path := filepath.Join(dir, name)
 	if _, ok := spaces[path]; ok {
-		return Place{Name: name, NetNS: path, ResolvConf: d.groupResolvConf(name)}, nil
+		return CommandTarget{Name: name, NetNS: path, ResolvConf: d.groupResolvConf(name)}, nil
 	}
 	var there []string
 	for p := range spaces {
 		there = append(there, filepath.Base(p))
 	}
 	sort.Strings(there)
-	return Place{}, fmt.Errorf("no host %q; container groups are: %s", host, strings.Join(there, ", "))
+	return CommandTarget{}, fmt.Errorf("no host %q; container groups are: %s", host, strings.Join(there, ", "))
 }
 
 // realPods are the pods of the lab's real nodes that have a network namespace of their own, by NAMESPACE/NAME.

@@ -111,12 +111,12 @@ type Book struct {
 	Name func(endpoint string) string
 
 	mu     sync.Mutex
-	places map[place][]entry
+	places map[chainKey][]entry
 }
 
-// place is where a chain stands, entry a writer's words about it.
+// chainKey names a chain, entry a writer's words about it.
 type (
-	place struct {
+	chainKey struct {
 		family      Family
 		table, name string
 	}
@@ -129,7 +129,7 @@ type (
 
 // Chain finds whose a chain is, by the first pattern that fits; nil where none does. With table "" the chain may be in any.
 func (b *Book) Chain(family Family, table, name string) *Chain {
-	if all := b.entries(place{family, table, name}); len(all) > 0 {
+	if all := b.entries(chainKey{family, table, name}); len(all) > 0 {
 		return all[0].Chain
 	}
 	return nil
@@ -178,7 +178,7 @@ func (w *Writer) parts(p, name string) []Part {
 }
 
 // entries are all that fit a chain.
-func (b *Book) entries(at place) []entry {
+func (b *Book) entries(at chainKey) []entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all, known := b.places[at]
@@ -194,7 +194,7 @@ func (b *Book) entries(at place) []entry {
 		}
 	}
 	if b.places == nil {
-		b.places = map[place][]entry{}
+		b.places = map[chainKey][]entry{}
 	}
 	b.places[at] = all
 	return all
@@ -245,15 +245,15 @@ func (b *Book) Sign(r *Rule) (reason Reason, ok bool) {
 	return reason, ok
 }
 
-// Place is a table, a pattern or "" for any, and whose chain it is in there.
-type Place struct{ Table, Writer string }
+// TableWriter names a table, by a pattern or "" for any, and the writer of a chain in it.
+type TableWriter struct{ Table, Writer string }
 
 // Tables are where a rule's chain may stand, for a rule of which the table is not known: where a line names what it leads to, then where
 // one fits otherwise.
-func (b *Book) Tables(r *Rule) []Place {
-	var named, fits []Place
-	for _, e := range b.entries(place{r.Family, r.Table, r.Chain}) {
-		in := Place{e.Chain.Table, e.Writer.Name}
+func (b *Book) Tables(r *Rule) []TableWriter {
+	var named, fits []TableWriter
+	for _, e := range b.entries(chainKey{r.Family, r.Table, r.Chain}) {
+		in := TableWriter{e.Chain.Table, e.Writer.Name}
 		for i := range e.Rules {
 			switch l := &e.Rules[i]; {
 			case !e.fits(l, r.To, r, maps.Clone(e.fields)):
@@ -273,7 +273,7 @@ func (b *Book) lines(r *Rule, found func(*Writer, *Line, Fields) bool) {
 	if to == "" {
 		to = target(r.Text)
 	}
-	for _, e := range b.entries(place{r.Family, r.Table, r.Chain}) {
+	for _, e := range b.entries(chainKey{r.Family, r.Table, r.Chain}) {
 		for i := range e.Rules {
 			l, f := &e.Rules[i], maps.Clone(e.fields)
 			if !e.fits(l, to, r, f) {

@@ -51,7 +51,7 @@ type Host struct {
 	// Agents are the packetwalk-nodes in this network namespace, one for each role; nil where they were not read.
 	Agents []Agent
 	Peers  []Peer
-	Beyond []Beyond // only where no routes are known
+	Beyond []AssumedNetwork // only where no routes are known
 	// Forwarders are machines outside the snapshot that forward packets for others, by the links that lead to them.
 	Forwarders map[string]Forwarder
 	// Missing tells what the snapshot does not show of the host, and why: a text has a part of its state. A walk assumes something of it.
@@ -102,8 +102,8 @@ var Parts = []Part{
 	Links, Addresses, Routes, Policy, Neighbours, FDB, Rules, RulesIPv6, NFT, Bridge, IPSets, Flows, Sysctls, Listeners, Wires,
 }
 
-// Beyond is where addresses are, as rules tell where routes are not known.
-type Beyond struct {
+// AssumedNetwork holds the link to a network, concluded from rules where routes are unknown.
+type AssumedNetwork struct {
 	Prefix netip.Prefix
 	Link   string
 }

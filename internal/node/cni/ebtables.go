@@ -97,7 +97,7 @@ func (e ebtables) run(input []byte, what string, args ...string) ([]byte, error)
 	}
 	c := program.Command{Path: path, Args: args, Stdin: input, Limit: programLimit, Files: e.held}
 	if !strings.Contains(path, "-nft-") { // those of nft tell by the rules' generation that others were there, and do it again
-		lock, err := e.acquire(ebtablesPlace, unix.F_WRLCK, lockLimit)
+		lock, err := e.acquire(ebtablesLock, unix.F_WRLCK, lockLimit)
 		if err != nil {
 			return nil, fmt.Errorf("run %s: %w", path, err)
 		}

@@ -17,20 +17,20 @@ import (
 // too. The lock ends with the last of these programs, also when they are killed.
 type locks string // the file
 
-// place is what is locked: an attachment's is at the hash of its host interface's name.
-type place int64
+// lockOffset is the byte of the file that is locked. An attachment's is the hash of its host interface's name.
+type lockOffset int64
 
 const (
-	statePlace    place = iota // the state file, for no longer than reading and writing it takes
-	nodePlace                  // what the node's pods share
-	ebtablesPlace              // ebtables of the legacy kind, whose programs undo what others do at the same time
+	stateLock    lockOffset = iota // the state file, for no longer than reading and writing it takes
+	nodeLock                       // what the node's pods share
+	ebtablesLock                   // ebtables of the legacy kind, whose programs undo what others do at the same time
 	firstAttachment
 )
 
-func attachmentPlace(hostIf string) place {
+func attachmentLock(hostIf string) lockOffset {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(hostIf)) // a hash takes all
-	return firstAttachment + place(h.Sum64()>>2)
+	return firstAttachment + lockOffset(h.Sum64()>>2)
 }
 
 // lockLimit is how long a command waits for a lock: longer than the programs that its holder runs may take.
@@ -40,7 +40,7 @@ const lockLimit = 3 * programLimit
 var errLocked = errors.New("another command is at work on it")
 
 // acquire locks a file, and waits for that up to limit. Closing the file releases the lock.
-func (l locks) acquire(at place, how int16, limit time.Duration) (*os.File, error) {
+func (l locks) acquire(at lockOffset, how int16, limit time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(string(l), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, coded(types.ErrIOFailure, fmt.Errorf("open the network's locks: %w", err))

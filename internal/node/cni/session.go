@@ -61,7 +61,7 @@ func (s *session) change(f func() error) error {
 }
 
 func (s *session) underLock(how int16, f func() error) error {
-	lock, err := s.acquire(statePlace, how, lockLimit)
+	lock, err := s.acquire(stateLock, how, lockLimit)
 	if err != nil {
 		return coded(types.ErrTryAgainLater, fmt.Errorf("lock the state of network %s: %w", s.conf.Name, err))
 	}
@@ -77,7 +77,7 @@ func (s *session) underLock(how int16, f func() error) error {
 
 // hold locks an attachment until the function returned is called, waiting for it for up to limit.
 func (s *session) hold(hostIf string, limit time.Duration) (release func(), err error) {
-	lock, err := s.acquire(attachmentPlace(hostIf), unix.F_WRLCK, limit)
+	lock, err := s.acquire(attachmentLock(hostIf), unix.F_WRLCK, limit)
 	if err != nil {
 		return nil, coded(types.ErrTryAgainLater, fmt.Errorf("lock the attachment %s: %w", hostIf, err))
 	}
@@ -161,7 +161,7 @@ func (s *session) removeAttachment(own *attachment, known bool, old attachment, 
 
 // holdNode locks what the node's pods share.
 func (s *session) holdNode() (*os.File, error) {
-	lock, err := s.acquire(nodePlace, unix.F_WRLCK, lockLimit)
+	lock, err := s.acquire(nodeLock, unix.F_WRLCK, lockLimit)
 	if err != nil {
 		err = coded(types.ErrTryAgainLater, fmt.Errorf("lock the node's part of network %s: %w", s.conf.Name, err))
 	}

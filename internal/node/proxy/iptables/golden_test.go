@@ -272,7 +272,7 @@ func TestOrderOfObjectsMakesNoDifference(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 2))
 		for range 20 {
 			shuffled := s.shuffle(r)
-			if diff := cmp.Diff(want, render(shuffled.generate(t)), cmp.AllowUnexported(place{}, chainText{})); diff != "" {
+			if diff := cmp.Diff(want, render(shuffled.generate(t)), cmp.AllowUnexported(chainKey{}, chainText{})); diff != "" {
 				t.Fatalf("%s: %s", path, diff)
 			}
 		}

@@ -91,7 +91,7 @@ func TestKernelReadsBackToTheLetter(t *testing.T) {
 				t.Fatal(err)
 			}
 			syncer.state.each(func(want chainText) {
-				if diff := cmp.Diff(want.rules, now[want.place]); diff != "" {
+				if diff := cmp.Diff(want.rules, now[want.chainKey]); diff != "" {
 					t.Errorf("%s/%s (-written +read):\n%s", want.table, want.chain, diff)
 				}
 			})

@@ -10,19 +10,19 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// place names a chain of a table.
-type place struct{ table, chain string }
+// chainKey names a chain of a table.
+type chainKey struct{ table, chain string }
 
 // shared are the chains that hold rules of many service ports, and after them rules of their own; those that others lead to come first.
 // The order of the ports in them is the order of the ports' names.
-var shared = [...]place{
+var shared = [...]chainKey{
 	{iptables.Filter, chainServices}, {iptables.Filter, chainExternal}, {iptables.Filter, chainNodePorts}, {iptables.Filter, chainProxyFW},
 	{iptables.NAT, chainNodePorts}, {iptables.NAT, chainServices},
 }
 
 // chainText is a chain with its rules as iptables-save prints them, each on a line.
 type chainText struct {
-	place
+	chainKey
 	rules string
 }
 
@@ -86,7 +86,7 @@ func newPart(b *builder, port *service.Port) *part {
 	p := &part{port: *port, rules: map[string]int{}, noLocalInternal: b.set.NoLocalInternal > 0, noLocalExternal: b.set.NoLocalExternal > 0}
 	for _, c := range render(&RuleSet{Tables: []iptables.Table{b.filter.Table, b.nat.Table}}) {
 		p.rules[c.table] += lines(c.rules)
-		if i := slices.Index(shared[:], c.place); i >= 0 {
+		if i := slices.Index(shared[:], c.chainKey); i >= 0 {
 			p.shared[i] = c.rules
 		} else {
 			p.chains = append(p.chains, c)
@@ -108,7 +108,7 @@ func render(set *RuleSet) (chains []chainText) {
 		t := &set.Tables[i]
 		for j := range t.Chains {
 			b = iptables.AppendRules(b[:0], &t.Chains[j])
-			chains = append(chains, chainText{place{t.Name, t.Chains[j].Name}, string(b)})
+			chains = append(chains, chainText{chainKey{t.Name, t.Chains[j].Name}, string(b)})
 		}
 	}
 	return chains
@@ -126,7 +126,7 @@ func (s *state) sharedRules(i int) string {
 // each calls f for every chain, those that others lead to first.
 func (s *state) each(f func(chainText)) {
 	for _, c := range s.frame {
-		if !slices.Contains(shared[:], c.place) {
+		if !slices.Contains(shared[:], c.chainKey) {
 			f(c)
 		}
 	}
@@ -140,7 +140,7 @@ func (s *state) each(f func(chainText)) {
 		}
 	}
 	for i, at := range shared {
-		if frame := slices.IndexFunc(s.frame, func(c chainText) bool { return c.place == at }); frame >= 0 {
+		if frame := slices.IndexFunc(s.frame, func(c chainText) bool { return c.chainKey == at }); frame >= 0 {
 			f(chainText{at, s.sharedRules(i) + s.frame[frame].rules})
 		}
 	}

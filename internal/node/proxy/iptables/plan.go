@@ -12,32 +12,32 @@ import (
 )
 
 // chainDump is a dump by chain: the lines of each, and whether it is there at all.
-type chainDump map[place]string
+type chainDump map[chainKey]string
 
 // readDump sorts the lines of an iptables-save dump without counters by chain. It does not interpret them: comparing needs the text.
 func readDump(dumps ...[]byte) chainDump {
 	d := chainDump{}
 	for _, dump := range dumps {
 		text, table := string(dump), ""
-		var last place // whose rules begin at start, and went before if there were others in between
+		var last chainKey // whose rules begin at start, and went before if there were others in between
 		start, before := 0, ""
 		for i, next := 0, 0; i < len(text); i = next {
 			line, _, _ := strings.Cut(text[i:], "\n")
 			next = min(i+len(line)+1, len(text))
 			if rule, ok := strings.CutPrefix(line, "-A "); ok {
 				name, _, _ := strings.Cut(rule, " ")
-				if at := (place{table, name}); at != last {
+				if at := (chainKey{table, name}); at != last {
 					last, start, before = at, i, d[at]
 				}
 				d[last] = before + text[start:next]
 				continue
 			}
-			last = place{}
+			last = chainKey{}
 			if name, ok := strings.CutPrefix(line, "*"); ok {
 				table = name
 			} else if name, ok := strings.CutPrefix(line, ":"); ok {
 				name, _, _ = strings.Cut(name, " ")
-				d[place{table, name}] = ""
+				d[chainKey{table, name}] = ""
 			}
 		}
 	}
@@ -45,16 +45,16 @@ func readDump(dumps ...[]byte) chainDump {
 }
 
 // findUnused returns the KUBE-MARK-MASQ and canary chains that no foreign rule jumps to.
-func (d chainDump) findUnused() (found []place) {
+func (d chainDump) findUnused() (found []chainKey) {
 	for _, table := range tables {
 		for _, name := range []string{chainMarkMasq, chainCanary} {
-			_, there := d[place{table, name}]
+			_, there := d[chainKey{table, name}]
 			for at, rules := range d {
 				foreign := at.table == table && !isServiceChain(at.chain) && !isTopChain(at.chain)
 				there = there && (!foreign || !strings.Contains(rules, " -j "+name+"\n") && !strings.Contains(rules, " -g "+name+"\n"))
 			}
 			if there {
-				found = append(found, place{table, name})
+				found = append(found, chainKey{table, name})
 			}
 		}
 	}
@@ -126,7 +126,7 @@ type plan struct {
 	steps   [][]*edit
 	cleanup []*edit
 	rules   map[string]int // written, by table
-	touched []place        // chains that are written to
+	touched []chainKey     // chains that are written to
 }
 
 func (p *plan) isZero() bool { return len(p.steps)+len(p.cleanup) == 0 }
@@ -157,20 +157,20 @@ func newPlan() plan { return plan{rules: map[string]int{}} }
 // compare makes the kernel's rules those of the state: it writes what differs in a dump, puts missing jumps in, and removes what an earlier
 // run or another version left. readsAs gives the text that a chain has been seen to read as after it was written, where that is not what was
 // written. A step has at most so much.
-func compare(s *state, now chainDump, readsAs map[place]string, most int) plan {
+func compare(s *state, now chainDump, readsAs map[chainKey]string, most int) plan {
 	p := newPlan()
-	wanted := map[place]bool{}
+	wanted := map[chainKey]bool{}
 	var differing []chainText
 	size := 0
 	s.each(func(c chainText) {
-		wanted[c.place] = true
-		got, there := now[c.place]
-		alias, aliased := readsAs[c.place]
+		wanted[c.chainKey] = true
+		got, there := now[c.chainKey]
+		alias, aliased := readsAs[c.chainKey]
 		if there && (got == c.rules || aliased && got == alias) {
 			return
 		}
 		differing = append(differing, c)
-		p.touched = append(p.touched, c.place)
+		p.touched = append(p.touched, c.chainKey)
 		size += 1 + lines(c.rules)
 	})
 	last := map[string]*edit{}
@@ -179,7 +179,7 @@ func compare(s *state, now chainDump, readsAs map[place]string, most int) plan {
 	}
 	var many []chainText
 	for _, c := range differing {
-		inUse := slices.Contains(shared[:], c.place) && now[c.place] != ""
+		inUse := slices.Contains(shared[:], c.chainKey) && now[c.chainKey] != ""
 		if size > most && c.table == iptables.NAT && !inUse {
 			many = append(many, c)
 		} else {
@@ -207,7 +207,7 @@ func (p *plan) inSteps(chains []chainText, most int) {
 		}
 	}
 	for _, c := range chains {
-		if !slices.Contains(shared[:], c.place) {
+		if !slices.Contains(shared[:], c.chainKey) {
 			room(1 + lines(c.rules))
 			step.replace(c)
 			continue
@@ -216,7 +216,7 @@ func (p *plan) inSteps(chains []chainText, most int) {
 		step.flush = append(step.flush, c.chain)
 		for rule := range strings.Lines(c.rules) {
 			room(1)
-			step.add(chainText{c.place, rule})
+			step.add(chainText{c.chainKey, rule})
 		}
 	}
 	p.add(step)
@@ -228,8 +228,8 @@ func (p *plan) jump(s *state, e *edit, now chainDump) {
 		e.remove(jumpLine(&j))
 	}
 	for _, j := range s.jumps {
-		if line := jumpLine(&j); j.Table == e.table && !hasLine(now[place{e.table, j.Chain}], line) {
-			p.touched = append(p.touched, place{e.table, j.Chain})
+		if line := jumpLine(&j); j.Table == e.table && !hasLine(now[chainKey{e.table, j.Chain}], line) {
+			p.touched = append(p.touched, chainKey{e.table, j.Chain})
 			e.insert(j.Chain, 1, line)
 		}
 	}
@@ -243,27 +243,27 @@ func difference(from, to *state, most int) plan {
 	for _, table := range tables {
 		edits[table] = &edit{table: table}
 	}
-	before := map[place]string{}
+	before := map[chainKey]string{}
 	for _, c := range from.frame {
-		before[c.place] = c.rules
+		before[c.chainKey] = c.rules
 	}
 	var rewrite [len(shared)]bool
 	for _, c := range to.frame {
-		i := slices.Index(shared[:], c.place)
-		switch rules, there := before[c.place]; {
+		i := slices.Index(shared[:], c.chainKey)
+		switch rules, there := before[c.chainKey]; {
 		case there && rules == c.rules:
 		case i >= 0:
 			rewrite[i] = true
 		default:
 			edits[c.table].replace(c)
-			p.touched = append(p.touched, c.place)
+			p.touched = append(p.touched, c.chainKey)
 		}
 	}
 	changes := changedParts(from, to)
 	own, gone := ownChains(changes)
 	size := len(gone)
 	for _, c := range own {
-		p.touched = append(p.touched, c.place)
+		p.touched = append(p.touched, c.chainKey)
 		size += 1 + lines(c.rules)
 	}
 	if nat := edits[iptables.NAT]; size > most {
@@ -362,7 +362,7 @@ func (p *plan) sharedChain(i int, to *state, changes []partChange, e *edit, whol
 	if whole || n > max(fewEdits, total/4) {
 		rules := to.sharedRules(i)
 		for _, c := range to.frame {
-			if c.place == at {
+			if c.chainKey == at {
 				rules += c.rules
 			}
 		}
@@ -392,7 +392,7 @@ func strayJumps(jumps []Jump, table string, now chainDump) []Jump {
 		for _, j := range versions[name].jumps {
 			rule := j.rule()
 			line := jumpLine(&rule)
-			if j.table != table || j.to == chainFirewall || wanted[table+" "+line] || !hasLine(now[place{table, j.from}], line) {
+			if j.table != table || j.to == chainFirewall || wanted[table+" "+line] || !hasLine(now[chainKey{table, j.from}], line) {
 				continue
 			}
 			wanted[table+" "+line] = true // once
@@ -410,7 +410,7 @@ func hasLine(rules, line string) bool {
 }
 
 // staleChains returns own chains of the dump that are not wanted.
-func staleChains(table string, wanted map[place]bool, now chainDump) (names []string) {
+func staleChains(table string, wanted map[chainKey]bool, now chainDump) (names []string) {
 	for at := range now {
 		if at.table == table && !wanted[at] && (isServiceChain(at.chain) || isTopChain(at.chain)) {
 			names = append(names, at.chain)

@@ -21,7 +21,7 @@ import (
 // memory is what iptables-restore --noflush and iptables-save do, in memory. A table changes whole or not at all, and a chain that a rule
 // leads to cannot be deleted.
 type memory struct {
-	rules    map[place][]string
+	rules    map[chainKey][]string
 	most     int
 	restores int
 	err      error // of the restore after the next ones
@@ -30,8 +30,8 @@ type memory struct {
 }
 
 func newMemory(most int) *memory {
-	m := &memory{rules: map[place][]string{}, most: most}
-	for _, at := range []place{{"nat", "PREROUTING"}, {"nat", "OUTPUT"}, {"nat", "POSTROUTING"}, {"filter", "INPUT"}, {"filter", "FORWARD"},
+	m := &memory{rules: map[chainKey][]string{}, most: most}
+	for _, at := range []chainKey{{"nat", "PREROUTING"}, {"nat", "OUTPUT"}, {"nat", "POSTROUTING"}, {"filter", "INPUT"}, {"filter", "FORWARD"},
 		{"filter", "OUTPUT"}} {
 		m.rules[at] = nil
 	}
@@ -43,8 +43,8 @@ func (m *memory) Most(context.Context) int { return m.most }
 func (m *memory) Save(_ context.Context, table string) ([]byte, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "*%s\n", table)
-	chains := slices.SortedFunc(maps.Keys(m.rules), func(a, b place) int { return strings.Compare(a.chain, b.chain) })
-	chains = slices.DeleteFunc(chains, func(at place) bool { return at.table != table })
+	chains := slices.SortedFunc(maps.Keys(m.rules), func(a, b chainKey) int { return strings.Compare(a.chain, b.chain) })
+	chains = slices.DeleteFunc(chains, func(at chainKey) bool { return at.table != table })
 	for _, at := range chains {
 		fmt.Fprintf(&out, ":%s - [0:0]\n", at.chain)
 	}
@@ -69,7 +69,7 @@ func (m *memory) Restore(_ context.Context, input []byte) error {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
 		case line[0] == '*':
-			table, now = line[1:], make(map[place][]string, len(m.rules))
+			table, now = line[1:], make(map[chainKey][]string, len(m.rules))
 			for at, rules := range m.rules {
 				now[at] = slices.Clone(rules)
 			}
@@ -87,14 +87,14 @@ func (m *memory) Restore(_ context.Context, input []byte) error {
 	return nil
 }
 
-func command(rules map[place][]string, table, line string) error {
+func command(rules map[chainKey][]string, table, line string) error {
 	if name, ok := strings.CutPrefix(line, ":"); ok {
 		name, _, _ = strings.Cut(name, " ")
-		rules[place{table, name}] = nil
+		rules[chainKey{table, name}] = nil
 		return nil
 	}
 	name, rule, _ := strings.Cut(line[3:], " ")
-	at := place{table, name}
+	at := chainKey{table, name}
 	old, there := rules[at]
 	if !there {
 		return fmt.Errorf("no chain %s", name)
@@ -122,11 +122,11 @@ func command(rules map[place][]string, table, line string) error {
 }
 
 // targets tells of rules that lead to a chain that is not there.
-func targets(rules map[place][]string) error {
+func targets(rules map[chainKey][]string) error {
 	for at, all := range rules {
 		for _, rule := range all {
 			if _, to, ok := strings.Cut(rule, "-j KUBE-"); ok {
-				if _, there := rules[place{at.table, "KUBE-" + to}]; !there {
+				if _, there := rules[chainKey{at.table, "KUBE-" + to}]; !there {
 					return fmt.Errorf("%s leads to KUBE-%s, which does not exist", at.chain, to)
 				}
 			}
@@ -142,9 +142,9 @@ func (m *memory) wants(t *testing.T, c proxy.Config, ports []service.Port) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, got := map[place]string{}, map[place]string{}
+	want, got := map[chainKey]string{}, map[chainKey]string{}
 	for _, chain := range render(set) {
-		want[chain.place] = chain.rules
+		want[chain.chainKey] = chain.rules
 	}
 	for at, rules := range m.rules {
 		if !strings.HasPrefix(at.chain, "KUBE-") {
@@ -155,7 +155,7 @@ func (m *memory) wants(t *testing.T, c proxy.Config, ports []service.Port) {
 			got[at] += "-A " + at.chain + rule + "\n"
 		}
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(place{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(chainKey{})); diff != "" {
 		t.Fatalf("(-generated +kernel):\n%s", diff)
 	}
 }
@@ -319,7 +319,7 @@ func TestStepsThatFail(t *testing.T) {
 	if _, err := s.Sync(t.Context(), ports); err == nil {
 		t.Fatal("no error")
 	}
-	if len(kernel.rules[place{"nat", "PREROUTING"}]) > 0 {
+	if len(kernel.rules[chainKey{"nat", "PREROUTING"}]) > 0 {
 		t.Error("half of the services are led to")
 	}
 	all := kernel.restores
@@ -364,13 +364,13 @@ func TestPartOfAChangeFails(t *testing.T) {
 	s := testSyncer(t, RulesCurrent, kernel)
 	a := testPort("a", "10.1.0.1:80")
 	mustSync(t, s, a)
-	foreign := place{"nat", "FOREIGN"}
+	foreign := chainKey{"nat", "FOREIGN"}
 	kernel.rules[foreign] = []string{" -j " + prefixEndpoint + hash("default/a", "tcp", "10.1.0.1:80")}
 	r, err := s.Sync(t.Context(), []service.Port{testPort("a")})
 	if err != nil || r.PartialErr == nil || r.CleanupErr == nil || !r.Full {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if refuse := kernel.rules[place{"filter", chainServices}]; len(refuse) != 1 {
+	if refuse := kernel.rules[chainKey{"filter", chainServices}]; len(refuse) != 1 {
 		t.Errorf("of a service without endpoints there are %d rules: %q", len(refuse), refuse)
 	}
 	delete(kernel.rules, foreign)
@@ -388,7 +388,7 @@ func TestChainsThatOthersUse(t *testing.T) {
 		kernel := newMemory(0)
 		s := testSyncer(t, RulesCurrent, kernel)
 		mustSync(t, s, testPort("a", "10.1.0.1:80"))
-		kernel.rules[place{"nat", "CNI-DN-1"}] = []string{jump + chainMarkMasq}
+		kernel.rules[chainKey{"nat", "CNI-DN-1"}] = []string{jump + chainMarkMasq}
 		if err := s.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -397,7 +397,7 @@ func TestChainsThatOthersUse(t *testing.T) {
 				t.Errorf("%v is left behind", at)
 			}
 		}
-		if _, there := kernel.rules[place{"nat", chainMarkMasq}]; !there {
+		if _, there := kernel.rules[chainKey{"nat", chainMarkMasq}]; !there {
 			t.Errorf("%s%s has nowhere to lead", jump, chainMarkMasq)
 		}
 	}

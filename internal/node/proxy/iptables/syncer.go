@@ -33,10 +33,10 @@ type Syncer struct {
 	applier Applier
 	config  proxy.Config
 
-	state   *state           // what was wanted last
-	written bool             // and is what the kernel has: not after a failure, and before the first sync
-	readsAs map[place]string // chains that the kernel's tools print differently from us, as read back
-	most    int              // how much one step of a plan may have
+	state   *state              // what was wanted last
+	written bool                // and is what the kernel has: not after a failure, and before the first sync
+	readsAs map[chainKey]string // chains that the kernel's tools print differently from us, as read back
+	most    int                 // how much one step of a plan may have
 }
 
 // NewSyncer makes a syncer; it touches nothing before the first Sync.
@@ -44,7 +44,7 @@ func NewSyncer(config proxy.Config, applier Applier) (*Syncer, error) {
 	if _, err := versionOf(config.Rules); err != nil {
 		return nil, err
 	}
-	return &Syncer{applier: applier, config: config, readsAs: map[place]string{}}, nil
+	return &Syncer{applier: applier, config: config, readsAs: map[chainKey]string{}}, nil
 }
 
 // Sync makes the rules those of the service ports. The first sync, and the one after a failure, compare all own chains and jumps with the
@@ -147,8 +147,8 @@ func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
 // repaired lists what a repair changed. A chain that reads after the repair as it did before was never damaged: the tools of this machine
 // print some rule in another form than ours, which is remembered.
 func (s *Syncer) repaired(p *plan, before, after chainDump) []string {
-	want := map[place]string{}
-	s.state.each(func(c chainText) { want[c.place] = c.rules })
+	want := map[chainKey]string{}
+	s.state.each(func(c chainText) { want[c.chainKey] = c.rules })
 	var names []string
 	for _, at := range p.touched {
 		rules, own := want[at]

@@ -13,8 +13,8 @@ import (
 // TableName is the name of the table, in families ip and ip6.
 const TableName = "packetwalk-services"
 
-// TableNames are those of all tables: also of the one that stands in while the first is made anew.
-var TableNames = []string{TableName, besideName}
+// TableNames has the names of all tables: also of the staging table, and of the staging table of older versions.
+var TableNames = []string{TableName, stagingName, oldStagingName}
 
 // Orphaned returns the sentence about a table of a host that no packetwalk-node keeps.
 func Orphaned(host, family, table string) string {
@@ -22,18 +22,22 @@ func Orphaned(host, family, table string) string {
 		`no longer exist; run "packetwalk-node --cleanup --proxy-mode nftables" there, or install packetwalk-node again`, host, family, table)
 }
 
-const besideName = TableName + "-beside"
-
-// place is how a packet names a service port.
-type place uint8
-
+// Names of the table that forwards while the first is rebuilt.
 const (
-	byAddress  place = iota // by an address of the service, protocol and port
-	byNodePort              // by protocol and node port, at an address of the node
-	places
+	stagingName    = TableName + "-staging"
+	oldStagingName = TableName + "-beside" // until 2026-11; removed where it is found
 )
 
-var placePrefix = [places]string{"", "node-port/"}
+// matchKind says which fields of a packet select a service port.
+type matchKind uint8
+
+const (
+	byAddress  matchKind = iota // by an address of the service, protocol and port
+	byNodePort                  // by protocol and node port, at an address of the node
+	matchKinds
+)
+
+var matchPrefix = [matchKinds]string{"", "node-port/"}
 
 // Sets and maps that are always there.
 const (
@@ -44,20 +48,20 @@ const (
 	setSources    = "allowed-sources" // and those ranges
 )
 
-// The sets and maps of each place.
+// The sets and maps of each matchKind.
 var (
-	mapServices  = [places]string{"service-ips", "service-node-ports"} // → the chain that decides, for those that no fan's set has
-	setRefused   = [places]string{"no-endpoint-ips", "no-endpoint-node-ports"}
-	setDropped   = [places]string{"no-local-endpoint-ips", "no-local-endpoint-node-ports"} // none on this node, with policy Local
-	mapEndpoints = [places][2]string{{"cluster-endpoints", "local-endpoints"},             // with a slot → endpoint
+	mapServices  = [matchKinds]string{"service-ips", "service-node-ports"} // → the chain that decides, for those that no fan's set has
+	setRefused   = [matchKinds]string{"no-endpoint-ips", "no-endpoint-node-ports"}
+	setDropped   = [matchKinds]string{"no-local-endpoint-ips", "no-local-endpoint-node-ports"} // none on this node, with policy Local
+	mapEndpoints = [matchKinds][2]string{{"cluster-endpoints", "local-endpoints"},             // with a slot → endpoint
 		{"node-port-cluster-endpoints", "node-port-local-endpoints"}}
-	mapPolicies = [places][2]string{{"cluster-fan-outs", "local-fan-outs"}, // of externalTrafficPolicy Local → the chain of a fan-out
+	mapPolicies = [matchKinds][2]string{{"cluster-fan-outs", "local-fan-outs"}, // of externalTrafficPolicy Local → the chain of a fan-out
 		{"node-port-cluster-fan-outs", "node-port-local-fan-outs"}}
 )
 
 // mapAffinity are the maps by which new flows to service ports with session affinity are remembered: a service port's name as the client
 // wrote it, and the endpoint → the chain that does.
-var mapAffinity = [places]string{"affinity-ips", "affinity-node-ports"}
+var mapAffinity = [matchKinds]string{"affinity-ips", "affinity-node-ports"}
 
 // Chains that are always there.
 const (
@@ -65,7 +69,7 @@ const (
 	chainServices = "services"
 	chainForward  = "filter-forward"
 	chainMark     = "mark-for-masquerade"
-	chainDecide   = "external/local" // of each place: by who asks
+	chainDecide   = "external/local" // of each matchKind: by who asks
 )
 
 // entryPath is how a packet came to a service port's chain.
@@ -87,7 +91,7 @@ const bothPolicies = service.Local + 1
 
 // fan names a chain that chooses one of several endpoints, or remembers which was chosen.
 type fan struct {
-	at     place
+	at     matchKind
 	way    entryPath
 	policy service.Policy
 	of     int // how many endpoints
@@ -110,7 +114,7 @@ func (f *fan) chain() string {
 	if f.policy < bothPolicies {
 		policy = policyName[f.policy]
 	}
-	return placePrefix[f.at] + wayPrefix[f.way] + policy + "/" + end
+	return matchPrefix[f.at] + wayPrefix[f.way] + policy + "/" + end
 }
 
 // clients is the name of the map of clients of a policy.

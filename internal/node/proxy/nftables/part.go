@@ -172,8 +172,8 @@ func (p *part) leadToFan(n name, way entryPath, policy service.Policy) {
 	p.addDispatch(n, mapServices[n.at], chain)
 }
 
-// key is how packets name the service port at a place.
-func (p *part) key(at place, ip netip.Addr) name {
+// key returns what selects the service port.
+func (p *part) key(at matchKind, ip netip.Addr) name {
 	if at == byNodePort {
 		return name{at, protocolField(p.port.Protocol) + portField(p.port.NodePort)}
 	}
@@ -181,7 +181,7 @@ func (p *part) key(at place, ip netip.Addr) name {
 }
 
 // fan is the name of the chain of a policy, which is made where it is not there.
-func (p *part) fan(at place, way entryPath, policy service.Policy) string {
+func (p *part) fan(at matchKind, way entryPath, policy service.Policy) string {
 	f := fan{at: at, way: way, policy: policy, of: len(p.slots[policy])}
 	return p.want(f)
 }
@@ -250,7 +250,7 @@ func (p *part) external(n name, ok bool) {
 		p.leadToFan(n, external, service.Cluster)
 		p.endpoints(n, service.Cluster)
 	default:
-		p.addDispatch(n, mapServices[n.at], placePrefix[n.at]+chainDecide)
+		p.addDispatch(n, mapServices[n.at], matchPrefix[n.at]+chainDecide)
 		p.addDispatch(n, mapPolicies[n.at][service.Cluster], p.fan(n.at, plain, service.Cluster))
 		p.endpoints(n, service.Cluster)
 		if ok {

@@ -51,7 +51,7 @@ func (w *writer) sets() []nf.Set {
 		{Name: setFirewalled, Key: w.key(byAddress)},
 		{Name: setSources, Key: append(w.key(byAddress), w.address), Ranges: true},
 	}
-	for at := range places {
+	for at := range matchKinds {
 		key := w.key(at)
 		sets = append(sets, nf.Set{Name: mapServices[at], Key: key, Verdicts: true}, nf.Set{Name: setRefused[at], Key: key},
 			nf.Set{Name: setDropped[at], Key: key},
@@ -65,7 +65,7 @@ func (w *writer) sets() []nf.Set {
 }
 
 // key are the fields by which a packet names a service port.
-func (w *writer) key(at place) []nf.Field {
+func (w *writer) key(at matchKind) []nf.Field {
 	if at == byNodePort {
 		return []nf.Field{nf.Protocol(), nf.Port()}
 	}
@@ -103,8 +103,8 @@ func (w *writer) chains(sets []fan) []nf.Chain {
 	chains := []nf.Chain{
 		chain(chainMark, rule("to leave with the node's address", nf.Meta(unix.NFT_META_MARK, 0),
 			nf.Bits(0, nf.Native(back), nf.Native(mark)), nf.SetMeta(unix.NFT_META_MARK, 0))),
-		chain(placePrefix[byAddress]+chainDecide, w.decide(byAddress)...),
-		chain(placePrefix[byNodePort]+chainDecide, w.decide(byNodePort)...),
+		chain(matchPrefix[byAddress]+chainDecide, w.decide(byAddress)...),
+		chain(matchPrefix[byNodePort]+chainDecide, w.decide(byNodePort)...),
 		w.services(sets),
 		chain(chainRemember, w.affinityRules()...),
 	}
@@ -144,7 +144,7 @@ func (w *writer) hooks() []nf.Chain {
 }
 
 // noEndpointRules rejects packets for service ports without endpoints, and drops packets for those without endpoints on this node.
-func (w *writer) noEndpointRules(at place) []nf.Rule {
+func (w *writer) noEndpointRules(at matchKind) []nf.Rule {
 	return []nf.Rule{
 		w.isNew(w.at(at, "without endpoints", nf.In(setRefused[at], 0), nf.Refuse(w.family))),
 		w.isNew(w.at(at, "without endpoints on this node", nf.In(setDropped[at], 0), nf.Verdict(nf.Drop, ""))),
@@ -191,7 +191,7 @@ func (w *writer) affinityRules() (rules []nf.Rule) {
 	for _, protocol := range []service.Protocol{service.TCP, service.UDP, service.SCTP} {
 		for at, set := range mapAffinity {
 			exprs, next := isProtocol(protocol), nf.Reg(0)
-			if place(at) == byAddress {
+			if matchKind(at) == byAddress {
 				exprs, next = append(exprs, nf.ConntrackOriginal(address, 0)), w.words
 			}
 			rules = append(rules, rule(protocol.Lower(), append(exprs, nf.Meta(unix.NFT_META_L4PROTO, next),
@@ -227,7 +227,7 @@ func (w *writer) load(offset uint32, to nf.Reg) nf.Expr {
 }
 
 // packetKey loads what a packet names a service port by, from register 0 on, and gives the register behind.
-func (w *writer) packetKey(at place) ([]nf.Expr, nf.Reg) {
+func (w *writer) packetKey(at matchKind) ([]nf.Expr, nf.Reg) {
 	var exprs []nf.Expr
 	next := nf.Reg(0)
 	if at == byAddress {
@@ -241,8 +241,8 @@ func transportPort(to nf.Reg) nf.Expr {
 	return nf.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, to) // of TCP, UDP and SCTP
 }
 
-// at is a rule about packets that may name a service port by a place, with the key in register 0.
-func (w *writer) at(at place, comment string, then ...nf.Expr) nf.Rule {
+// at returns a rule about packets that may select a service port, with the key in register 0.
+func (w *writer) at(at matchKind, comment string, then ...nf.Expr) nf.Rule {
 	var exprs []nf.Expr
 	switch {
 	case at == byAddress:
@@ -296,7 +296,7 @@ func (w *writer) fromPods(op uint32) []nf.Expr {
 
 // decide is the way of external traffic with policy Local: pods and the node itself reach all endpoints, as if their traffic had left the
 // cluster and come back.
-func (w *writer) decide(at place) []nf.Rule {
+func (w *writer) decide(at matchKind) []nf.Rule {
 	key, _ := w.packetKey(at)
 	all := append(key, nf.Follow(mapPolicies[at][service.Cluster], 0))
 	fromNode := []nf.Expr{nf.AddressType(unix.NFTA_FIB_F_SADDR, 0), nf.Compare(unix.NFT_CMP_EQ, 0, nf.Native(unix.RTN_LOCAL))}

@@ -38,9 +38,9 @@ type portRecord struct {
 	slots slots
 }
 
-// name is how packets name a service port: a place and the key there.
+// name holds what selects a service port: which fields, and their values.
 type name struct {
-	at  place
+	at  matchKind
 	key string
 }
 
@@ -140,7 +140,7 @@ func (s *State) fanSets(more ...fan) []fan {
 }
 
 // leads are the sets and maps, of those that a table held, by which a name leads somewhere.
-func (s *State) leads(at place) []string {
+func (s *State) leads(at matchKind) []string {
 	if at == byAddress {
 		return append(s.heldFans[:len(s.heldFans):len(s.heldFans)], mapServices[at])
 	}

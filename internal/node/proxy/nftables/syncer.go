@@ -91,19 +91,19 @@ func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]ser
 	return of
 }
 
-// full makes the table that of the service ports, whatever it is now. Where only a table that is made anew can be, another with all of it
-// stands beside until that is whole: of two that know a service port, the first that translates a flow does so for both.
+// full makes the table that of the service ports, whatever it is now. If the table must be rebuilt, a staging table forwards meanwhile. While
+// both have a service port, the first that translates a flow does so for both.
 func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
-	beside := NewSyncer(s.config, s.rules)
-	beside.table, beside.most = s.stagingTable(), s.most
+	staging := NewSyncer(s.config, s.rules)
+	staging.table.Name, staging.most = stagingName, s.most
 	state, c, err = s.compare(ctx, ports)
 	if errors.Is(err, errOtherShape) {
-		if _, _, err = beside.rebuild(ctx, ports); err == nil {
+		if _, _, err = staging.rebuild(ctx, ports); err == nil {
 			state, c, err = s.rebuild(ctx, ports)
 		}
 	}
 	if err == nil {
-		err = remove(ctx, s.rules, beside.table)
+		err = s.removeStaging(ctx)
 	}
 	return state, c, err
 }
@@ -116,9 +116,13 @@ func (s *Syncer) rebuild(ctx context.Context, ports *service.Ports) (*State, Cha
 	return s.compare(ctx, ports)
 }
 
-// stagingTable is the table that replaces the syncer's own during a rebuild.
-func (s *Syncer) stagingTable() nf.Table {
-	return nf.Table{Family: s.table.Family, Name: besideName}
+// removeStaging removes the staging table, also one of an older version that ended during a rebuild.
+func (s *Syncer) removeStaging(ctx context.Context) error {
+	var errs []error
+	for _, name := range []string{stagingName, oldStagingName} {
+		errs = append(errs, remove(ctx, s.rules, nf.Table{Family: s.table.Family, Name: name}))
+	}
+	return errors.Join(errs...)
 }
 
 var errOtherShape = errors.New("sets and chains have other shapes")
@@ -293,10 +297,10 @@ func (c *Changes) elements() (n int) {
 
 func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
 
-// Remove removes the table.
+// Remove removes the table, and staging tables.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.state = nil
-	return errors.Join(remove(ctx, s.rules, s.table), remove(ctx, s.rules, s.stagingTable()))
+	return errors.Join(remove(ctx, s.rules, s.table), s.removeStaging(ctx))
 }
 
 // unknown are the answers of a kernel that has no such table, or no nf_tables.

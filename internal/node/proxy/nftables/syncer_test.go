@@ -398,6 +398,27 @@ func TestSetFull(t *testing.T) {
 	}
 }
 
+// TestStagingTables checks that a table that an ended rebuild left is removed, by its present and its older name, at a start and at the end.
+func TestStagingTables(t *testing.T) {
+	for _, name := range []string{"packetwalk-services-staging", "packetwalk-services-beside"} {
+		for how, remove := range map[string]func(*Syncer) error{
+			"sync":   func(s *Syncer) error { _, err := sync(t.Context(), s, manyPorts(2)); return err },
+			"remove": func(s *Syncer) error { return s.Remove(t.Context()) },
+		} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				ns := namespace(t, "ns")
+				applyNFT(t, ns, "table ip %s { chain c { type filter hook forward priority 0; drop; }; }\n", name)
+				if err := remove(syncerIn(t, ns, many)); err != nil {
+					t.Fatal(err)
+				}
+				if has, err := ruleset.HasTable(ns, "ip", name); err != nil || has {
+					t.Errorf("table %s is left (%v)", name, err)
+				}
+			})
+		}
+	}
+}
+
 // TestTooLarge: what the kernel does not take in one transaction goes in several.
 func TestTooLarge(t *testing.T) {
 	ns := namespace(t, "ns")

@@ -109,7 +109,7 @@ func (m *tableModel) forwards(t *testing.T) {
 func (m *tableModel) fills(t *testing.T, set, key, to string) {
 	t.Helper()
 	at := byAddress
-	to, byPort := strings.CutPrefix(to, placePrefix[byNodePort])
+	to, byPort := strings.CutPrefix(to, matchPrefix[byNodePort])
 	if byPort {
 		at = byNodePort
 	}
