@@ -306,6 +306,8 @@ func (c *command) ownFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.IPTablesVariant, "iptables-variant", "",
 		"which of iptables' programs to run: nft, legacy, or detect, the one that the node's kubelet has (default: iptables-save and so on)")
 	f.StringVar(&c.Rules, "proxy-rules", c.Rules, "the rule set of a Kubernetes version: "+strings.Join(iptables.RuleSetVersions(), ", ")+" (1.35)")
+	f.BoolVar(&c.RepairRules, "repair-rules", c.RepairRules,
+		"put back rules of Services that something else deleted or changed; false, for experiments, leaves them until the Service changes")
 	f.BoolVar(&c.WatchKernel, "watch-rules", c.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
 }
 

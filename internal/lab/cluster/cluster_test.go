@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -125,6 +126,30 @@ func TestExamples(t *testing.T) {
 		if _, errs := Parse(nil, data); len(errs) > 0 {
 			t.Errorf("%s: %v", f, errs)
 		}
+	}
+}
+
+// TestTrueByDefault: fields that are true without a value can be set to false, and say so where the value is neither.
+func TestTrueByDefault(t *testing.T) {
+	values := map[string]func(*Cluster) bool{
+		"images: {builtIn: %s}":      func(c *Cluster) bool { return *c.Spec.Images.BuiltIn },
+		"serviceProxy: {repair: %s}": func(c *Cluster) bool { return c.Spec.ServiceProxy.Repairs() },
+	}
+	for field, value := range values {
+		t.Run(field, func(t *testing.T) {
+			for _, given := range []string{"true", "false", "null"} {
+				c, errs := Parse(nil, fmt.Appendf(nil, "spec: {"+field+"}", given))
+				if len(errs) > 0 {
+					t.Fatal(errs)
+				}
+				if got, want := value(c), given != "false"; got != want {
+					t.Errorf("%s: the cluster has %v", given, got)
+				}
+			}
+			if _, errs := Parse(nil, fmt.Appendf(nil, "spec: {"+field+"}", "maybe")); len(errs) != 1 {
+				t.Errorf("maybe: %v", errs)
+			}
+		})
 	}
 }
 

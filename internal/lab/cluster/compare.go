@@ -36,6 +36,7 @@ var changeable = []string{
 	"spec.network.nonMasqueradeCIDRs",
 	"spec.serviceProxy.implementation",
 	"spec.serviceProxy.backend",
+	"spec.serviceProxy.repair",
 	"spec.loadBalancer.frontends",
 	"spec.addons",
 	"spec.hostUsers",

@@ -103,6 +103,13 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	switch v.Kind() {
+	case reflect.Pointer:
+		given := reflect.New(v.Type().Elem())
+		failed := len(d.failed)
+		d.value(n, given.Elem(), path)
+		if len(d.failed) == failed {
+			v.Set(given)
+		}
 	case reflect.Struct:
 		d.mapping(n, v, path)
 	case reflect.Slice:
@@ -129,6 +136,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 				d.add(n, path, "leave the field out for the default", "0 is not possible here")
 			}
 		}
+	default:
+		panic(fmt.Sprintf("field %s has type %s, which no file can fill", path, v.Type()))
 	}
 }
 

@@ -146,7 +146,7 @@ const (
 	Rules119     Rules = "1.19"
 )
 
-// ServiceProxy is the service proxy of every node. Implementation and backend can be changed while the cluster runs.
+// ServiceProxy is the service proxy of every node. Implementation, backend and repair can be changed while the cluster runs.
 type ServiceProxy struct {
 	// Implementation is packetwalk's own service proxy, upstream's kube-proxy, or none, where you install another. Default packetwalk.
 	Implementation Implementation `json:"implementation,omitempty"`
@@ -155,7 +155,13 @@ type ServiceProxy struct {
 	// Rules is the Kubernetes version whose iptables rules packetwalk's own writes, to the letter. The versions other than current also give
 	// the nodes what AKS's nodes had at that time. Default current.
 	Rules Rules `json:"rules,omitempty"`
+	// Repair lets packetwalk's own service proxy put back rules that you delete or change by hand. With false they stay as you left them, so
+	// that you can see what breaks, until the Service or its endpoints change. "up -f" with true repairs all. Default true.
+	Repair *bool `json:"repair,omitempty"`
 }
+
+// Repairs reports whether deleted rules are put back.
+func (s ServiceProxy) Repairs() bool { return s.Repair == nil || *s.Repair }
 
 // SKU is the load balancer's, as "az aks create --load-balancer-sku" takes it.
 type SKU string

@@ -92,6 +92,9 @@ func (v *validator) serviceProxy(path string) {
 	if s.Implementation != ProxyPacketwalk && s.Rules != RulesCurrent {
 		v.errs.add(path+".rules", "leave it out, or write implementation: packetwalk", "only packetwalk's own proxy has rules of older versions")
 	}
+	if s.Implementation != ProxyPacketwalk && s.Repair != nil {
+		v.errs.add(path+".repair", "leave it out, or write implementation: packetwalk", "only packetwalk's own proxy puts back deleted rules at once")
+	}
 }
 
 // outbound checks the outbound rule of a Standard load balancer.

@@ -166,6 +166,9 @@ func proxyFlags(c *cluster.Cluster) []string {
 	if crowded(c) {
 		flags = append(flags, "--iptables-min-sync-period=2s")
 	}
+	if !c.Spec.ServiceProxy.Repairs() {
+		flags = append(flags, "--repair-rules=false")
+	}
 	if pods := c.PodRange(); pods.IsValid() {
 		flags = append(flags, "--cluster-cidr="+pods.String())
 	}

@@ -64,6 +64,9 @@ func TestAgentFlags(t *testing.T) {
 		{"{nodePools: [{count: 49}], network: {plugin: kubenet, ipMasqAgent: none}}", ours + "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
 		{"{nodePools: [{count: 50}], network: {plugin: kubenet, ipMasqAgent: none}}", strings.TrimSuffix(ours, "--cluster-cidr=") +
 			"--iptables-min-sync-period=2s --cluster-cidr=10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
+		{"{network: {plugin: kubenet, ipMasqAgent: none}, serviceProxy: {repair: false}}", strings.TrimSuffix(ours, "--cluster-cidr=") +
+			"--repair-rules=false --cluster-cidr=10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
+		{"{network: {plugin: kubenet, ipMasqAgent: none}, serviceProxy: {repair: true}}", ours + "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
 		{"{network: {plugin: kubenet, ipMasqAgent: none}}", ours + "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
 		{"{network: {plugin: none}, nodePools: [{runtime: containerd}]}", strings.TrimSuffix(ours, " --cluster-cidr="),
 			"--node-masquerade-exclude="},

@@ -404,7 +404,7 @@ func (a *agent) dueProxies() []*familyProxy {
 // lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.
 func (a *agent) lookForFlush(ctx context.Context) {
 	for _, p := range a.proxies {
-		if p.failed > 0 || a.mustYield(p) {
+		if p.failed > 0 || a.mustYield(p) || !a.RepairRules {
 			continue
 		}
 		there, err := p.syncer.Canary(ctx)
@@ -428,7 +428,7 @@ func (a *agent) repair(ctx context.Context) {
 	a.lookForOthers(ctx)
 	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
 	for _, p := range a.proxies {
-		if a.mustYield(p) {
+		if a.mustYield(p) || !a.RepairRules {
 			continue
 		}
 		names, err := p.syncer.Repair(ctx)

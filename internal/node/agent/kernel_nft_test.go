@@ -56,6 +56,10 @@ func servicesByNFTables(t *testing.T, family service.Family) {
 	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
 		t.Errorf("after the agent's end: %s", got)
 	}
+	w.Run("KeepDamage", func(*testing.T) {
+		chain := w.tool("ip") + " " + nftables.TableName + " mark-for-masquerade"
+		w.keepDamage("flush chain "+chain, func() string { return w.nft("list chain %s", chain) }, func() { w.nft("flush chain %s", chain) })
+	})
 	w.nft("add table ip %s", nftables.TableName) // as of an agent that served both families
 	w.nft("add table ip6 %s", nftables.TableName)
 	if out, err := w.role("node", "cleanup", w.path).CombinedOutput(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -46,6 +47,41 @@ func services(t *testing.T, family service.Family, rules string) {
 	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
 		t.Errorf("after the agent's end: %s", got)
 	}
+	w.Run("KeepDamage", func(*testing.T) {
+		w.keepDamage("-t nat -F KUBE-MARK-MASQ", func() string {
+			return w.sh("ip netns exec %s %s -t nat -S KUBE-MARK-MASQ", w.node, w.tool("iptables"))
+		}, func() { w.sh("ip netns exec %s %s -t nat -F KUBE-MARK-MASQ", w.node, w.tool("iptables")) })
+	})
+}
+
+// keepDamage: without RepairRules a deleted rule stays away, Services that change are written all the same, and a new agent repairs.
+func (w *world) keepDamage(what string, list func() string, damage func()) {
+	w.Helper()
+	w.state.Options.RepairRules, w.state.Options.SyncPeriod = false, 200*time.Millisecond
+	w.save()
+	agent := w.agent()
+	whole := list()
+	damage()
+	broken := list()
+	if broken == whole {
+		w.Fatalf("%s changed nothing:\n%s", what, whole)
+	}
+	w.service("later", "10.0.0.77", "203.0.113.77", false, tcp(30077), "10.13.1.5")
+	w.save()
+	w.eventually("a Service that comes", func() bool { return strings.HasPrefix(w.ask("client", "tcp", "203.0.113.77:80"), "p1") })
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if now := list(); now != broken {
+			w.Fatalf("after %s:\n%s\nthe agent has put back:\n%s", what, broken, now)
+		}
+	}
+	agent.stop()
+	w.state.Options.RepairRules = true
+	w.save()
+	agent = w.agent()
+	if now := list(); now != whole {
+		w.Errorf("a new agent with RepairRules left:\n%s\nwant:\n%s", now, whole)
+	}
+	agent.stop()
 }
 
 // cluster: both pods answer, and see the node.

@@ -70,6 +70,7 @@ type Options struct {
 	MasqConfigMaps  []string      // of kube-system, that hold it
 	MasqKeep        bool          // where it is not there the last one holds, or the rules as they were found, in place of the defaults
 	MasqResync      time.Duration // how often it is read and compared with the kernel; form v1 has it in the configuration
+	RepairRules     bool          // put back rules of Services that others deleted or changed
 	WatchKernel     bool          // repair at once on the kernel's notice of a deleted rule
 
 	// IPTablesVariant is which of iptables' programs are run: those of a node's own distribution by default.
@@ -103,6 +104,7 @@ func Defaults() Options {
 		DockerBridge:   netip.MustParsePrefix("172.17.0.0/16"),
 		MasqConfigMaps: []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap},
 		MasqResync:     ipmasq.DefaultResyncInterval,
+		RepairRules:    true,
 		WatchKernel:    true,
 	}
 }
