@@ -42,7 +42,8 @@ func imageLoadCommand(s Streams) *cobra.Command {
 		Short: "load images from archives that docker save, podman save, buildx or skopeo made, or from their registries",
 		Long: `Loads images from archives that docker save, podman save, buildx or skopeo made, compressed or not, or from the directory of an OCI image
 layout; - is standard input. An image whose archive gives it no name is named after the file. What is no file is pulled by its name, with the
-logins (docker login) of the user who called sudo. Of an archive or a name for several platforms the image for this machine is taken.`,
+logins (docker login) of the user who called sudo. Of an archive or a name for several platforms the image for this machine is taken.
+Nodes that have another image of that name get the new one: "kubectl rollout restart" runs it.`,
 		Example: `  packetwalk image load nginx:1.27
   packetwalk image load --private-registry registry.corp.example:5000 registry.corp.example:5000/shop:v1
   docker save nginx:1.27 | packetwalk image load -
@@ -136,7 +137,7 @@ func loadImages(ctx context.Context, out io.Writer, from imageLoader, all []stri
 		for _, i := range list {
 			printImage(out, i)
 		}
-		errs = errors.Join(errs, err)
+		errs = errors.Join(errs, err, moveTags(ctx, out, list...))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -223,7 +224,8 @@ func imageBuildCommand(s Streams) *cobra.Command {
 		Use:   "build DIR|BINARY -t NAME",
 		Short: "make an image of a static program, or of a Go main package",
 		Long: `Makes an image of a static program, with users, /tmp and the certificate authorities that this machine trusts. A folder with a Go main package
-is built first, by the go command, as the user who called sudo. The same files make the same image.`,
+is built first, by the go command, as the user who called sudo. The same files make the same image. Nodes that have another image of that
+name get the new one: "kubectl rollout restart" runs it.`,
 		Example: `  packetwalk image build ./cmd/shop -t shop:v1
   packetwalk image build ./shop -t shop:v1 --env PORT=8080 --add ./static:/srv/static`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -246,7 +248,7 @@ is built first, by the go command, as the user who called sudo. The same files m
 				return inputOrFailure(err)
 			}
 			printImage(termsafe.Writer(s.Out), img)
-			return nil
+			return moveTags(c.Context(), termsafe.Writer(s.Out), img)
 		},
 	}
 	c.Flags().StringVarP(&r.Name, "tag", "t", "", "the image's name, such as shop:v1")

@@ -52,6 +52,7 @@ func pulled(t *testing.T, w *world.World, node string) {
 		t.Errorf("the image was not pulled:\n%s", out)
 	}
 	builtIn(t, w, agnhost)
+	movedTag(t, w, agnhost)
 	onlyContainerd(t, w, node)
 	var status struct{ Pid int }
 	if err := json.Unmarshal([]byte(w.Run(t, "status", "--name", w.Name, "-o", "json")), &status); err != nil {
@@ -80,6 +81,34 @@ func builtIn(t *testing.T, w *world.World, program string) {
 	t.Cleanup(func() { w.Run(t, "image", "rm", name) })
 	if after := imageOf("pull-loaded", "Always"); after == first {
 		t.Errorf("an image is loaded, and a pod has %s still", after)
+	}
+}
+
+// movedTag shows that a name that is built again means the new image on nodes that have the old one, with pull policy IfNotPresent and Never.
+func movedTag(t *testing.T, w *world.World, program string) {
+	t.Helper()
+	name := fmt.Sprintf("again:%d", os.Getpid())
+	t.Cleanup(func() { w.Run(t, "image", "rm", name) })
+	build := func(version string) string { return w.Run(t, "image", "build", program, "-t", name, "--env", "OF="+version) }
+	imageOf := func(pod, policy string) string {
+		run(t, w, pod, name, policy)
+		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
+		return w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].imageID}")
+	}
+	if out := build("one"); strings.Contains(out, "moved on") {
+		t.Errorf("a new name moved:\n%s", out)
+	}
+	first := imageOf("moved-before", "IfNotPresent")
+	if out := build("two"); !strings.Contains(out, "moved on node ") || !strings.Contains(out, " of lab "+w.Name) {
+		t.Errorf("the build does not say where the name moved:\n%s", out)
+	}
+	for _, policy := range []string{"IfNotPresent", "Never"} {
+		if got := imageOf("moved-"+strings.ToLower(policy), policy); got == first || !strings.Contains(got, "sha256:") {
+			t.Errorf("policy %s: a new pod runs %s, the old one %s", policy, got, first)
+		}
+	}
+	if got := w.Kubectl(t, "get", "pod", "moved-before", "-o", "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"); got != "Running 0" {
+		t.Errorf("the old pod is %s", got)
 	}
 }
 

@@ -60,6 +60,17 @@ func (d Dir) FindHost(host string) (CommandTarget, error) {
 	return at, nil
 }
 
+// Machines returns the lab's nodes that have a root of their own and run.
+func (d Dir) Machines() []CommandTarget {
+	var running []CommandTarget
+	for _, host := range d.hosts() {
+		if at, err := d.FindHost(host); err == nil && at.Machine > 0 {
+			running = append(running, at)
+		}
+	}
+	return running
+}
+
 // resolvConf is what a node, a VM or an internet host has as /etc/resolv.conf.
 func (d Dir) resolvConf(host string) []byte {
 	for _, dir := range []string{d.Node(host), d.Host(host)} {

@@ -104,6 +104,12 @@ func written(ref string) (full, tag string, err error) {
 	return full, tag, nil
 }
 
+// FullTag returns the whole name that containerd has for an image's short name. It reports false for a name without a tag.
+func FullTag(short string) (full string, isTag bool) {
+	full, tag, err := written(short)
+	return full, err == nil && tag != ""
+}
+
 // Close ends the archive.
 func (a *ArchiveWriter) Close() error {
 	w := layerWriter{a.tar, context.Background()}

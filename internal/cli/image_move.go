@@ -1,0 +1,75 @@
+//go:build linux
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/pods/hostexec"
+	"packetwalk.dev/internal/pods/images"
+)
+
+// moveTime limits how long a node may take to fetch an image again.
+const moveTime = 2 * time.Minute
+
+// fetchAgain fetches an image on a node that has another one of that name. A node that lacks the name fetches it when a pod needs it. The label
+// is containerd's for images of the kubelet.
+const fetchAgain = `has=$(ctr -n k8s.io images ls "name==$1" 2>/dev/null | sed -n '2s/.* \(sha256:[0-9a-f]*\) .*/\1/p')
+[ -n "$has" ] && [ "$has" != "$2" ] || exit 0
+ctr -n k8s.io images pull --hosts-dir /etc/containerd/certs.d --label io.cri-containerd.image=managed "$1" >/dev/null && echo moved`
+
+// moveTags gives the nodes of all labs that had other images of these names the new ones, as "kind load" does. Pods that start then run them,
+// whatever their pull policy is.
+func moveTags(ctx context.Context, out io.Writer, loaded ...images.Image) error {
+	labs, err := lab.List()
+	if err != nil {
+		return err
+	}
+	bin, err := lab.FindBinaries()
+	if err != nil {
+		return nil // a program without the lab's parts has no labs
+	}
+	var errs error
+	for _, d := range labs {
+		for _, node := range d.Machines() {
+			for _, i := range loaded {
+				full, isTag := images.FullTag(i.Name)
+				if !isTag {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(ctx, moveTime)
+				var said, failed nodeOutput
+				status, err := hostexec.Command{Hostname: node.Name, Machine: node.Machine, Env: os.Environ(),
+					Args: []string{"sh", "-c", fetchAgain, "sh", full, i.Digest}}.
+					Run(ctx, bin.App, nil, &said, &failed)
+				cancel()
+				if err == nil && status != 0 {
+					err = errors.New(strings.TrimSpace(failed.buffer.String()))
+				}
+				switch {
+				case err != nil:
+					errs = errors.Join(errs, fmt.Errorf("move %s on node %s of lab %s: %w; pods there run the old image", i.Name, node.Name, d.Name(), err))
+				case said.buffer.Len() > 0:
+					fmt.Fprintf(out, "moved on node %s of lab %s; new pods run it\n", node.Name, d.Name())
+				}
+			}
+		}
+	}
+	return errs
+}
+
+// nodeOutput keeps the first 4 KiB of what a node prints.
+type nodeOutput struct{ buffer bytes.Buffer }
+
+func (o *nodeOutput) Write(b []byte) (int, error) {
+	o.buffer.Write(b[:min(len(b), 4<<10-o.buffer.Len())])
+	return len(b), nil
+}
