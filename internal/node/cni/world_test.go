@@ -45,8 +45,10 @@ type world struct {
 	pods   []string
 }
 
+// newWorld makes a world beside those of other tests: most of their time is the kernel's, for links and namespaces that go.
 func newWorld(t *testing.T, mode netMode) *world {
 	t.Helper()
+	t.Parallel()
 	kerneltest.NeedRoot(t)
 	w := &world{t: t, mode: mode, bin: t.TempDir(), state: t.TempDir(), prefix: fmt.Sprintf("pwcni-%d-%d-", os.Getpid(), worlds.Add(1))}
 	self, err := os.Executable()
