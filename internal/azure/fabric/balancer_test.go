@@ -19,6 +19,7 @@ import (
 )
 
 func TestLoadBalancer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 3)
 	w.update(addService)
 	probes := map[string]net.Listener{"node0": w.node("node0"), "node1": w.node("node1")}
@@ -107,6 +108,7 @@ func (w *world) up() int {
 }
 
 func TestProbeHTTP(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 2)
 	status := make(chan int, 1)
 	status <- http.StatusServiceUnavailable
@@ -150,6 +152,7 @@ func TestProbeHTTP(t *testing.T) {
 
 // TestProbing scripts a back end's answers.
 func TestProbing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	if err := w.fabric.Close(); err != nil {
 		t.Fatal(err)
@@ -192,6 +195,7 @@ func TestProbing(t *testing.T) {
 }
 
 func TestWithoutFloatingIP(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 1)
 	w.listen("node0", "0.0.0.0:8080")
 	w.listen("node1", "0.0.0.0:8080")
@@ -215,6 +219,7 @@ func TestWithoutFloatingIP(t *testing.T) {
 }
 
 func TestUDPAndAffinity(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 1)
 	for _, name := range []string{"node0", "node1"} {
 		run(t, w.ns[name], "ip", "addr", "add", vip+"/32", "dev", "lo")

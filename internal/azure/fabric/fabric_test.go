@@ -20,6 +20,7 @@ import (
 )
 
 func TestVirtualNetwork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 3)
 	w.listen("testvm", "0.0.0.0:22")
 	vm := w.address("testvm")
@@ -70,6 +71,7 @@ func TestVirtualNetwork(t *testing.T) {
 }
 
 func TestPeering(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(func(n *vnet.Network) error {
 		prefix := netip.MustParsePrefix("172.17.0.0/16")
@@ -108,6 +110,7 @@ func TestPeering(t *testing.T) {
 
 // TestTakeOver ends the process's part of the fabric and starts another over the same namespaces.
 func TestTakeOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 3)
 	w.update(addService)
 	w.node("node0")
@@ -157,6 +160,7 @@ func TestTakeOver(t *testing.T) {
 }
 
 func TestWireServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	get := func(from, url string) (int, string) {
 		c := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: w.ns[from].Dial}}
@@ -184,6 +188,7 @@ func TestWireServer(t *testing.T) {
 }
 
 func TestUpdateRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	before, _ := w.fabric.Snapshot()
 	boom := errors.New("boom")
@@ -218,6 +223,7 @@ func TestUpdateRefused(t *testing.T) {
 
 // TestUpdateFails: where the kernel, or here the state file, does not take a change, the back ends that were up go on getting flows.
 func TestUpdateFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.node("node0")

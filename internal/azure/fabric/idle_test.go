@@ -22,6 +22,7 @@ import (
 // TestIdle: what belongs to a flow that the fabric has forgotten, because it was idle for too long, is dropped by a Basic load balancer,
 // and answered with a reset where a Standard one's outbound rule says so.
 func TestIdle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.listen("server", "0.0.0.0:80")
@@ -65,6 +66,7 @@ func TestIdleReset(t *testing.T) {
 }
 
 func testIdleReset(t *testing.T, reset bool) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.update(func(n *vnet.Network) error {
@@ -169,6 +171,7 @@ func (w *world) leave(seconds uint32) {
 // TestIdleTimes: the fabric keeps each flow for the idle time of the rule that it goes by, as az shows it, and goes on doing so when the
 // network is changed: a packet refreshes the time.
 func TestIdleTimes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.update(func(n *vnet.Network) error {

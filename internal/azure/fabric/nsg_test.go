@@ -223,6 +223,7 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 // TestSecurityGroupsInKernel shows that random flows get through exactly where Network.Decide says that they do. A port without a listener
 // refuses the flows that reach it. Flows that a group denies get no answer.
 func TestSecurityGroupsInKernel(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 1)
 	w.update(func(n *vnet.Network) error {
 		n.PublicIPs = []vnet.PublicIP{{Name: "pip", Address: netip.MustParseAddr("203.0.113.3")}}
@@ -323,6 +324,7 @@ func (w *world) try(t *testing.T, seed uint64, f routedFlow) {
 // TestSecurityGroupsState: rules hold for flows that begin. A flow goes on when a rule comes that would deny it, one inside the network
 // too, which the kernel did not track until then; and its end of the rule changes nothing again. Probes are judged.
 func TestSecurityGroupsState(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 1)
 	w.update(addService)
 	w.update(func(n *vnet.Network) error {

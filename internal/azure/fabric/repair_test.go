@@ -11,6 +11,7 @@ import (
 
 // TestRepair takes pieces of the network away by hand: Missing names each, Repair makes them again, and packets arrive as before.
 func TestRepair(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 3)
 	w.update(addService)
 	w.listen("testvm", "0.0.0.0:22")

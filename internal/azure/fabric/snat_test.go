@@ -16,6 +16,7 @@ import (
 )
 
 func TestOutbound(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2, 3)
 	w.listen("server", "0.0.0.0:80")
 	w.listen("server", "0.0.0.0:81")
@@ -120,6 +121,7 @@ func (w *world) portOf(to string, patience time.Duration) (string, error) {
 
 // TestOutboundPorts uses a node's 1,024 ports up, all of them, and frees one.
 func TestOutboundPorts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.listen("server", "0.0.0.0:80")
@@ -175,6 +177,7 @@ func TestOutboundPorts(t *testing.T) {
 // TestOutboundEnded: flows that have ended keep their ports for four minutes, so that many short ones one after another use a node's ports
 // up, too. The kernel alone would let a new flow have the port of one that has ended.
 func TestOutboundEnded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.listen("server", "0.0.0.0:80")
@@ -240,6 +243,7 @@ func (w *world) on(frontend string, ports map[string]int) {
 // TestOutboundInTurn: a Standard load balancer's second front end is used when the ports of the first are used up, also by a fabric
 // that finds them so.
 func TestOutboundInTurn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.listen("server", "0.0.0.0:80")
 	w.update(inTurn)
@@ -258,6 +262,7 @@ func TestOutboundInTurn(t *testing.T) {
 // TestOutboundLost: the first packet of a flow is lost in the fabric although there are ports, as when two flows chose the same one at the
 // same moment; sent again, it leaves by the same front end as any other.
 func TestOutboundLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 1)
 	w.listen("server", "0.0.0.0:80")
 	w.update(inTurn)

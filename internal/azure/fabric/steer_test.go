@@ -8,6 +8,7 @@ import (
 
 // A machine's NIC and the fabric's end of it, and the links that a machine makes later, spread what they receive.
 func TestReceiveIsSpread(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, 2)
 	if _, err := os.Stat("/proc/sys/net/core/rps_default_mask"); err != nil {
 		t.Skip("the kernel is older than 6.3")
