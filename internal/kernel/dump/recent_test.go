@@ -44,6 +44,7 @@ func TestRecent(t *testing.T) {
 				continue
 			}
 			t.Run(name+" "+program, func(t *testing.T) {
+				t.Parallel()
 				ns := ofTest(t)
 				script := "ip link set lo up"
 				for rule := range strings.SplitSeq(c.rules, "; ") {
