@@ -2,8 +2,8 @@
 
 VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.Version=$(VERSION)
-# How many packages are tested at a time. They share the kernel, and some run clusters.
-TEST_PARALLEL ?= 2
+# How many packages are tested at a time. Half of their time they wait, for the kernel to remove links and namespaces among others.
+TEST_PARALLEL ?= 4
 TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
