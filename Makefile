@@ -98,6 +98,10 @@ MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard controlplane/*.go controlplan
 vet-modules: ## compile and vet the nested modules
 	@set -e; for module in $(MODULES); do echo "vet $$module"; nice go -C $$module vet ./...; done
 
+.PHONY: lock
+lock: deps ## lock today's versions of Debian's packages for nodes, in scripts/base.lock
+	@scripts/base lock
+
 .PHONY: outdated
 outdated: ## list what has newer versions (2 minutes)
 	@scripts/outdated
@@ -293,7 +297,7 @@ RELEASE = go run ./tools/release -version '$(VERSION)' -ldflags '$(LDFLAGS)' -ba
 release: ## what VERSION=v1.2.0 publishes: image, labs, plugin, programs, chart, manifests, notes and their checksums in bin/release
 	@go run ./tools/release -version '$(VERSION)' -check
 	@$(if $(LAB),rm -rf bin/lab)
-	@set -e; for arch in $(LAB); do $(MAKE) --no-print-directory lab-image LAB_ARCH=$$arch; done
+	@set -e; for arch in $(LAB); do $(MAKE) --no-print-directory lab-image LAB_ARCH=$$arch EXACT=1; done
 	@$(RELEASE)
 
 .PHONY: test-release

@@ -15,7 +15,8 @@ import (
 // labFiles are the files of a checkout of which lab-archive makes an archive; those of base are elsewhere.
 var labFiles = []string{"LICENSE", "examples/shop/cluster.yaml", "bin/packetwalk", "bin/packetwalk-addon", "bin/packetwalk-app", "bin/packetwalk-cni",
 	"bin/packetwalk-controlplane", "bin/packetwalk-dns", "bin/packetwalk-node", "bin/packetwalk-simulated", "bin/portmap",
-	"bin/realnode/kubelet", "bin/calico/calico-felix-3.31", "cache/trixie-0123/whole.tar", "cache/trixie-0123/small.list"}
+	"bin/realnode/kubelet", "bin/calico/calico-felix-3.31", "cache/trixie-0123/whole.tar", "cache/trixie-0123/small.list",
+	"cache/trixie-0123/locked"}
 
 // TestLabArchive packs two checkouts that differ in times, modes and links.
 func TestLabArchive(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -40,7 +41,8 @@ func doctorCommand(s Streams) *cobra.Command {
 		Use:   "doctor [-f cluster.yaml] [-o json]",
 		Short: "try the kernel features and programs that labs need (exit status 1 if one does not work)",
 		Long: `Tries each kernel feature and program that labs, live walks and node components need, by using it in a network namespace that it makes
-and removes, and prints what does not work and what to do about it. With -f it tries only what that world needs.
+and removes, and prints what does not work and what to do about it. With -f it tries only what that world needs. It also names known
+holes in the containerd and runc of nodes, and packages of Debian that are older than 90 days.
 
 As root it loads kernel modules that are needed, as "up" does. Without root it uses a user namespace, and says what only root can try.
 
@@ -88,7 +90,7 @@ func doctor(ctx context.Context, w io.Writer, file, output string) error {
 	if err != nil {
 		return err
 	}
-	d := diagnose(needs, rows)
+	d := diagnose(needs, append(rows, lab.ProgramRows(time.Now())...))
 	if output == "json" {
 		enc := json.NewEncoder(termsafe.Writer(w))
 		enc.SetIndent("", "  ")

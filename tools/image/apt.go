@@ -65,7 +65,7 @@ func (m *maker) renew(ctx context.Context) error {
 	if old, err := readLock(m.lock); err == nil { // those of architectures that are not built now stay
 		all = append(all, slices.DeleteFunc(old, func(l lockedPackage) bool { return slices.Contains(m.archs, l.image) })...)
 	}
-	return writeLock(m.lock, all)
+	return writeLock(m.lock, all, time.Now().UTC().Format(time.DateOnly))
 }
 
 // resolve asks apt for the newest versions of the packages and their digests, which Debian has signed.

@@ -23,10 +23,15 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "packages.lock")
-	if err := writeLock(file, all); err != nil {
+	was, err := os.ReadFile("packages.lock")
+	if err != nil {
 		t.Fatal(err)
 	}
-	was, _ := os.ReadFile("packages.lock")
+	_, day, _ := strings.Cut(string(was), "# locked on ")
+	day, _, _ = strings.Cut(day, "\n")
+	if err := writeLock(file, all, day); err != nil {
+		t.Fatal(err)
+	}
 	is, _ := os.ReadFile(file)
 	if diff := cmp.Diff(string(was), string(is)); diff != "" {
 		t.Error(diff)

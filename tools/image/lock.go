@@ -25,7 +25,7 @@ type lockedPackage struct {
 
 const lockHead = `# Debian's packages that the image is made of: make image LOCK=update renews this by apt, which checks Debian's signatures.
 # image package version architecture bytes sha256 path-on-the-mirror
-`
+# locked on `
 
 // maxPackage is more than any package of the image has, in bytes.
 const maxPackage = 64 << 20
@@ -73,11 +73,11 @@ func (l lockedPackage) String() string {
 	return strings.Join([]string{l.image, l.name, l.version, l.arch, strconv.FormatInt(l.size, 10), l.sha256, l.path}, " ")
 }
 
-// writeLock replaces the file.
-func writeLock(file string, all []lockedPackage) error {
+// writeLock replaces the file. day is when its versions were chosen, as 2006-01-02; tools/release refuses an old one.
+func writeLock(file string, all []lockedPackage, day string) error {
 	slices.SortFunc(all, func(a, b lockedPackage) int { return strings.Compare(a.String(), b.String()) })
 	var text bytes.Buffer
-	text.WriteString(lockHead)
+	text.WriteString(lockHead + day + "\n")
 	for _, l := range all {
 		fmt.Fprintln(&text, l)
 	}

@@ -87,12 +87,21 @@ func main() {
 	}
 }
 
-// check refuses what is no version, and changes that are not committed. It reads the time of the commit.
+// check refuses what is no version, changes that are not committed, and what is too old to publish, which a pre-release may be. It reads the
+// time of the commit.
 func (r *releaser) check(ctx context.Context) error {
 	if !versions.MatchString(r.version) {
 		return fmt.Errorf("invalid version %q; write VERSION=v1.2.0", r.version)
 	}
-	return r.checkout(ctx)
+	if err := r.checkout(ctx); err != nil {
+		return err
+	}
+	err := checkFresh(".", time.Now())
+	if err != nil && strings.Contains(r.version, "-") {
+		fmt.Fprintln(os.Stderr, "release: a pre-release although", err)
+		return nil
+	}
+	return err
 }
 
 // run makes the image by a command, and everything else from that. The working directory is the checkout.

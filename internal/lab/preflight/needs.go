@@ -22,6 +22,7 @@ const (
 	FlowList  Need = "connections in captures and walks"
 	Counters  Need = "counters of dropped packets"
 	PodUsers  Need = "pods in user namespaces"
+	Fixes     Need = "fixes of Debian's programs on nodes"
 )
 
 // optional are the needs that a lab does without, and what is then off.
@@ -32,10 +33,11 @@ var optional = map[Need]string{
 	FlowList:  "captures have no connections where the kernel has no /proc/net/nf_conntrack",
 	Counters:  "rules do not count the packets that they drop",
 	PodUsers:  "root in a pod is root of the machine",
+	Fixes:     "programs on nodes have holes that Debian has closed",
 }
 
 // allNeeds is for the user who asks about the machine as a whole.
-var allNeeds = []Need{Lab, PodBridge, IPTablesProxy, NFTablesProxy, Calico, Limits, DiskLimit, LiveWalk, FlowList, Counters, PodUsers}
+var allNeeds = []Need{Lab, PodBridge, IPTablesProxy, NFTablesProxy, Calico, Limits, DiskLimit, LiveWalk, FlowList, Counters, PodUsers, Fixes}
 
 // AllNeeds are the needs of all worlds, the optional ones last.
 func AllNeeds() []Need { return slices.Clone(allNeeds) }
