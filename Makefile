@@ -26,6 +26,8 @@ export GOARM64 := v8.0
 export GOFLAGS += -trimpath
 # A distribution may set its Go to local, which never downloads the version that go.mod needs.
 export GOTOOLCHAIN ?= auto
+# What can take more than some seconds says so.
+PROGRESS := $(CURDIR)/scripts/with-progress
 SINCE := $(shell date +%s)
 # The seed of the random worlds that tests compare with the kernel: another one for each commit, or second where there is no git.
 WORLDS_SEED := $(shell commit=$$(git -c safe.directory='*' rev-parse HEAD 2>/dev/null | cut -c1-7); \
@@ -34,7 +36,7 @@ export WORLDS_SEED
 
 .PHONY: help demo test build controlplane calico deps claims bench bench-proxy lint fuzz clean
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: deps controlplane build ## run the main job step by step
 	@SINCE=$(SINCE) scripts/demo.sh
@@ -43,7 +45,7 @@ demo: deps controlplane build ## run the main job step by step
 ALONE := claims faults places plugin policies realnode tours verify walks
 
 # Tests are built as the caller and run as root. With CI set, tests that cannot run fail instead of being skipped.
-test: deps controlplane calico build ## run all tests
+test: deps controlplane calico calico-3.27 build ## run all tests
 	@echo "test/verify: random worlds from seed $(WORLDS_SEED); to repeat them: make verify N=100 SEED=$(WORLDS_SEED) ODDS=0"
 	go vet ./...
 	@failed=0; packages=$$(go list ./...) || exit 1; export CI=1; \
@@ -54,30 +56,34 @@ test: deps controlplane calico build ## run all tests
 
 build: ## build the programs into bin/
 	@mkdir -p $(BIN)
-	@echo "building packetwalk"
-	@GOARCH=$(LAB_ARCH) go build -buildvcs=false -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... \
+	@GOARCH=$(LAB_ARCH) $(PROGRESS) "building packetwalk" go build -buildvcs=false -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/... \
 		github.com/containernetworking/plugins/plugins/meta/portmap
 	@ln -f $(BIN)/packetwalk $(BIN)/kubectl-packetwalk
 
 .PHONY: plugin
 plugin: ## build only bin/kubectl-packetwalk, for GOOS= (linux, darwin or windows) and GOARCH=
-	@go build -ldflags "$(LDFLAGS)" -o bin/kubectl-packetwalk$(if $(filter windows,$(GOOS)),.exe) ./cmd/packetwalk
+	@$(PROGRESS) "building kubectl-packetwalk" go build -ldflags "$(LDFLAGS)" -o bin/kubectl-packetwalk$(if $(filter windows,$(GOOS)),.exe) ./cmd/packetwalk
 
 controlplane: ## build upstream's control plane, kubelet and containerd, and the nodes' root; cached for all clones (minutes)
-	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN)
-	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) realnode
+	@$(PROGRESS) "looking for Kubernetes' programs in the cache" go build -o bin/tools/ ./tools/controlplane
+	@bin/tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN)
+	@bin/tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) realnode
 	@scripts/base $(LAB_ARCH) $(BIN)
 
-calico: ## build Calico's agent felix, for policy calico; cached for all clones (minutes)
+calico: ## build Calico's agent felix 3.31, for policy calico; cached for all clones (minutes)
 	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) calico
+
+.PHONY: calico-3.27
+calico-3.27: ## build felix 3.27, for policy calico with rules of older versions (minutes)
+	@go run ./tools/controlplane build -arch $(LAB_ARCH) -bin $(BIN) calico-3.27
 
 deps: ## install missing system packages by apt
 	@scripts/deps $(if $(filter-out $(HOST_ARCH),$(LAB_ARCH)),qemu-aarch64-static:qemu-user-static update-binfmts:binfmt-support $(CROSS_$(LAB_ARCH)))
 
-claims: deps controlplane calico build ## test what the articles show, claim by claim: pass or FAIL
+claims: deps controlplane calico calico-3.27 build ## test what the articles show, claim by claim: pass or FAIL
 	CI=1 go run ./tools/claims -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root"
 
-bench: deps controlplane calico build ## measure, with medians of several runs
+bench: deps controlplane calico calico-3.27 build ## measure, with medians of several runs
 	go build -o bin/bench ./tools/bench
 	go test -run '^$$' -bench . -benchtime 5x ./internal/model/walk
 	scripts/as-root bin/bench
@@ -171,7 +177,7 @@ NETWORK ?= bridge
 PAGE    ?= docs/dev/conformance.md
 
 .PHONY: e2e
-e2e: deps controlplane calico build ## run Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
+e2e: deps controlplane calico calico-3.27 build ## run Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
 	@go run ./tools/controlplane build e2e
 	@go build -o bin/e2e/ ./tools/e2e
 	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -network $(NETWORK) -page '$(PAGE)'
@@ -217,7 +223,7 @@ test-tools: deps ## test with the ip, nft and iptables of another Debian: SUITE=
 	CI=1 go test $(IN_DEBIAN) -run 'TestFound|TestWorlds' ./test/verify -worlds 40
 
 .PHONY: test-vm
-test-vm: deps controlplane calico build ## test labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
+test-vm: deps controlplane calico calico-3.27 build ## test labs in a virtual machine with Debian's own kernel: SUITE=, WORLDS=, MODULES=, SHORT=1
 	@scripts/deps $(if $(filter arm64,$(LAB_ARCH)),qemu-system-aarch64:qemu-system-arm,qemu-system-x86_64:qemu-system-x86) mkfs.ext4:e2fsprogs
 	@GOARCH=$(LAB_ARCH) go test -c -o $(BIN)/vm/vm.test ./test/vm
 	@GOARCH=$(LAB_ARCH) go build -o $(BIN)/vm/shop/ ./examples/shop/...
@@ -237,22 +243,24 @@ pasted: ## compare walks through TEXTS pasted texts with walks through the whole
 PACKETS ?= 5000
 
 .PHONY: policies
-policies: deps controlplane calico build ## compare walks of PACKETS packets through random policies with felix, from seed SEED (30 minutes)
+policies: deps controlplane calico calico-3.27 build ## compare walks of PACKETS packets through random policies with felix, from seed SEED (30 minutes)
 	CI=1 go test -count=1 -v -timeout 3h -exec "$(CURDIR)/scripts/as-root" ./test/policies -packets $(PACKETS) -seed $(SEED)
 
 .PHONY: verify
 verify: deps ## compare walks with the kernel in N random worlds, from seed SEED
 	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS)
 
-# The image of packetwalk's programs for nodes of any cluster. PUSH=REGISTRY/NAME[:TAG] pushes it, with docker's logins. ARCH=amd64 builds it for
-# one architecture. LOCK=update locks today's versions of Debian's packages, which come from MIRROR=URL.
-ARCH   ?= amd64,arm64
+# The image of packetwalk's programs for nodes of any cluster. PUSH=REGISTRY/NAME[:TAG] pushes it, with docker's logins. ARCH=amd64,arm64 builds it for
+# both architectures, not only this machine's. LOCK=update locks today's versions of Debian's packages, which come from MIRROR=URL.
+BOTH   := amd64,arm64
+ARCH   ?= $(if $(LOCK),$(BOTH),$(HOST_ARCH))
+release test-release test-image: ARCH = $(BOTH)
 LOCK   ?=
 MIRROR ?= http://deb.debian.org
 IMAGE   = go run ./tools/image -version '$(VERSION)' -ldflags '$(LDFLAGS)' -arch '$(ARCH)' -mirror '$(MIRROR)'
 
 .PHONY: image
-image: ## build packetwalk's image for amd64 and arm64, without Docker: bin/packetwalk-image.tar; PUSH= pushes it
+image: ## build packetwalk's image for this machine's architecture, or ARCH=amd64,arm64, without Docker: bin/packetwalk-image.tar; PUSH= pushes it
 	@$(IMAGE) -lock '$(LOCK)' -push '$(PUSH)'
 
 # The second build uses a copy of the sources, in another directory.
@@ -272,7 +280,7 @@ test-image: deps image ## build the image twice, compare the archives, and run i
 LEVEL ?= 19
 
 .PHONY: lab-archive
-lab-archive: deps controlplane calico build ## all that a lab needs, without compiler or network: bin/lab/packetwalk-lab_linux_ARCH.tar.zst
+lab-archive: deps controlplane calico calico-3.27 build ## all that a lab needs, without compiler or network: bin/lab/packetwalk-lab_linux_ARCH.tar.zst
 	@LEVEL=$(LEVEL) scripts/lab-archive '$(VERSION)' $(LAB_ARCH) $(BIN) bin/lab
 
 LAB_IMAGE = bin/lab/packetwalk-lab-image_linux_$(LAB_ARCH).tar

@@ -107,6 +107,26 @@ func (l imageLoader) progress(what string) (stop func()) {
 	return func() { tick.Stop(); close(done); telling.Wait() }
 }
 
+// elapsedPause is the time between two lines of sayElapsed: what is quicker says nothing.
+const elapsedPause = 3 * time.Second
+
+// sayElapsed says again and again for how long something has run, until stop is called.
+func sayElapsed(out io.Writer, what string, every time.Duration) (stop func()) {
+	begin, tick, done := time.Now(), time.NewTicker(every), make(chan struct{})
+	var saying sync.WaitGroup
+	saying.Go(func() {
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(out, "%s: %.0f s so far\n", what, time.Since(begin).Seconds())
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() { tick.Stop(); close(done); saying.Wait() }
+}
+
 // load loads one archive, or pulls what is no file.
 func (l imageLoader) load(ctx context.Context, what string) ([]images.Image, error) {
 	if what == "-" {
@@ -243,7 +263,9 @@ name get the new one: "kubectl rollout restart" runs it.`,
 			if err != nil {
 				return err
 			}
+			stop := sayElapsed(termsafe.Writer(s.Err), "building "+r.Name+" of "+r.Source, elapsedPause)
 			img, err := store.Build(c.Context(), r)
+			stop()
 			if err != nil {
 				return inputOrFailure(err)
 			}

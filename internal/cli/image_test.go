@@ -83,3 +83,24 @@ func TestLoadTellsHowFarItIs(t *testing.T) {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }
+
+// TestSayElapsed: what takes long says so, and nothing is said after its end.
+func TestSayElapsed(t *testing.T) {
+	said := make(chan string, 100)
+	stop := sayElapsed(writerFunc(func(p []byte) (int, error) { said <- string(p); return len(p), nil }), "building a of b", time.Millisecond)
+	if line := <-said; line != "building a of b: 0 s so far\n" {
+		t.Errorf("said %q", line)
+	}
+	stop()
+	lines := len(said)
+	time.Sleep(20 * time.Millisecond)
+	if len(said) != lines {
+		t.Error("something was said after the end")
+	}
+	quiet := sayElapsed(writerFunc(func([]byte) (int, error) { t.Error("something quick said so"); return 0, nil }), "", time.Hour)
+	quiet()
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -65,6 +65,8 @@ var products = map[string][]product{
 			minutes: 6},
 		{name: "calico-crds-3.31.yaml", module: "calico", source: calicoModule + "/libcalico-go/config/crd", files: true,
 			what: "the definitions of Calico's resources"},
+	},
+	"calico-3.27": {
 		{name: "calico-felix-3.27", module: "calico-3.27", source: calicoModule + "/felix/cmd/calico-felix", what: "Calico's agent felix 3.27",
 			minutes: 5},
 		{name: "calico-crds-3.27.yaml", module: "calico-3.27", source: calicoModule + "/libcalico-go/config/crd", files: true,
@@ -249,7 +251,7 @@ func (t target) compile(ctx context.Context) error {
 	}
 	started := time.Now()
 	progress := newProgress(os.Stderr, term.IsTerminal(int(os.Stderr.Fd())), packages, started)
-	fmt.Fprintf(os.Stderr, "building %s from the sources: %d packages, some %d min on this machine, once for this version\n",
+	fmt.Fprintf(os.Stderr, "building %s from the sources: %d packages, %d min or more on this machine, once for this version\n",
 		t.what, len(packages), max(1, t.minutes/runtime.NumCPU()))
 	command := t.goBuild(ctx, partial)
 	if t.seccomp {

@@ -23,11 +23,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"slices"
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build [-arch ARCH] [-bin FOLDER] [e2e|realnode|calico|foreign] | path"
+const usage = "usage: go run ./tools/controlplane gen | build [-arch ARCH] [-bin FOLDER] [e2e|realnode|calico|calico-3.27|foreign] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -82,7 +83,7 @@ func buildProduct(ctx context.Context, root string, args []string) error {
 	case 0:
 	case 1:
 		name = f.Arg(0)
-		folder = filepath.Join(folder, name)
+		folder = filepath.Join(folder, linkFolder(name))
 	default:
 		return errors.New(usage)
 	}
@@ -92,17 +93,34 @@ func buildProduct(ctx context.Context, root string, args []string) error {
 	if err := os.Setenv("GOARCH", *arch); err != nil { // of each go command
 		return err
 	}
-	var names []string
 	for _, p := range products[name] {
 		if err := build(ctx, filepath.Join(root, "controlplane"), folder, p); err != nil {
 			return err
 		}
-		names = append(names, p.name)
 	}
 	if f.NArg() == 0 {
 		return nil
 	}
-	return removeOthers(folder, names)
+	return removeOthers(folder, programsOf(linkFolder(name)))
+}
+
+// linkFolder returns the folder of bin that has a product's links. Releases of Calico share one.
+func linkFolder(product string) string {
+	folder, _, _ := strings.Cut(product, "-")
+	return folder
+}
+
+// programsOf lists what can be linked in a folder of bin.
+func programsOf(folder string) (names []string) {
+	for product, programs := range products {
+		if linkFolder(product) != folder {
+			continue
+		}
+		for _, p := range programs {
+			names = append(names, p.name)
+		}
+	}
+	return names
 }
 
 // removeOthers removes links of products that are no longer made from a product's folder, which archives take whole.

@@ -10,7 +10,7 @@ import (
 )
 
 // progress reads what go build -v says, one line a package, and tells a person how far it is.
-// On a terminal it rewrites one line; elsewhere (a file, CI) it writes a line a minute.
+// On a terminal it rewrites one line; elsewhere (a file, CI) it writes a line every ten seconds.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -79,7 +79,7 @@ func (p *progress) status(now time.Time) string {
 
 // tick shows the status until the returned function is called.
 func (p *progress) tick() (stop func()) {
-	every, form := time.Minute, "%s\n"
+	every, form := 10*time.Second, "%s\n"
 	if p.terminal {
 		every, form = 200*time.Millisecond, "\r%s\x1b[K"
 	}

@@ -59,7 +59,11 @@ func (b Binaries) FelixProgram(c *cluster.Cluster) (string, error) {
 	link := b.CalicoFile("felix", c.CalicoVersion())
 	path, err := filepath.EvalSymlinks(link)
 	if err != nil {
-		return "", fmt.Errorf("policy calico needs %s, which does not exist; run 'make calico'", link)
+		target := "calico"
+		if c.CalicoVersion() != cluster.Calico331 {
+			target += "-" + string(c.CalicoVersion())
+		}
+		return "", fmt.Errorf("policy calico needs %s, which does not exist; run 'make %s'", link, target)
 	}
 	return path, nil
 }
