@@ -16,6 +16,7 @@ import (
 type finding struct {
 	line              int
 	word, replacement string
+	functionComment   bool // counted by directory; see mostComments
 }
 
 var patterns = compile()
@@ -28,7 +29,7 @@ func compile() []*regexp.Regexp {
 	return all
 }
 
-// check finds the phrases and type names in a file: in comments, string literals and types of Go, in Markdown outside of code blocks, and in
+// check finds the phrases, type names and function comments in a file: in comments, string literals and types of Go, in Markdown outside of code blocks, and in
 // comments of YAML, shell and make.
 func check(name string, data []byte) ([]finding, error) {
 	switch {
@@ -96,7 +97,11 @@ func checkGo(name string, data []byte) (all []finding, err error) {
 			}
 		case *ast.TypeSpec:
 			if !isNoun(n.Name.Name) {
-				all = append(all, finding{line(n.Pos()), "type " + n.Name.Name, "a noun"})
+				all = append(all, finding{line: line(n.Pos()), word: "type " + n.Name.Name, replacement: "a noun"})
+			}
+		case *ast.FuncDecl:
+			if verb := copula(n); verb != "" {
+				all = append(all, finding{line(n.Doc.Pos()), n.Name.Name + " " + verb, n.Name.Name + " returns, reports or makes …", true})
 			}
 		}
 		return true
@@ -105,11 +110,20 @@ func checkGo(name string, data []byte) (all []finding, err error) {
 	return all, nil
 }
 
+// copula returns "is" or "are" for a function whose comment begins with its name and that word, where a verb should say what it does.
+func copula(f *ast.FuncDecl) string {
+	words := strings.Fields(f.Doc.Text())
+	if len(words) > 1 && words[0] == f.Name.Name && (words[1] == "is" || words[1] == "are") {
+		return words[1]
+	}
+	return ""
+}
+
 // find returns the phrases of a text whose first line has the number.
 func find(text string, line int) (all []finding) {
 	for i, pattern := range patterns {
 		for _, at := range pattern.FindAllStringIndex(text, -1) {
-			all = append(all, finding{line + strings.Count(text[:at[0]], "\n"), phrases[i].phrase, phrases[i].replacement})
+			all = append(all, finding{line: line + strings.Count(text[:at[0]], "\n"), word: phrases[i].phrase, replacement: phrases[i].replacement})
 		}
 	}
 	return all
@@ -124,7 +138,7 @@ func isNoun(name string) bool {
 	return !strings.HasSuffix(last, "ed") && !strings.HasSuffix(last, "ing") && !slices.Contains(otherWords, last)
 }
 
-// lastWord is the last word of a name in camel case, in lower case.
+// lastWord returns the last word of a name in camel case, in lower case.
 func lastWord(name string) string {
 	start := strings.LastIndexFunc(name, unicode.IsUpper)
 	return strings.ToLower(name[max(start, 0):])

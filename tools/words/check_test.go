@@ -20,6 +20,9 @@ func TestCheck(t *testing.T) {
 		{"last word", "a.go", "package a\n\ntype hostKnown int\n", []string{"type hostKnown"}},
 		{"nouns", "a.go", "package a\n\ntype Peering int\n\ntype knownRules int\n\ntype seed int\n", nil},
 		{"ordinary sentence", "a.go", "package a\n\n// The user nobody is a known user, and owned by root.\nvar x int\n", nil},
+		{"function's comment", "a.go", "package a\n\n// f is the sum.\nfunc f() int { return 1 }\n", []string{"f is"}},
+		{"method's comment", "a.go", "package a\n\ntype t int\n\n// all are\n// the sums.\nfunc (t) all() {}\n", []string{"all are"}},
+		{"function's comment with a verb", "a.go", "package a\n\n// f returns what is the sum.\nfunc f() int { return 1 }\n", nil},
 		{"page", "a.md", "It is away.\n", []string{"is away"}},
 		{"code block", "a.md", "```\nit is away\n```\nIt is here.\n", nil},
 		{"YAML", "a.yaml", "whom: 1 # of whom\n", []string{"whom"}},
@@ -47,7 +50,17 @@ func TestLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []finding{{4, "is away", "is missing"}}; !cmp.Equal(want, findings, cmp.AllowUnexported(finding{})) {
+	if want := []finding{{line: 4, word: "is away", replacement: "is missing"}}; !cmp.Equal(want, findings, cmp.AllowUnexported(finding{})) {
 		t.Errorf("got %v, want %v", findings, want)
+	}
+}
+
+func TestCompareCounts(t *testing.T) {
+	most := map[string]int{"a": 2, "b": 1, "d": 1}
+	got := compareCounts(map[string]int{"a": 1, "b": 2, "c": 1}, most)
+	want := []string{"a: lower the limit of function comments without a verb from 2 to 1", "b: 2 function comments without a verb, limit 1",
+		"c: 1 function comments without a verb, limit 0", "d: lower the limit of function comments without a verb from 1 to 0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
