@@ -199,7 +199,7 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 	return nil
 }
 
-// httpRouting are the objects of that addon for a cluster of this lab.
+// httpRouting returns the objects of that addon for a cluster of this lab.
 func (a *addons) httpRouting(c *cluster.Cluster) func() ([]string, error) {
 	return func() ([]string, error) {
 		secret, err := hosts.ZoneSecret(a.Dir)

@@ -44,7 +44,7 @@ func (l *bounds) Report(s *status.Status) {
 	}
 }
 
-// missing are the bounds that are not there.
+// missing returns the bounds that are not there.
 func (l *bounds) missing() []string {
 	if l.NoDisk == "" {
 		return l.Unbounded

@@ -27,7 +27,7 @@ import (
 // ErrNotRunning says that the lab's process does not answer.
 var ErrNotRunning = errors.New("the lab process is not running")
 
-// controlClient is a client of the lab's control socket.
+// controlClient returns a client of the lab's control socket.
 func controlClient(d layout.Dir, patience time.Duration) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -57,7 +57,7 @@ func request[T any](ctx context.Context, d layout.Dir, method, path string) (v T
 	return v, err
 }
 
-// bodyOf is the answer to a request to the lab's control socket; the caller closes it. patience is for all of it; 0 has no end.
+// bodyOf returns the answer to a request to the lab's control socket; the caller closes it. patience is for all of it; 0 has no end.
 func bodyOf(ctx context.Context, d layout.Dir, method, path string, patience time.Duration) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://lab"+path, nil)
 	if err != nil {
@@ -125,7 +125,7 @@ func Describe(ctx context.Context, d layout.Dir) (Description, error) {
 	return ask[Description](ctx, d, "/cluster")
 }
 
-// ContainerGroups are the container groups of a running lab, with their views and without their secrets.
+// ContainerGroups returns the container groups of a running lab, with their views and without their secrets.
 func ContainerGroups(ctx context.Context, d layout.Dir) ([]aci.ContainerGroup, error) {
 	return ask[[]aci.ContainerGroup](ctx, d, "/container-groups")
 }

@@ -24,10 +24,10 @@ func (l *lab) startControl(ctx context.Context) error {
 	})
 }
 
-// control is what the command line asks on the control socket: GET /status, /network, /cluster and /container-groups, all JSON, and of a
-// group's container the log, as text. POST /repair makes again what is missing of the lab, and answers with what that was, in words.
-// PUT /cluster?timeout=DURATION has a cluster.yaml, and is answered with steps as they are done, JSON, one a line. The last one has the
-// error, or is Ready: the lab is as the file says. A client that goes away changes nothing: what starts lives as long as ctx.
+// control returns what the command line asks on the control socket: GET /status, /network, /cluster and /container-groups, all JSON, and of
+// a group's container the log, as text. POST /repair makes again what is missing of the lab, and answers with what that was, in words. PUT
+// /cluster?timeout=DURATION has a cluster.yaml, and is answered with steps as they are done, JSON, one a line. The last one has the error,
+// or is Ready: the lab is as the file says. A client that goes away changes nothing: what starts lives as long as ctx.
 func (l *lab) control(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	whenReady := func(pattern string, h http.HandlerFunc) {

@@ -81,7 +81,7 @@ func (l *routes) Restart(ctx, waiting context.Context) error {
 
 func (l *routes) Report(s *status.Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
 
-// unrouted are the nodes without a route to their pods.
+// unrouted returns the nodes without a route to their pods.
 func (l *routes) unrouted(ctx context.Context, table string) ([]string, error) {
 	list, err := l.api.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -140,7 +140,7 @@ func (l *lab) up(ctx context.Context, d lifecycle.Deadline) error {
 
 var errNotReady = errors.New("the lab is not ready yet")
 
-// status is what `packetwalk status` prints.
+// status returns what `packetwalk status` prints.
 func (l *lab) status() status.Status {
 	s := status.New(l.Dir.Name(), os.Getpid())
 	s.Ready, s.Kubeconfig = l.isReady.Load(), l.Dir.Kubeconfig()

@@ -18,10 +18,10 @@ type namespaceHolder interface {
 	Namespaces() []*netns.Namespace
 }
 
-// hostOf is the name of the host whose namespace it is.
+// hostOf returns the name of the host whose namespace it is.
 func hostOf(ns *netns.Namespace) string { return filepath.Base(ns.Path()) }
 
-// unmounted are the namespaces of a lab that is ready whose mounts were lost; none while hosts come and go.
+// unmounted returns the namespaces of a lab that is ready whose mounts were lost; none while hosts come and go.
 func (l *lab) unmounted() []*netns.Namespace {
 	if !l.isReady.Load() || l.busy.Load() {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/lab/status"
 )
 
-// Needs are what a lab needs of the machine: one that is made from a cluster.yaml, or the existing one. nil is as in [UpOptions].
+// Needs returns what a lab needs of the machine: one that is made from a cluster.yaml, or the existing one. nil is as in [UpOptions].
 func Needs(d layout.Dir, source []byte) ([]preflight.Need, error) {
 	if source == nil {
 		made, exists, err := d.ClusterSource()
@@ -28,7 +28,7 @@ func Needs(d layout.Dir, source []byte) ([]preflight.Need, error) {
 	return needs(c), nil
 }
 
-// needs are the needs without which the cluster cannot run. The optional ones are the lab process's to try.
+// needs returns the needs without which the cluster cannot run. The optional ones are the lab process's to try.
 func needs(c *cluster.Cluster) []preflight.Need {
 	all := []preflight.Need{preflight.Lab}
 	network, proxy := c.Spec.Network, c.Spec.ServiceProxy

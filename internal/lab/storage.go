@@ -39,7 +39,7 @@ func (l *storage) Start(ctx context.Context) error {
 	return nil
 }
 
-// volumesOf is where a node's volumes are on the machine.
+// volumesOf returns where a node's volumes are on the machine.
 func (l *storage) volumesOf(name string) (root, below string, ok bool) {
 	for _, n := range l.nodes.List() {
 		if n.Name == name && n.Runtime == cluster.RuntimeContainerd {

@@ -30,7 +30,7 @@ func newNames(ranges []Range, endpoint func(chain string) bool) *Names {
 // Forget is for when everything that had a name is gone.
 func (n *Names) Forget() { n.here, n.page = map[name]string{}, map[name]string{} }
 
-// Here is a text of the page with this run's names, all at once: two may have changed places.
+// Here returns a text of the page with this run's names, all at once: two may have changed places.
 func (n *Names) Here(text string) string {
 	to := map[string]string{}
 	for page, here := range n.here {
@@ -49,7 +49,7 @@ func (n *Names) Here(text string) string {
 	return known.ReplaceAllStringFunc(text, func(page string) string { return to[page] })
 }
 
-// Page is a line of this run's output with the page's names.
+// Page returns a line of this run's output with the page's names.
 func (n *Names) Page(line string) string {
 	var b strings.Builder
 	end := 0
@@ -78,7 +78,7 @@ func (d *Difference) Error() string {
 	return fmt.Sprintf("no such line was printed: %s", d.Line)
 }
 
-// Lines are an output's, in UTF-8, without spaces at their ends and without empty ones at its end.
+// Lines returns an output's, in UTF-8, without spaces at their ends and without empty ones at its end.
 func Lines(output string) []string {
 	lines := strings.Split(strings.ReplaceAll(strings.ToValidUTF8(output, "\uFFFD"), "\r", ""), "\n")
 	for i, line := range lines {
@@ -239,7 +239,7 @@ type capture struct {
 
 var blanks = regexp.MustCompile(`[ \t]+`)
 
-// pattern is the expression of a line of the page, with a group for each capture.
+// pattern returns the expression of a line of the page, with a group for each capture.
 func (n *Names) pattern(line string) (string, []capture) {
 	var b strings.Builder
 	var captures []capture

@@ -140,7 +140,7 @@ type token struct {
 	kind     *kind
 }
 
-// tokens are a line's, in order, none over another.
+// tokens returns a line's, in order, none over another.
 func (n *Names) tokens(line string) []token {
 	var found []token
 	for i := range kinds {
@@ -163,7 +163,7 @@ func (n *Names) tokens(line string) []token {
 	return kept
 }
 
-// groups are the places of an expression's groups in a line. What stands around a group may stand around the next one, too.
+// groups returns the places of an expression's groups in a line. What stands around a group may stand around the next one, too.
 func groups(find *regexp.Regexp, line string) [][2]int {
 	var at [][2]int
 	for begin := 0; begin <= len(line); {

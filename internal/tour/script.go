@@ -51,7 +51,7 @@ func (r Range) Contains(a netip.Addr) bool {
 	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// Steps are all of the page's.
+// Steps returns all of the page's.
 func (s *Script) Steps() []*Step {
 	var all []*Step
 	for _, section := range s.Sections {

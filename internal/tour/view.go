@@ -88,7 +88,7 @@ func plain(text string) string {
 	return link.ReplaceAllString(strong.ReplaceAllString(text, "$1"), "$1")
 }
 
-// items are the parts of a block that begin on a line of their own.
+// items returns the parts of a block that begin on a line of their own.
 func items(text string) []string {
 	var all []string
 	for _, line := range strings.Split(text, "\n") {

@@ -73,8 +73,8 @@ func openPatiently(config *rest.Config, o Options, patience time.Duration) (*Clu
 	return &Cluster{client: client, config: config, bounded: bounded, options: o, run: newRun(), nodes: map[string]*node{}, unread: map[string]string{}}, nil
 }
 
-// Plan is what a run makes for some nodes, in order: for --dry-run. It is in a namespace of the run's own unless the options name the kept
-// one.
+// Plan returns what a run makes for some nodes, in order: for --dry-run. It is in a namespace of the run's own unless the options name the
+// kept one.
 func Plan(o Options, nodes ...string) []runtime.Object {
 	const run = "run"
 	in, objects := Namespace, []runtime.Object(nil)
@@ -152,7 +152,7 @@ func (c *Cluster) findKept(ctx context.Context) error {
 	return err
 }
 
-// Node is the conversation with a node, whose pod is started the first time that it is asked for.
+// Node returns the conversation with a node, whose pod is started the first time that it is asked for.
 func (c *Cluster) Node(ctx context.Context, name string) (*remote.Node, error) {
 	c.mu.Lock()
 	if c.closed {
@@ -191,7 +191,7 @@ func (c *Cluster) startError(name string) error {
 	return errNotStarted
 }
 
-// room is how many more nodes may be read. Those whose pods do not run are not counted.
+// room returns how many more nodes may be read. Those whose pods do not run are not counted.
 func (c *Cluster) room() int {
 	if c.options.Most == 0 {
 		return math.MaxInt

@@ -74,7 +74,7 @@ func (o Options) start() time.Duration {
 // perNode is how much longer pods live for each node of a capture: they are read one after the other.
 const perNode = 5 * time.Second
 
-// ForCapture are the options for a capture of so many nodes, on which [View.Start] starts pods.
+// ForCapture returns the options for a capture of so many nodes, on which [View.Start] starts pods.
 func (o Options) ForCapture(nodes int) Options {
 	o.Life = o.life() + time.Duration(nodes)*perNode
 	return o
@@ -88,11 +88,11 @@ func labels(run string) map[string]string {
 	return all
 }
 
-// newRun is the name of one run.
+// newRun returns the name of one run.
 func newRun() string { return strings.ToLower(rand.Text()[:10]) }
 
-// namespace is the one that holds everything. Its pods are privileged, which Pod Security Admission has to be told (kubernetes.io/docs:
-// pod-security-admission).
+// namespace returns the one that holds everything. Its pods are privileged, which Pod Security Admission has to be told
+// (kubernetes.io/docs: pod-security-admission).
 func namespace(name, run string) *corev1.Namespace {
 	ns := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 	ns.Name, ns.Labels = name, labels(run)
@@ -109,7 +109,7 @@ func serviceAccount(namespace string) *corev1.ServiceAccount {
 	return a
 }
 
-// job is the pod on one node: the number-th of a run. It shares the node's network and process ids, by which the pods' namespaces are
+// job returns the pod on one node: the number-th of a run. It shares the node's network and process ids, by which the pods' namespaces are
 // found, and is privileged, because namespaces are entered and rules read by root alone. Its command waits; what reads is started by exec.
 // It goes to its node past the scheduler, so that neither taints nor a cordon keep it away.
 func (o Options) job(namespace, run string, number int, node string) *batchv1.Job {

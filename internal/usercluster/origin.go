@@ -78,7 +78,7 @@ func (c *Cluster) Look(ctx context.Context) (*View, error) {
 	return v, nil
 }
 
-// unreadableNode is why a node's state is not read; "" where it is.
+// unreadableNode returns why a node's state is not read; "" where it is.
 func unreadableNode(n *corev1.Node) string {
 	switch {
 	case !capture.HostName("node/" + n.Name):
@@ -96,7 +96,7 @@ func unreadableNode(n *corev1.Node) string {
 	return ""
 }
 
-// Nodes are the names of the nodes that can be read.
+// Nodes returns the names of the nodes that can be read.
 func (v *View) Nodes() []string {
 	var names []string
 	for host := range v.on {
@@ -108,7 +108,7 @@ func (v *View) Nodes() []string {
 	return names
 }
 
-// Refused is why an end cannot be read that is a pod, or a node: where its node is not read. It is "" where it can.
+// Refused returns why an end cannot be read that is a pod, or a node: where its node is not read. It is "" where it can.
 func (v *View) Refused(kind, namespace, name string) string {
 	node := name
 	if kind == "pod" {
@@ -124,14 +124,14 @@ func (v *View) Refused(kind, namespace, name string) string {
 	return ""
 }
 
-// whyUnread is why a node is not read; "" where it is.
+// whyUnread returns why a node is not read; "" where it is.
 func (c *Cluster) whyUnread(node string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.unread[node]
 }
 
-// NodeOf is the node that a host is on; "" where it is on none.
+// NodeOf returns the node that a host is on; "" where it is on none.
 func (v *View) NodeOf(host string) string { return v.on[host] }
 
 // startsAtOnce are started, or deleted, at the same time.
@@ -177,7 +177,7 @@ func (v *View) UnreadNodes() []string { return v.cluster.Unread() }
 // Unread is why some kinds of objects are not known; nil where all are.
 func (v *View) Unread() error { return v.unread }
 
-// Objects are the API's.
+// Objects returns the API's.
 func (v *View) Objects() snapshot.Objects { return v.objects }
 
 // Origin gives the hosts of some nodes, or of all that can be read without any.
@@ -235,7 +235,7 @@ func (v *View) LookUp(ctx context.Context, host, name string) (witness.Lookup, e
 	return talk.LookUp(ctx, host, name)
 }
 
-// Place is where packets are sent and seen at a host, for proof.Live.
+// Place returns where packets are sent and seen at a host, for proof.Live.
 func (v *View) Place(host string) (proof.Place, error) {
 	node, ok := v.on[host]
 	if !ok {

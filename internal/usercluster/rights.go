@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/capture"
 )
 
-// Rights are what an administrator makes for who runs the plugin without being one: the namespace, which then stays, and roles with the
+// Rights returns what an administrator makes for who runs the plugin without being one: the namespace, which then stays, and roles with the
 // least rights: a ClusterRole for what is read of the whole cluster, a Role in the namespace for what is made there, and one for the
 // ip-masq-agent's ConfigMaps, those named among them. They are bound to no user.
 //

@@ -154,7 +154,7 @@ func podRuns(p *corev1.Pod, o Options) (runs bool, err error) {
 	return false, nil
 }
 
-// whyEnded is what is known of why a pod ended: its own reason, as of an eviction, or its container's.
+// whyEnded returns what is known of why a pod ended: its own reason, as of an eviction, or its container's.
 func whyEnded(status *corev1.PodStatus) string {
 	words := []string{status.Reason, status.Message}
 	for _, s := range status.ContainerStatuses {

@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
-// api is the node's side of the interface that the API server asks.
+// api returns the node's side of the interface that the API server asks.
 func (c *connector) api() nodeapi.Config {
 	return nodeapi.Config{
 		Certificate: c.cfg.Certificate, ClientCA: c.cfg.ClientCA, ClientName: nodeapi.APIServerName, Now: time.Now,
@@ -91,7 +91,7 @@ func (c *connector) portForward(ctx context.Context, namespace, pod string, port
 	return nil
 }
 
-// stats is the minimum of /stats/summary: who is there. A lab does not measure.
+// stats returns the minimum of /stats/summary: who is there. A lab does not measure.
 func (c *connector) stats(ctx context.Context) (*statsv1alpha1.Summary, error) {
 	sum := &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: c.cfg.NodeName}, Pods: []statsv1alpha1.PodStats{}}
 	pods, err := c.GetPods(ctx)

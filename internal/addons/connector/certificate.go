@@ -69,7 +69,7 @@ func requestCertificate(ctx context.Context, client kubernetes.Interface, node s
 	return tls.Certificate{Certificate: certificates(csr.Status.Certificate), PrivateKey: key}, nil
 }
 
-// certificates are the DER blocks of a PEM chain.
+// certificates returns the DER blocks of a PEM chain.
 func certificates(chain []byte) [][]byte {
 	var all [][]byte
 	for {

@@ -21,7 +21,7 @@ const (
 	tagCreated   = "CreationTimestamp"
 )
 
-// groupName is the name of a pod's group.
+// groupName returns the name of a pod's group.
 func groupName(namespace, pod string) string { return namespace + "-" + pod }
 
 // What a container gets that asks for nothing: the connector's defaults.
@@ -32,7 +32,7 @@ const (
 	leastGigabytes   = 0.1
 )
 
-// newGroup is the container group of a pod, whose volumes are made already.
+// newGroup returns the container group of a pod, whose volumes are made already.
 func (cfg *config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.ContainerGroup {
 	g := aci.ContainerGroup{
 		Name: groupName(pod.Namespace, pod.Name), Location: cfg.Location,
@@ -56,7 +56,7 @@ func (cfg *config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.Container
 	return g
 }
 
-// dns is what the group's containers have in /etc/resolv.conf; nil is Azure's.
+// dns returns what the group's containers have in /etc/resolv.conf; nil is Azure's.
 func (cfg *config) dns(pod *corev1.Pod) *aci.DNSConfig {
 	servers, search, options := podspec.Resolver{Cluster: cfg.KubeDNS, Domain: cfg.ClusterDomain}.DNS(pod)
 	if len(servers) == 0 {
@@ -92,7 +92,7 @@ func newContainer(c *corev1.Container) aci.Container {
 	return aci.Container{Name: c.Name, Properties: p}
 }
 
-// command is the one list that Azure takes in place of the image's entry point and arguments, also where a pod has arguments alone
+// command returns the one list that Azure takes in place of the image's entry point and arguments, also where a pod has arguments alone
 // (virtual-kubelet/azure-aci, pkg/provider, getCommand); none when the image's own are meant.
 func command(c *corev1.Container, vars map[string]string) []string {
 	list := slices.Concat(c.Command, c.Args)
@@ -116,7 +116,7 @@ func amounts(list corev1.ResourceList, or aci.ResourceAmounts) aci.ResourceAmoun
 // gigabytes are decimal ones, in tenths.
 func gigabytes(q resource.Quantity) float64 { return math.Trunc(float64(q.Value())/1e8) / 10 }
 
-// probe is a probe as Azure has it; nil for none, and for one that refusals has refused.
+// probe returns a probe as Azure has it; nil for none, and for one that refusals has refused.
 func probe(c *corev1.Container, p *corev1.Probe) *aci.Probe {
 	if p == nil {
 		return nil
@@ -142,7 +142,7 @@ func probe(c *corev1.Container, p *corev1.Probe) *aci.Probe {
 	return a
 }
 
-// proxyExtension is the kube-proxy extension with which a group reaches the cluster's Services.
+// proxyExtension returns the kube-proxy extension with which a group reaches the cluster's Services.
 func proxyExtension(node, clusterCIDR, rules, version, kubeconfig string) *aci.Extension {
 	return &aci.Extension{Name: "kube-proxy", Properties: aci.ExtensionProperties{
 		Type: aci.ExtensionKubeProxy, Version: "1.0",

@@ -14,7 +14,7 @@ const (
 	taintValue = "azure"
 )
 
-// nodeObject is the Node as AKS's connector registers it. It has no machine, so no kernel, no runtime and no image of a system.
+// nodeObject returns the Node as AKS's connector registers it. It has no machine, so no kernel, no runtime and no image of a system.
 func nodeObject(cfg config, now metav1.Time) *corev1.Node {
 	capacity := corev1.ResourceList{ // the connector's own defaults, a quota and no measure (virtual-kubelet/azure-aci, provider/aci.go)
 		corev1.ResourceCPU: resource.MustParse("10000"), corev1.ResourceMemory: resource.MustParse("4Ti"),

@@ -113,7 +113,7 @@ func (c *connector) restore(ctx context.Context) error {
 	return nil
 }
 
-// podOf is what of a pod its group tells.
+// podOf returns what of a pod its group tells.
 func podOf(g *aci.ContainerGroup) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Tags[tagNamespace], Name: g.Tags[tagPod], UID: types.UID(g.Tags[tagUID])}}
 }

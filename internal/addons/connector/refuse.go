@@ -9,7 +9,7 @@ import (
 	"packetwalk.dev/internal/pods/podspec"
 )
 
-// refusals are the parts of a pod that container groups do not have, each with the reason. A pod with any does not become a group.
+// refusals returns the parts of a pod that container groups do not have, each with the reason. A pod with any does not become a group.
 func refusals(pod *corev1.Pod) []string {
 	var all []string
 	refuse := func(is bool, format string, a ...any) {
@@ -79,7 +79,7 @@ func containerRefusals(c *corev1.Container) []string {
 	return all
 }
 
-// unsupportedVolume is the type of a volume that a group cannot have, "" for the others.
+// unsupportedVolume returns the type of a volume that a group cannot have, "" for the others.
 func unsupportedVolume(v *corev1.Volume) string {
 	s := &v.VolumeSource
 	switch {
@@ -118,7 +118,7 @@ func checkDownward(pod *corev1.Pod, d *corev1.DownwardAPIProjection) error {
 	return nil
 }
 
-// ignored are the parts of a pod that have no effect in a group, and do no harm.
+// ignored returns the parts of a pod that have no effect in a group, and do no harm.
 func ignored(pod *corev1.Pod) []string {
 	var all []string
 	if s := pod.Spec.SecurityContext; s != nil && (s.RunAsUser != nil || s.RunAsGroup != nil || s.FSGroup != nil || isTrue(s.RunAsNonRoot)) {

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/azure/aci"
 )
 
-// podStatus is a pod's status by its group; base is the status that the API has, of which others' conditions stay, and the times of what
-// has not changed.
+// podStatus returns a pod's status by its group; base is the status that the API has, of which others' conditions stay, and the times of
+// what has not changed.
 func podStatus(base corev1.PodStatus, pod *corev1.Pod, g *aci.ContainerGroup, hostIP string, now metav1.Time) corev1.PodStatus {
 	s := *base.DeepCopy()
 	s.Phase, s.Reason, s.Message = phase(g), "", ""

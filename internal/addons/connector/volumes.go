@@ -13,7 +13,7 @@ import (
 	"packetwalk.dev/internal/pods/podspec"
 )
 
-// volumes are a pod's as Azure has them: empty directories, and files that stay as they are when the group is made.
+// volumes returns a pod's as Azure has them: empty directories, and files that stay as they are when the group is made.
 func (c *connector) volumes(ctx context.Context, pod *corev1.Pod) ([]aci.Volume, error) {
 	var all []aci.Volume
 	for i := range pod.Spec.Volumes {
@@ -39,7 +39,7 @@ func (c *connector) volumes(ctx context.Context, pod *corev1.Pod) ([]aci.Volume,
 	return all, nil
 }
 
-// data is what a ConfigMap or a Secret has.
+// data returns what a ConfigMap or a Secret has.
 func (c *connector) data(namespace string, o podspec.Object) (map[string][]byte, error) {
 	core := c.all.Core().V1()
 	if o.Kind == podspec.Secret {
@@ -56,7 +56,7 @@ func (c *connector) data(namespace string, o podspec.Object) (map[string][]byte,
 	return podspec.ConfigMapData(m, true), nil
 }
 
-// downward is a field of a pod, of those that are known before the group is made.
+// downward returns a field of a pod, of those that are known before the group is made.
 func downward(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) {
 	if ref == nil {
 		return "", fmt.Errorf("a container group does not know its own resources (resourceFieldRef)")

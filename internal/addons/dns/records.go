@@ -54,7 +54,7 @@ func parseLines(text []byte) Records {
 	return r
 }
 
-// lines is what parseLines reads.
+// lines returns what parseLines reads.
 func (r Records) lines() []byte {
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(r)) {
@@ -72,7 +72,7 @@ func (r Records) count() (n int) {
 	return n
 }
 
-// answer is the reply to a query.
+// answer returns the reply to a query.
 func (r Records) answer(query *dns.Msg) *dns.Msg {
 	m := new(dns.Msg).SetReply(query)
 	m.Authoritative = true
@@ -135,13 +135,13 @@ func (r Records) pointer(reverse string) (first string) {
 	return first
 }
 
-// soa is the one of a zone whose records have no history.
+// soa returns the one of a zone whose records have no history.
 func soa(zone string) dns.RR {
 	apex := zone + "."
 	return &dns.SOA{Hdr: header(apex, dns.TypeSOA), Ns: apex, Mbox: apex, Serial: 1, Refresh: ttl, Retry: ttl, Expire: ttl, Minttl: ttl}
 }
 
-// all are the records of a zone as a transfer has them: the SOA record, all others, and the SOA record again.
+// all returns the records of a zone as a transfer has them: the SOA record, all others, and the SOA record again.
 func (r Records) all(zone string) []dns.RR {
 	out := []dns.RR{soa(zone)}
 	for _, name := range slices.Sorted(maps.Keys(r)) {
@@ -173,7 +173,7 @@ func record(name string, a netip.Addr) dns.RR {
 	return &dns.AAAA{Hdr: header(name, dns.TypeAAAA), AAAA: a.AsSlice()}
 }
 
-// address is a record's; the zero one for a record of another type.
+// address returns a record's; the zero one for a record of another type.
 func address(rr dns.RR) (a netip.Addr, err error) {
 	ok := true
 	switch rr := rr.(type) {
@@ -188,7 +188,7 @@ func address(rr dns.RR) (a netip.Addr, err error) {
 	return a, nil
 }
 
-// plain is a name in lower case and without the last dot.
+// plain returns a name in lower case and without the last dot.
 func plain(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 // InZone reports whether a name, in lower case and without the last dot, is a zone's.

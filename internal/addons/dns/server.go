@@ -126,7 +126,7 @@ func (s *Server) query(w dns.ResponseWriter, m *dns.Msg, stream bool) {
 	s.reply(w, m, answer)
 }
 
-// permit is the code for a message of who has not got the key, and 0 for one of who has.
+// permit returns the code for a message of who has not got the key, and 0 for one of who has.
 func (s *Server) permit(w dns.ResponseWriter, m *dns.Msg) (code int, why error) {
 	t := m.IsTsig()
 	switch {
@@ -188,5 +188,5 @@ func (s *Server) logf(w dns.ResponseWriter, format string, a ...any) {
 	fmt.Fprintf(s.Log, "%s %s\n", unmapped(w.RemoteAddr()), fmt.Sprintf(format, a...))
 }
 
-// unmapped is an address with IPv4 as such, not mapped into IPv6.
+// unmapped returns an address with IPv4 as such, not mapped into IPv6.
 func unmapped(a net.Addr) string { return strings.Replace(a.String(), "[::ffff:", "[", 1) }

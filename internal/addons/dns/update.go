@@ -89,7 +89,7 @@ func (r Records) change(zone string, rr dns.RR) error {
 // updateTTL is external-dns's default for records without a lifetime, in seconds.
 const updateTTL = 300
 
-// Difference is the update that makes a zone another one, nil when there is none: names that differ are made anew.
+// Difference returns the update that makes a zone another one, nil when there is none: names that differ are made anew.
 func Difference(zone string, have, want Records) (*dns.Msg, error) {
 	m := new(dns.Msg).SetUpdate(zone + ".")
 	for _, name := range slices.Sorted(maps.Keys(have)) {

@@ -83,7 +83,7 @@ func ReadKey(name, file string) (*Key, error) {
 	return NewKey(name, string(secret))
 }
 
-// NewKey is a key with a secret in base64, with space around it or without.
+// NewKey returns a key with a secret in base64, with space around it or without.
 func NewKey(name, secret string) (*Key, error) {
 	secret = strings.TrimSpace(secret)
 	octets, err := base64.StdEncoding.DecodeString(secret)
@@ -96,7 +96,7 @@ func NewKey(name, secret string) (*Key, error) {
 // minSecret is how many bytes a secret has at least (RFC 8945, 8: as many as the hash's output).
 const minSecret = 32
 
-// secrets are the key as the library takes it.
+// secrets returns the key as the library takes it.
 func (k *Key) secrets() map[string]string {
 	if k == nil {
 		return nil

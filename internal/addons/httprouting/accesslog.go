@@ -116,7 +116,7 @@ func (x *exchange) columns(length int64) (addresses, lengths, times, statuses st
 	return strings.Join(a, ", "), strings.Join(l, ", "), strings.Join(t, ", "), strings.Join(s, ", ")
 }
 
-// headLength is the length of a request's line and header as HTTP/1.1 writes them.
+// headLength returns the length of a request's line and header as HTTP/1.1 writes them.
 func headLength(r *http.Request) int64 {
 	n := len(r.Method) + len(r.RequestURI) + len(r.Proto) + len("  \r\n") + len("Host: \r\n") + len(r.Host) + len("\r\n")
 	for name, values := range r.Header {

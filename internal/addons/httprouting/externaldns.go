@@ -60,7 +60,7 @@ func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 	}
 }
 
-// zoneOf are the records that a zone is to have: the hosts of rules and TLS entries, with the addresses in their Ingresses' status.
+// zoneOf returns the records that a zone is to have: the hosts of rules and TLS entries, with the addresses in their Ingresses' status.
 func zoneOf(zone string, all []*networkingv1.Ingress) dns.Records {
 	records := dns.Records{}
 	for _, i := range all {

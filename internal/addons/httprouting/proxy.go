@@ -198,7 +198,7 @@ func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
 	panic("unreachable: the last try returns")
 }
 
-// statusOf is what nginx answers with when an endpoint does not.
+// statusOf returns what nginx answers with when an endpoint does not.
 func statusOf(err error) int {
 	var long *http.MaxBytesError
 	if errors.As(err, &long) {

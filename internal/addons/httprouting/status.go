@@ -58,7 +58,7 @@ func (c *controller) publishOnce(ctx context.Context) error {
 	return nil
 }
 
-// address is the front end of the service that brings the requests here.
+// address returns the front end of the service that brings the requests here.
 func (c *controller) address() (all []networkingv1.IngressLoadBalancerIngress) {
 	o, ok, _ := c.stores.services.GetByKey(c.options.PublishService.String())
 	if !ok {

@@ -36,7 +36,7 @@ func newBackends(o Objects) *backends {
 	return b
 }
 
-// first is the backend of a Service's first port.
+// first returns the backend of a Service's first port.
 func (b *backends) first(name types.NamespacedName) Backend {
 	s := b.services[name]
 	if s == nil || len(s.Spec.Ports) == 0 {
@@ -83,7 +83,8 @@ func (b *backends) resolve(name types.NamespacedName, port string) Backend {
 	return backend
 }
 
-// ready are a slice's endpoints that take requests, at the port of that name. An unknown readiness means ready (k8s.io/api/discovery/v1).
+// ready returns a slice's endpoints that take requests, at the port of that name. An unknown readiness means ready
+// (k8s.io/api/discovery/v1).
 func ready(s *discoveryv1.EndpointSlice, port string) (all []netip.AddrPort) {
 	for _, p := range s.Ports {
 		if p.Port == nil || *p.Port < 1 || *p.Port > 65535 || deref(p.Name) != port {

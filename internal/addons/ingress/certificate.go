@@ -48,7 +48,7 @@ func covers(entry, rule string) bool {
 	return strings.EqualFold(entry, rule) || strings.EqualFold(entry, "*."+parent)
 }
 
-// tlsEntry is the index of the entry whose certificate a host shows, -1 for none.
+// tlsEntry returns the index of the entry whose certificate a host shows, -1 for none.
 func tlsEntry(i *networkingv1.Ingress, host string, certificates []*Certificate) int {
 	for n, entry := range i.Spec.TLS {
 		if certificates[n] != nil && slices.ContainsFunc(entry.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
@@ -64,7 +64,7 @@ func tlsEntry(i *networkingv1.Ingress, host string, certificates []*Certificate)
 	return -1
 }
 
-// sample is a name that a host's name stands for.
+// sample returns a name that a host's name stands for.
 func sample(host string) string { return strings.Replace(host, "*", "any", 1) }
 
 func (b *builder) certify(i *networkingv1.Ingress, field, name string, c *Certificate) {

@@ -64,7 +64,7 @@ func (t *Table) find(host string) (*Host, HostMatch) {
 	return nil, HostNone
 }
 
-// hostOf is the name in a Host header, which may have a port and a last dot.
+// hostOf returns the name in a Host header, which may have a port and a last dot.
 func hostOf(hostport string) string {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
@@ -73,7 +73,7 @@ func hostOf(hostport string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// clean is a path as nginx compares it: dot elements resolved, slashes merged, a last slash kept.
+// clean returns a path as nginx compares it: dot elements resolved, slashes merged, a last slash kept.
 func clean(p string) string {
 	c := path.Clean("/" + p)
 	if c != "/" && (strings.HasSuffix(p, "/") || strings.HasSuffix(p, "/.") || strings.HasSuffix(p, "/..")) {
@@ -133,7 +133,7 @@ func (d Decision) String() string {
 	return b.String()
 }
 
-// words are the route's path in words.
+// words returns the route's path in words.
 func (r *Route) words() string {
 	switch r.Type {
 	case networkingv1.PathTypeExact:

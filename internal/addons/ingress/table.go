@@ -85,7 +85,7 @@ type Backend struct {
 	Known bool
 }
 
-// Name is the backend as ingress-nginx's access log has it: NAMESPACE-SERVICE-PORT.
+// Name returns the backend as ingress-nginx's access log has it: NAMESPACE-SERVICE-PORT.
 func (b Backend) Name() string {
 	return b.Service.Namespace + "-" + b.Service.Name + "-" + b.Port
 }

@@ -314,7 +314,7 @@ func checkAddress(e End) (End, error) {
 	return e, nil
 }
 
-// String is the end as Parse reads it.
+// String returns the end as Parse reads it.
 func (e End) String() string {
 	s := string(e.Kind)
 	switch {
@@ -333,7 +333,7 @@ func (e End) String() string {
 	return s + e.port()
 }
 
-// port is ":80", ":http" or "".
+// port returns ":80", ":http" or "".
 func (e End) port() string {
 	switch {
 	case e.PortName != "":
@@ -344,7 +344,7 @@ func (e End) port() string {
 	return ""
 }
 
-// withPort is how the end is written with a port.
+// withPort returns how the end is written with a port.
 func (e End) withPort() string {
 	if e.Kind == Address && e.Address.Is6() {
 		return "[" + e.String() + "]:PORT"

@@ -25,7 +25,7 @@ type places struct {
 // errBlind says that nothing of the kind is known.
 var errBlind = errors.New("none are known")
 
-// place is the host of an end that names one, other than a pod, and its addresses where the objects have them.
+// place returns the host of an end that names one, other than a pod, and its addresses where the objects have them.
 func (w *places) place(e End) (host string, addresses []netip.Addr, err error) {
 	switch {
 	case e.Kind == Node:
@@ -50,7 +50,7 @@ func (w *places) of(kind string) []string {
 	return slices.DeleteFunc(slices.Clone(w.names), func(n string) bool { return !strings.HasPrefix(n, kind) })
 }
 
-// pod is the host that a pod is, that of its node, and the pod's addresses.
+// pod returns the host that a pod is, that of its node, and the pod's addresses.
 func (w *places) pod(e End) (host, node string, addresses []netip.Addr, err error) {
 	namespace := cmp.Or(e.Namespace, "default")
 	named := func(p snapshot.Pod) bool { return p.Namespace == namespace && p.Name == e.Name }
@@ -83,7 +83,7 @@ func (w *places) pod(e End) (host, node string, addresses []netip.Addr, err erro
 	return "", "", nil, fmt.Errorf("there is no such pod; there are: %s", snapshot.List(there))
 }
 
-// podHost is the host that a pod is: its namespace on its node, or the container group that it is on a virtual node.
+// podHost returns the host that a pod is: its namespace on its node, or the container group that it is on a virtual node.
 func (w *places) podHost(namespace, name string) string {
 	host, group := "pod/"+namespace+"/"+name, "container-group/"+namespace+"-"+name
 	if !slices.Contains(w.names, host) && slices.Contains(w.names, group) {
@@ -100,8 +100,8 @@ func (w *places) findNode(name string) *snapshot.Node {
 	return &w.objects.Nodes[i]
 }
 
-// node is the host that a Kubernetes node is: the one of its name, or else the one that has its address, as the host name of a machine need
-// not be its node's name.
+// node returns the host that a Kubernetes node is: the one of its name, or else the one that has its address, as the host name of a machine
+// need not be its node's name.
 func (w *places) node(name string) string {
 	host := "node/" + name
 	if n := w.findNode(name); n != nil && !slices.Contains(w.names, host) {
@@ -110,7 +110,7 @@ func (w *places) node(name string) string {
 	return host
 }
 
-// hostWith is the host of a kind that has one of the addresses, "" where none or several have.
+// hostWith returns the host of a kind that has one of the addresses, "" where none or several have.
 func (w *places) hostWith(kind string, addresses []netip.Addr) string {
 	if w.far {
 		return ""
@@ -124,7 +124,7 @@ func (w *places) hostWith(kind string, addresses []netip.Addr) string {
 	return found[0]
 }
 
-// addresses are a host's own, from its state: those of the primary ones of its interfaces that are not local to the link or the host.
+// addresses returns a host's own, from its state: those of the primary ones of its interfaces that are not local to the link or the host.
 func (w *places) addresses(host string) []netip.Addr {
 	h, err := w.src.Host(host)
 	if err != nil || h.FIB == nil {
@@ -230,7 +230,7 @@ func (w *places) hasNoEndpoints(s *snapshot.Service, port uint16, proto packet.P
 	})
 }
 
-// onlyProtocol is the protocol of the service's port that is meant, 0 where that leaves a choice.
+// onlyProtocol returns the protocol of the service's port that is meant, 0 where that leaves a choice.
 func (w *places) onlyProtocol(e End) packet.Protocol {
 	s, err := w.findService(e)
 	if err != nil {
@@ -249,7 +249,7 @@ func (w *places) onlyProtocol(e End) packet.Protocol {
 	return proto
 }
 
-// servicePort is the port of a service that an end means.
+// servicePort returns the port of a service that an end means.
 func servicePort(s *snapshot.Service, e End, proto packet.Protocol) (uint16, error) {
 	fit := slices.DeleteFunc(slices.Clone(s.Ports), func(p snapshot.ServicePort) bool {
 		return p.Protocol != proto || e.PortName != "" && p.Name != e.PortName || e.Port != 0 && p.Port != e.Port
@@ -267,7 +267,7 @@ func servicePort(s *snapshot.Service, e End, proto packet.Protocol) (uint16, err
 	return 0, fmt.Errorf("it has several ports (%s); write svc/%s/%s:PORT", ports(s), s.Namespace, s.Name)
 }
 
-// ports are a service's, in words: "80/tcp, dns 53/udp".
+// ports returns a service's, in words: "80/tcp, dns 53/udp".
 func ports(s *snapshot.Service) string {
 	words := make([]string, len(s.Ports))
 	for i, p := range s.Ports {

@@ -174,8 +174,8 @@ func (r *reader) pick(all []netip.Addr) (netip.Addr, error) {
 	return pick(all, r.from.Address.Is6(), r.from.Kind == Address)
 }
 
-// place is the host of an end that names one, and its addresses where the objects have them. Packets of a sending pod whose own namespace
-// is not at hand come in at its node.
+// place returns the host of an end that names one, and its addresses where the objects have them. Packets of a sending pod whose own
+// namespace is not at hand come in at its node.
 func (r *reader) place(e End) (host string, addresses []netip.Addr, err error) {
 	if e.Kind != Pod {
 		return r.places.place(e)

@@ -62,7 +62,7 @@ func (s *explanation) endsBy(c *walk.Decision) bool {
 		s.outcome.End.Host == c.Host
 }
 
-// assumptions are the choices without known weights, each once. What was asked twice and answered differently is left out.
+// assumptions returns the choices without known weights, each once. What was asked twice and answered differently is left out.
 func (s *explanation) assumptions() []*walk.Decision {
 	var all []*walk.Decision
 	var open []bool // answered differently

@@ -33,7 +33,7 @@ func arp(a *packet.ARP) []byte {
 	return append(append(b, a.TargetMAC[:]...), a.Target.AsSlice()...)
 }
 
-// ip is the IP packet: RFC 791 without options, RFC 8200 without extension headers.
+// ip returns the IP packet: RFC 791 without options, RFC 8200 without extension headers.
 func ip(p *packet.Packet) []byte {
 	header := 20
 	if p.IsIPv6() {
@@ -64,7 +64,7 @@ func ip(p *packet.Packet) []byte {
 	return append(b, payload...)
 }
 
-// fragment is the flags and offset field; whole packets say "don't fragment", as Linux sends them.
+// fragment returns the flags and offset field; whole packets say "don't fragment", as Linux sends them.
 func fragment(p *packet.Packet) uint16 {
 	f := uint16(p.Offset / 8)
 	if p.More {
@@ -91,7 +91,7 @@ func address16(a netip.Addr) []byte {
 	return b[:]
 }
 
-// transport is the header above IP without its checksum, which also covers what follows. Fragments but the first have none.
+// transport returns the header above IP without its checksum, which also covers what follows. Fragments but the first have none.
 func transport(p *packet.Packet) []byte {
 	if p.Offset > 0 {
 		return nil
@@ -143,7 +143,7 @@ func vxlan(t *packet.Tunnel) []byte {
 	return append(b, encode(&t.Inner, true)...)
 }
 
-// icmp is a query with its identifier, or an error with the beginning of the packet that it is about (RFC 792, RFC 4443).
+// icmp returns a query with its identifier, or an error with the beginning of the packet that it is about (RFC 792, RFC 4443).
 func icmp(p *packet.Packet) []byte {
 	b := make([]byte, 8)
 	b[0], b[1] = p.Type, p.Code
@@ -177,7 +177,7 @@ func fill(p *packet.Packet, payload []byte) {
 	binary.BigEndian.PutUint16(payload[at:], check)
 }
 
-// sum is the internet checksum (RFC 1071).
+// sum returns the internet checksum (RFC 1071).
 func sum(b []byte, start uint32) uint16 {
 	s := add(start, b)
 	for s>>16 != 0 {

@@ -87,10 +87,10 @@ type refusal struct {
 	unknown        string // why its effect is unknown; "" where it is known
 }
 
-// words is the refusal with its reason.
+// words returns the refusal with its reason.
 func (r *refusal) words() string { return r.ref + ": " + r.does + paren(r.why) + colon(r.unknown) }
 
-// paren is " (s)", or nothing.
+// paren returns " (s)", or nothing.
 func paren(s string) string {
 	if s == "" {
 		return ""
@@ -143,7 +143,7 @@ func sameHops(a, b []hop) bool {
 	return slices.EqualFunc(a, b, func(x, y hop) bool { return x.host == y.host && slices.Equal(x.lines, y.lines) })
 }
 
-// start is the packet as it was sent.
+// start returns the packet as it was sent.
 func (s *explanation) start() packet.Packet {
 	if len(s.outcome.There) == 0 {
 		return s.outcome.End.Packet

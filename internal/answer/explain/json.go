@@ -272,7 +272,7 @@ func choiceDoc(c *walk.Decision) ChoiceDoc {
 	return d
 }
 
-// probability is a probability as a fraction and as a decimal number; neither where it is not known.
+// probability returns a probability as a fraction and as a decimal number; neither where it is not known.
 func probability(p *big.Rat) (fraction string, decimal *float64) {
 	if p == nil {
 		return "", nil
@@ -281,7 +281,7 @@ func probability(p *big.Rat) (fraction string, decimal *float64) {
 	return p.RatString(), &nearest
 }
 
-// weight is a choice's probability; nil where it is not known.
+// weight returns a choice's probability; nil where it is not known.
 func weight(c *walk.Decision) *big.Rat {
 	var sum uint64
 	for _, o := range c.Options {

@@ -91,7 +91,7 @@ var endWords = map[walk.EndKind]string{
 	walk.Left: "leaves the known network", walk.Undecided: "outcome unknown", walk.Looped: "goes round in a loop",
 }
 
-// undecided are the choices without known weights that outcomes of a group took differently, in words.
+// undecided returns the choices without known weights that outcomes of a group took differently, in words.
 func undecided(g []*explanation) []string {
 	var asked []*walk.Decision
 	var differ []string
@@ -111,7 +111,7 @@ func undecided(g []*explanation) []string {
 	return unique(differ)
 }
 
-// ending is where an outcome ends, whose that is, and the nodes on the way.
+// ending returns where an outcome ends, whose that is, and the nodes on the way.
 func (p *page) ending(s *explanation) string {
 	e := &s.outcome.End
 	text := e.Packet.DestinationEnd()
@@ -127,7 +127,7 @@ func (p *page) ending(s *explanation) string {
 	return text
 }
 
-// nodes are the nodes on the way, each once.
+// nodes returns the nodes on the way, each once.
 func (s *explanation) nodes() []string {
 	var nodes []string
 	for _, b := range s.there {
@@ -138,7 +138,7 @@ func (s *explanation) nodes() []string {
 	return nodes
 }
 
-// odds is "probability 1/2", or "probability 1/4 each".
+// odds returns "probability 1/2", or "probability 1/4 each".
 func odds(g []*explanation) string {
 	sum, each := new(big.Rat), true
 	for _, s := range g {

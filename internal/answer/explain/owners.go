@@ -20,7 +20,7 @@ type Owner struct {
 	Role string `json:"role,omitempty"` // of a service's address: "cluster IP", "load balancer IP", "node port 30064"
 }
 
-// String is "pod default/whereami-1" or "service default/whereami: cluster IP".
+// String returns "pod default/whereami-1" or "service default/whereami: cluster IP".
 func (o Owner) String() string {
 	switch {
 	case o.Kind == o.Name || o.Kind == "":
@@ -50,7 +50,7 @@ type Owners struct {
 // noOwners knows no object.
 var noOwners Owners
 
-// signatures are those of the writers of rules.
+// signatures returns those of the writers of rules.
 func (o *Owners) signatures() *signatures {
 	if o == nil {
 		o = &noOwners
@@ -192,7 +192,7 @@ func (o *Owners) nodePort(proto packet.Protocol, port uint16) (*snapshot.Service
 	return nil, false
 }
 
-// name is the owner in words, "" for none.
+// name returns the owner in words, "" for none.
 func (o *Owners) name(a netip.Addr, proto packet.Protocol, port packet.Port) string {
 	if owner, ok := o.Address(a, proto, port.Number); ok {
 		return owner.String()
@@ -200,7 +200,7 @@ func (o *Owners) name(a netip.Addr, proto packet.Protocol, port packet.Port) str
 	return ""
 }
 
-// kindName is a kind of hosts for people: "container group" for container-group.
+// kindName returns a kind of hosts for people: "container group" for container-group.
 func kindName(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
 
 // hostName returns a host of a walk for people: "pod default/whereami-1", "node aks-nodepool1-0", "fabric", and "the node" for the node

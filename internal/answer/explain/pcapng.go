@@ -111,7 +111,7 @@ func (c *packetFile) addSteps(steps []walk.Step, at time.Time, what string, o *O
 	return at
 }
 
-// changeNote is "nat KUBE-SEP-… 2: destination 10.0.0.1:80 → 10.0.0.2:80 (WHY)" for a step that changed what travels.
+// changeNote returns "nat KUBE-SEP-… 2: destination 10.0.0.1:80 → 10.0.0.2:80 (WHY)" for a step that changed what travels.
 func changeNote(st *walk.Step, why *reasoner) []string {
 	var visible []packet.Change
 	for _, c := range changesOf(st) {

@@ -115,7 +115,7 @@ func selecting(policies []snapshot.NetworkPolicy, at passage) (names []string) {
 	return names
 }
 
-// passages are those of the outcomes' ways there. The way back is that of a connection, which policies let through.
+// passages returns those of the outcomes' ways there. The way back is that of a connection, which policies let through.
 func passages(objects *snapshot.Objects, r *walk.Result) (all []passage) {
 	find := func(namespace, name string) *snapshot.Pod {
 		pod := &snapshot.Pod{Namespace: namespace, Name: name}

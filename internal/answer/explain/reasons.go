@@ -50,7 +50,7 @@ func family(c *netfilter.Chain) attribution.Family {
 	return attribution.IP
 }
 
-// role is what there is to know of a chain; none for an unknown chain, or none.
+// role returns what there is to know of a chain; none for an unknown chain, or none.
 func (s *signatures) role(c *netfilter.Chain) attribution.Role {
 	if c == nil || c.Table == nil {
 		return attribution.NoRole
@@ -61,7 +61,7 @@ func (s *signatures) role(c *netfilter.Chain) attribution.Role {
 	return attribution.NoRole
 }
 
-// pattern is the writer's name for all chains like this one, its own name where there is none.
+// pattern returns the writer's name for all chains like this one, its own name where there is none.
 func (s *signatures) pattern(c *netfilter.Chain) string {
 	if of := s.Chain(family(c), c.Table.Name, c.Name); of != nil {
 		return of.Name
@@ -69,8 +69,8 @@ func (s *signatures) pattern(c *netfilter.Chain) string {
 	return c.Name
 }
 
-// commonFields are the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands for
-// nothing have none.
+// commonFields returns the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands
+// for nothing have none.
 func (s *signatures) commonFields(c *netfilter.Chain) attribution.Fields {
 	if c == nil || !strings.Contains(s.pattern(c), "{") {
 		return nil
@@ -100,7 +100,7 @@ func (s *signatures) commonFields(c *netfilter.Chain) attribution.Fields {
 	return all
 }
 
-// policies are the chains of the policies that a chain asks before a rule, in its order, those of the groups that it leads to included.
+// policies returns the chains of the policies that a chain asks before a rule, in its order, those of the groups that it leads to included.
 // Those of earlier tiers are left out: before a rule that drops what no policy allowed, or that begins a tier. There are none in other
 // chains.
 func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked []*netfilter.Chain) {
@@ -134,7 +134,7 @@ func (s *signatures) policies(c *netfilter.Chain, before *netfilter.Rule) (asked
 	return asked
 }
 
-// jumps are the chains to which a rule leads.
+// jumps returns the chains to which a rule leads.
 func jumps(r *netfilter.Rule) (to []*netfilter.Chain) {
 	for _, statement := range r.Statements {
 		if jump, ok := statement.(*netfilter.JumpTo); ok && jump.Chain != nil {
@@ -152,7 +152,7 @@ func drops(r *netfilter.Rule) bool {
 	})
 }
 
-// policy is the name of the policy that a chain was made for, "" for none.
+// policy returns the name of the policy that a chain was made for, "" for none.
 func (s *signatures) policy(c *netfilter.Chain) string {
 	return foreign.PolicyName(s.commonFields(c)["policy"])
 }
@@ -262,7 +262,7 @@ func (s *signatures) policyRule(c *netfilter.Chain, rule *netfilter.Rule) (n, of
 // mostPolicies is the most policies that one reason names.
 const mostPolicies = 8
 
-// inWords is "policy a", or "policies a, b and c", of many the first.
+// inWords returns "policy a", or "policies a, b and c", of many the first.
 func inWords(one, several string, names []string) string {
 	last := len(names) - 1
 	switch {
@@ -274,7 +274,7 @@ func inWords(one, several string, names []string) string {
 	return several + " " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
-// flow is "tcp 5432", or the protocol alone where a packet has no known port.
+// flow returns "tcp 5432", or the protocol alone where a packet has no known port.
 func flow(p *packet.Packet) string {
 	if to := p.DestinationPort; to.Low == to.High && to.Number != 0 {
 		return fmt.Sprintf("%s %d", p.Protocol, to.Number)
@@ -290,12 +290,12 @@ func (t *reasoner) end(a netip.Addr, p *packet.Packet) string {
 	return a.String()
 }
 
-// why is the reason in words; "" where it is unknown.
+// why returns the reason in words; "" where it is unknown.
 func (t *reasoner) why(host string, v *netfilter.Visit, p *packet.Packet) string {
 	return t.reason(host, v, p).For
 }
 
-// endAddress is the address of an end as packet prints it.
+// endAddress returns the address of an end as packet prints it.
 func endAddress(s string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return ap.Addr()

@@ -91,7 +91,7 @@ func (t *renderer) step(st *walk.Step) []line {
 	return nil
 }
 
-// tunnelText is "into VXLAN 1 of flannel.1, to 10.1.0.5", or "out of VXLAN 1 of flannel.1".
+// tunnelText returns "into VXLAN 1 of flannel.1, to 10.1.0.5", or "out of VXLAN 1 of flannel.1".
 func tunnelText(st *walk.Step) string {
 	if st.Stage == walk.Decapsulated {
 		return "out of " + st.Tunnel.String()
@@ -118,7 +118,7 @@ func (t *renderer) copied(st *walk.Step) []line {
 	return []line{l}
 }
 
-// linkAndPort is an interface with its bridge port.
+// linkAndPort returns an interface with its bridge port.
 func linkAndPort(link, port string) string {
 	if link == "" && port == "" {
 		return "an unknown interface"
@@ -129,7 +129,7 @@ func linkAndPort(link, port string) string {
 	return link + ", port " + port
 }
 
-// leavesBy is the interface that a packet leaves by, with the bridge that chose it.
+// leavesBy returns the interface that a packet leaves by, with the bridge that chose it.
 func (t *renderer) leavesBy(p *packet.Packet) string {
 	if b := t.bridge; b != nil && b.Bridge != p.Out && slices.Contains(b.Ports, p.Out) {
 		return p.Out + ", port of " + b.Bridge
@@ -213,7 +213,7 @@ func (t *renderer) stopped(v *netfilter.Visit, why, choice string) line {
 	return line{label: verdictLabels[v.Verdict.Kind], text: text + choice, owner: why, shape: "rule " + t.shapeOf(v), bad: true}
 }
 
-// keeps is a rule that leaves the packet its source.
+// keeps returns a rule that leaves the packet its source.
 func keeps(v *netfilter.Visit) string {
 	if sourceNAT.MatchString(v.Rule.Text) {
 		return reference(v) + ": " + targetOf(v) + " gives it the address that it has" // a masquerade of the machine's own packet
@@ -295,7 +295,7 @@ func (t *renderer) clear(c packet.Change, ref string) *string {
 	return nil
 }
 
-// markFor is the last marking of bits that decided that a rule applies; nil where none did.
+// markFor returns the last marking of bits that decided that a rule applies; nil where none did.
 func (t *renderer) markFor(v *netfilter.Visit) *marking {
 	for _, m := range slices.Backward(t.marks) {
 		if m.bits&asks(v, m.field) != 0 {
@@ -374,7 +374,7 @@ func (t *renderer) choice(v *netfilter.Visit) string {
 	return text
 }
 
-// chosen is a choice's answer in words.
+// chosen returns a choice's answer in words.
 func chosen(c *walk.Decision) string {
 	if c.Answer < 0 || c.Answer >= len(c.Options) {
 		return ""

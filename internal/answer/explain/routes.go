@@ -9,7 +9,7 @@ import (
 	"packetwalk.dev/internal/model/fib"
 )
 
-// routeText is "via 10.0.0.1 dev eth0 (main: 10.0.0.0/8)".
+// routeText returns "via 10.0.0.1 dev eth0 (main: 10.0.0.0/8)".
 func routeText(a *fib.Answer) string {
 	if a == nil {
 		return "not known"

@@ -48,7 +48,7 @@ func otherSource(r *netfilter.Rule, p *packet.Packet) bool {
 	return err == nil && !prefix.Contains(p.Source)
 }
 
-// doesOrPolicy is what the rule does, or for the end of a chain its policy.
+// doesOrPolicy returns what the rule does, or for the end of a chain its policy.
 func doesOrPolicy(v *netfilter.Visit) string {
 	if v.Rule == nil {
 		return strings.ToUpper(v.Verdict.Kind.String())
@@ -56,7 +56,7 @@ func doesOrPolicy(v *netfilter.Visit) string {
 	return does(v.Rule)
 }
 
-// targetOf is the rule's target without its options: those of a translation show in what it did.
+// targetOf returns the rule's target without its options: those of a translation show in what it did.
 func targetOf(v *netfilter.Visit) string {
 	if v.Rule != nil && effect.MatchString(ruleWithoutComments(v.Rule)) {
 		name, _, _ := strings.Cut(does(v.Rule), " ")
@@ -70,7 +70,7 @@ func natChain(c *netfilter.Chain) bool {
 	return c.Table != nil && c.Table.Name == "nat" || c.Base != nil && c.Base.Type == "nat"
 }
 
-// reference is "nat KUBE-SERVICES 4", or "bridge nat PREROUTING 2".
+// reference returns "nat KUBE-SERVICES 4", or "bridge nat PREROUTING 2".
 func reference(v *netfilter.Visit) string { return ruleRef(v.Chain, v.Rule) }
 
 // ruleRef names the family where the table's name would be taken for that of an IP table.
@@ -92,8 +92,8 @@ func (s *signatures) shapeOf(v *netfilter.Visit) string {
 	return reference(v)
 }
 
-// asks are the bits of a mark, "mark" or the connection's "connmark", that decided that the rule applies: it tests them, or a rule before
-// it in the same chain does. 0 where none did.
+// asks returns the bits of a mark, "mark" or the connection's "connmark", that decided that the rule applies: it tests them, or a rule
+// before it in the same chain does. 0 where none did.
 func asks(v *netfilter.Visit, field string) uint32 {
 	if v.Rule == nil {
 		return 0
@@ -110,8 +110,8 @@ func asks(v *netfilter.Visit, field string) uint32 {
 	return bits
 }
 
-// comment is a rule's comment. Readers that know the syntax set Rule.Comment; rules in nft's syntax that were kept verbatim have it in the
-// text. Of felix's hash and words it is the words, where there are any: in iptables mode these are two comments, in nftables mode one.
+// comment returns a rule's comment. Readers that know the syntax set Rule.Comment; rules in nft's syntax that were kept verbatim have it in
+// the text. Of felix's hash and words it is the words, where there are any: in iptables mode these are two comments, in nftables mode one.
 func comment(r *netfilter.Rule) string {
 	if r == nil {
 		return ""
@@ -128,12 +128,12 @@ func comment(r *netfilter.Rule) string {
 	return text
 }
 
-// ruleWithoutComments is a rule's text without comments.
+// ruleWithoutComments returns a rule's text without comments.
 func ruleWithoutComments(r *netfilter.Rule) string {
 	return strings.TrimSpace(noise.ReplaceAllString(r.Text, ""))
 }
 
-// does is what a rule does: its target with options, or the whole rule where the syntax has no targets.
+// does returns what a rule does: its target with options, or the whole rule where the syntax has no targets.
 func does(r *netfilter.Rule) string {
 	text := ruleWithoutComments(r)
 	if at := effect.FindStringIndex(text); at != nil {
@@ -154,7 +154,7 @@ func asksMark(r *netfilter.Rule, field string) uint32 {
 	return bits
 }
 
-// markBits are those that one statement tests.
+// markBits returns those that one statement tests.
 func markBits(s netfilter.Statement, field string) uint32 {
 	const all = ^uint32(0)
 	value, mask := all, all

@@ -32,12 +32,12 @@ const (
 	afterReply   position = 1 << 31
 )
 
-// text is the sentence, and each condition on a line below it.
+// text returns the sentence, and each condition on a line below it.
 func (a summary) text() string {
 	return strings.Join(append([]string{a.sentence}, a.words()...), "\n- ")
 }
 
-// words are the conditions in the packet's order, each once.
+// words returns the conditions in the packet's order, each once.
 func (a summary) words() []string {
 	ordered := slices.Clone(a.conditions)
 	slices.SortStableFunc(ordered, func(x, y condition) int { return cmp.Compare(x.at, y.at) })
@@ -57,8 +57,8 @@ func (a *summary) add(at position, format string, args ...any) {
 	a.conditions = append(a.conditions, condition{at: at, text: fmt.Sprintf(format, args...)})
 }
 
-// summary is the conclusion. It is no surer than what was read. Where the packet met something that was not read, or left for where nothing
-// was, it says so first.
+// summary returns the conclusion. It is no surer than what was read. Where the packet met something that was not read, or left for where
+// nothing was, it says so first.
 func (s *explanation) summary() summary {
 	a := s.walkedOrShown()
 	for _, p := range s.policies {
@@ -155,7 +155,7 @@ func receiverBeyond(destination netip.Addr) string {
 // sharedRange is private to networks, too (RFC 6598).
 var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 
-// endPlace is where a packet's way ended, for people.
+// endPlace returns where a packet's way ended, for people.
 func endPlace(e *walk.End) string { return cmp.Or(e.Forwarder, hostName(e.Host)) }
 
 // aftermath adds what keeps the request or its reply from doing any good.
@@ -311,8 +311,8 @@ func unique(all []string) []string {
 	return one
 }
 
-// because is "nat KUBE-POSTROUTING 3: MASQUERADE (kubernetes service traffic requiring SNAT)". Where a mark made the rule apply, that says
-// more.
+// because returns "nat KUBE-POSTROUTING 3: MASQUERADE (kubernetes service traffic requiring SNAT)". Where a mark made the rule apply, that
+// says more.
 func (tr *translation) because(withHost bool) string {
 	text := tr.does
 	if tr.ref == "" {
@@ -329,7 +329,7 @@ func (tr *translation) because(withHost bool) string {
 	return text
 }
 
-// colon is ": s", or nothing.
+// colon returns ": s", or nothing.
 func colon(s string) string {
 	if s == "" {
 		return ""
@@ -337,7 +337,7 @@ func colon(s string) string {
 	return ": " + s
 }
 
-// marked is "mark 0x4000 was set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster".
+// marked returns "mark 0x4000 was set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster".
 func (tr *translation) marked(withHost bool) []condition {
 	if tr.mark == nil {
 		return nil

@@ -40,7 +40,7 @@ type Options struct {
 	Live *Live
 }
 
-// room is what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
+// room returns what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
 func (o *Options) room(indent string) int {
 	if o.Width == 0 {
 		return 0
@@ -162,7 +162,7 @@ type hostLine struct {
 // replyHeading stands above the way back.
 const replyHeading = "the reply"
 
-// flat is the explanation line by line, the reply in brief behind it.
+// flat returns the explanation line by line, the reply in brief behind it.
 func (s *explanation) flat() []hostLine {
 	var all []hostLine
 	for _, b := range s.there {
@@ -220,7 +220,7 @@ func (s *explanation) replyLines() []hostLine {
 	return all
 }
 
-// port is the wire's end in "BRIDGE, port LINK" and "LINK, port of BRIDGE".
+// port returns the wire's end in "BRIDGE, port LINK" and "LINK, port of BRIDGE".
 func port(text string) string {
 	link, rest, bridged := strings.Cut(text, ", port ")
 	if bridged && !strings.HasPrefix(rest, "of ") {
@@ -229,7 +229,7 @@ func port(text string) string {
 	return link
 }
 
-// sharedPrefix is how many lines all have in common at the beginning.
+// sharedPrefix returns how many lines all have in common at the beginning.
 func sharedPrefix(all [][]hostLine) int {
 	n := len(all[0])
 	for _, f := range all[1:] {

@@ -22,7 +22,7 @@ func Wide(w io.Writer, r *walk.Result, o Options) error {
 	})
 }
 
-// everyStep is the whole outcome, a line a step.
+// everyStep returns the whole outcome, a line a step.
 func (s *explanation) everyStep(o *Owners) []hostLine {
 	all := everyLine(s.outcome.There, "", o)
 	all = append(all, hostLine{s.outcome.End.Host, line{label: "end", text: ended(&s.outcome.End)}})
@@ -101,7 +101,7 @@ func flowText(st *walk.Step) string {
 	return st.Flow().Original.String() + ", answers " + st.Flow().Reply.String()
 }
 
-// wideRule is "nat KUBE-SERVICES 4: RULE" with what came of it.
+// wideRule returns "nat KUBE-SERVICES 4: RULE" with what came of it.
 func wideRule(st *walk.Step, why *reasoner) line {
 	v := st.Visit
 	text := reference(v)

@@ -128,7 +128,7 @@ func (a *attempt) compareUntilDone(ctx, waiting context.Context, enough context.
 
 func isOver(ctx context.Context) bool { return ctx.Err() != nil }
 
-// learnt is what the sender has learnt: nil where it still waits.
+// learnt returns what the sender has learnt: nil where it still waits.
 func (a *attempt) learnt(over bool) (*witness.Result, error) {
 	if over {
 		s := <-a.sent // at once: its patience has ended, too
@@ -228,7 +228,7 @@ func inOrder(source snapshot.Source, predicted *walk.Result, o *Observation) (*w
 	return result, seen, nil
 }
 
-// observed is what has been seen until now.
+// observed returns what has been seen until now.
 func (a *attempt) observed(ctx context.Context, answer *witness.Result) (*Observation, error) {
 	o := &Observation{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.payload, Everywhere: a.everyone}
 	var mu sync.Mutex

@@ -55,7 +55,7 @@ func candidates(reports []Report, best *Report) (all []int) {
 // seen returns how many agreeing steps were seen to happen, and not only not to.
 func (r *Report) seen() int { return r.Agreed - r.silent }
 
-// senderOf is the host whose socket sent the packet; "" where none did.
+// senderOf returns the host whose socket sent the packet; "" where none did.
 func senderOf(request *walk.Request) string {
 	if request.Forwarded {
 		return ""
@@ -200,7 +200,7 @@ func placedAt(steps []walk.Step, host string) []indexedStep {
 	return slices.DeleteFunc(withCopies(steps, 0), func(s indexedStep) bool { return s.Host != host })
 }
 
-// answers is answersAt for the outcome that is compared.
+// answers calls answersAt for the outcome that is compared.
 func (c *comparison) answers(host string) func(packet.Tuple) bool {
 	return expects(placedAt(c.outcome.Back, host))
 }
@@ -245,7 +245,7 @@ func (c *comparison) interfaces(name string, h *Host, steps []indexedStep, d dir
 	}
 }
 
-// place is the interface of a step where the packet can be captured, "" for other steps.
+// place returns the interface of a step where the packet can be captured, "" for other steps.
 func place(s indexedStep) (link string, out bool) {
 	switch s.Stage {
 	case walk.Received:

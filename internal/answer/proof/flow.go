@@ -182,8 +182,8 @@ func ended(outcome *walk.Outcome) bool {
 	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
 }
 
-// endedBy is the host that rejects an answer that has no connection, as it is not tracked or not yet, with a reset: that is tracked as if
-// it came from who began the connection, and may end it, too. It is "" where there is none.
+// endedBy returns the host that rejects an answer that has no connection, as it is not tracked or not yet, with a reset: that is tracked as
+// if it came from who began the connection, and may end it, too. It is "" where there is none.
 func endedBy(outcome *walk.Outcome) string {
 	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.Flow == nil {
 		return b.Host
@@ -274,7 +274,7 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []witness.Answer {
 // beyond reports whether it is unknown what becomes of a packet after this end.
 func beyond(e *walk.End) bool { return e.Kind == walk.Undecided || e.Kind == walk.Left }
 
-// rejectionOf is what a socket makes of the error that a packet's end sends.
+// rejectionOf returns what a socket makes of the error that a packet's end sends.
 func rejectionOf(end *walk.End) witness.Answer {
 	ipv6 := end.Packet.IsIPv6()
 	kind, code, _ := walk.ErrorOf(end.Reject, ipv6)

@@ -88,7 +88,7 @@ func (f staticSubject) Walk(_ context.Context, request walk.Request) (*walk.Resu
 	return walk.Walk(f.source, request)
 }
 
-// once is Once for any subject; it calls announce, which may be nil, before it sends.
+// once does what Once does, for any subject; it calls announce, which may be nil, before it sends.
 func once(
 	ctx context.Context, subject Subject, request walk.Request, receivers []string, everywhere bool, announce func(*walk.Result, []string),
 ) (*walk.Result, Report, error) {
@@ -250,8 +250,8 @@ func forgetOpen(result *walk.Result) {
 	result.Request.OpenRules = false
 }
 
-// payloadFor is what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two bytes,
-// the identifier, are random; else random bytes.
+// payloadFor returns what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two
+// bytes, the identifier, are random; else random bytes.
 func payloadFor(p *packet.Packet) []byte {
 	random := make([]byte, 32)
 	_, _ = rand.Read(random) // never fails (crypto/rand)

@@ -197,7 +197,7 @@ func (id *identity) begins(quoted []byte) direction {
 	return there
 }
 
-// lengthOf is the length of the packet with an IP header, of at least 6 bytes.
+// lengthOf returns the length of the packet with an IP header, of at least 6 bytes.
 func lengthOf(header []byte) int {
 	if header[0]>>4 == 6 {
 		return 40 + int(binary.BigEndian.Uint16(header[4:]))
@@ -205,7 +205,7 @@ func lengthOf(header []byte) int {
 	return int(binary.BigEndian.Uint16(header[2:]))
 }
 
-// protocolOf is what an IP header names, of at least 10 bytes.
+// protocolOf returns what an IP header names, of at least 10 bytes.
 func protocolOf(header []byte) packet.Protocol {
 	if header[0]>>4 == 6 {
 		return packet.Protocol(header[6])
@@ -222,7 +222,7 @@ func (id *identity) answers(seq, ack uint32) bool {
 	return ack == id.seq+1
 }
 
-// ofEcho is the direction of a query or its answer.
+// ofEcho returns the direction of a query or its answer.
 func (id *identity) ofEcho(t packet.Tuple, transport []byte) direction {
 	switch {
 	case !id.carries(transport):

@@ -11,9 +11,9 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// ordered is the prediction once more, with the chains of different tables that have the same priority in the order in which the kernel's
-// trace of the packet has them: which of them was registered last, and so is called first, no dump tells. It is the same prediction where
-// the trace shows nothing new of that.
+// ordered returns the prediction once more, with the chains of different tables that have the same priority in the order in which the
+// kernel's trace of the packet has them: which of them was registered last, and so is called first, no dump tells. It is the same
+// prediction where the trace shows nothing new of that.
 func ordered(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, error) {
 	request := predicted.Request
 	request.Early = map[string][]walk.Call{}
@@ -39,7 +39,7 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observation) (*w
 	return walk.Walk(source, request)
 }
 
-// called are those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
+// called returns those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
 func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.Call) {
 	for _, t := range witness.GroupTrace(h.Trace) { // one base chain each
 		e := &t.Events[0]
@@ -52,7 +52,7 @@ func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[wa
 	return early
 }
 
-// tied are base chains beside which others, of other tables, have the same priority at their hook.
+// tied returns the base chains that share their hook and priority with a base chain of another table.
 func tied(rules *netfilter.Ruleset) map[walk.ChainRef]bool {
 	found := map[walk.ChainRef]bool{}
 	for _, f := range [...]netfilter.Family{netfilter.IPv4, netfilter.IPv6, netfilter.Bridge} {

@@ -9,8 +9,8 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open
-// no longer.
+// pinned returns the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is
+// open no longer.
 func pinned(source snapshot.Source, predicted *walk.Result, o *Observation) (*walk.Result, error) {
 	request := predicted.Request
 	request.Settled, request.Carriers = map[string][]packet.Flow{}, map[string][]walk.Carrier{}
@@ -22,7 +22,7 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observation) (*wa
 	return walk.Walk(source, request)
 }
 
-// identifyAny is identify for packets of any outcome.
+// identifyAny does what identify does, for packets of any outcome.
 func identifyAny(o *Observation, predicted *walk.Result) *identity {
 	id := identify(o, &predicted.Request)
 	id.refusal = true // an error may be what was carried
@@ -30,7 +30,7 @@ func identifyAny(o *Observation, predicted *walk.Result) *identity {
 	return id
 }
 
-// settled are the connections that a host has made, by what became of the packet between coming in and going out, and else as conntrack
+// settled returns the connections that a host has made, by what became of the packet between coming in and going out, and else as conntrack
 // has them: of one first packet it can have several, in zones of their own.
 func settled(h *Host, id *identity, sender bool) []packet.Flow {
 	flows := crossed(h, id, sender)
@@ -44,7 +44,7 @@ func settled(h *Host, id *identity, sender bool) []packet.Flow {
 	return flows
 }
 
-// crossed is what became of the packet at a host, each time that it came in and went out.
+// crossed returns what became of the packet at a host, each time that it came in and went out.
 func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	var original *packet.Tuple
 	if sender {
@@ -67,8 +67,8 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	return flows
 }
 
-// requests are the packets that were captured at a host on their way there, as of tells. A datagram that answers may have the payload of
-// the one that it answers: it is told by its tuple, the reply's of a packet that was captured before it.
+// requests returns the packets that were captured at a host on their way there, as of tells. A datagram that answers may have the payload
+// of the one that it answers: it is told by its tuple, the reply's of a packet that was captured before it.
 func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) direction) (found []*witness.CapturedPacket) {
 	seen := map[packet.Tuple]bool{}
 	for i := range h.Packets {
@@ -82,7 +82,7 @@ func requests(h *Host, of func(*packet.Packet, []byte, func(packet.Tuple) bool) 
 	return found
 }
 
-// expectNone is for a place where no packet is expected.
+// expectNone reports false for each packet: it stands for a host where none is expected.
 func expectNone(packet.Tuple) bool { return false }
 
 // byChance reports whether a port that the kernel chooses by chance is on one of the ways.

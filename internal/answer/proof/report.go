@@ -77,8 +77,8 @@ func (r Report) Complete() bool {
 	return r.NotSent == "" && r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered && !r.Undecided
 }
 
-// String is one line where all agree: "kernel: 23 of 23 steps agree"; otherwise what was not compared, and the first step where prediction
-// and kernel part, on lines of their own.
+// String returns one line where all agree: "kernel: 23 of 23 steps agree"; otherwise what was not compared, and the first step where
+// prediction and kernel part, on lines of their own.
 func (r Report) String() string {
 	if r.NotSent != "" {
 		return "kernel: not asked, because the packet could go round without end: " + r.NotSent

@@ -16,7 +16,7 @@ type observedRule struct {
 	packet *packet.Packet // nil in all events of a base chain but the first
 }
 
-// ruleEvents are the rules and policies that packets of one direction met in a host.
+// ruleEvents returns the rules and policies that packets of one direction met in a host.
 func (c *comparison) ruleEvents(name string, h *Host, d direction) []observedRule {
 	expected := c.answers(name)
 	var events []observedRule
@@ -151,7 +151,7 @@ func (m *matcher) ofCopy(s indexedStep) bool {
 		slices.ContainsFunc(m.passed, func(e observedRule) bool { return isOf(m.host, s, &e) })
 }
 
-// difference is what parts a step from what comes next in the trace; nil where nothing does.
+// difference returns what parts a step from what comes next in the trace; nil where nothing does.
 func (m *matcher) difference(s indexedStep) *Difference {
 	d := &Difference{Host: m.name, Back: m.back, Predicted: predictedRule(s), position: s.position}
 	if len(m.events) == 0 {
@@ -271,7 +271,7 @@ func sameRule(h *Host, v *netfilter.Visit, e *observedRule) bool {
 	return v.Rule.Number == ruleNumber(h, e)
 }
 
-// ruleNumber is the place of the event's rule in its chain, from 1, or 0 if it is unknown.
+// ruleNumber returns the place of the event's rule in its chain, from 1, or 0 if it is unknown.
 func ruleNumber(h *Host, e *observedRule) int {
 	return slices.Index(h.Handles[ChainID{e.Family, e.Table, e.Chain}], e.Handle) + 1
 }

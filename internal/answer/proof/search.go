@@ -46,7 +46,7 @@ func search(source snapshot.Source, result *walk.Result, o *Observation, best Re
 	return best, nil
 }
 
-// before are the choices that can show in the step at a position.
+// before returns the choices that can show in the step at a position.
 func before(choices []walk.Decision, position int) []walk.Decision {
 	for i := range choices {
 		if choices[i].Step > position {

@@ -32,8 +32,9 @@ type expectedCarrier struct {
 	inner     packet.Tuple // of what it carries
 }
 
-// inside is the direction of what a packet of VXLAN carries: by its content where there is enough of it, else, as in a trace, by what those
-// carried that were captured; and where none was, since a rule dropped it before, by what is predicted. ok is false for other packets.
+// inside returns the direction of what a packet of VXLAN carries: by its content where there is enough of it, else, as in a trace, by what
+// those carried that were captured; and where none was, since a rule dropped it before, by what is predicted. ok is false for other
+// packets.
 func (id *identity) inside(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) (d direction, ok bool) {
 	if p.Protocol != packet.UDP {
 		return foreign, false
@@ -143,7 +144,7 @@ func tunnelled(result *walk.Result) bool {
 	return false
 }
 
-// sentCarriers are the packets of VXLAN by which a host was seen to send packets of the probe, as they were before a translation.
+// sentCarriers returns the packets of VXLAN by which a host was seen to send packets of the probe, as they were before a translation.
 func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 	for i := range h.Packets {
 		p := &h.Packets[i]

@@ -140,7 +140,7 @@ func (a *attempt) watch(ctx context.Context, places Places, result *walk.Result,
 	return slices.DeleteFunc(watchers, func(w *watcher) bool { return w.Watcher == nil }), err
 }
 
-// toAnywhere are tuples whose packets may go elsewhere: where there are more outcomes than were looked at, to another endpoint.
+// toAnywhere returns the tuples without their destinations: there may be more outcomes than were looked at, with other endpoints.
 func toAnywhere(tuples []packet.Tuple) (all []packet.Tuple) {
 	for _, t := range tuples {
 		t.Destination, t.DestinationPort = netip.Addr{}, packet.Port{}
@@ -149,7 +149,7 @@ func toAnywhere(tuples []packet.Tuple) (all []packet.Tuple) {
 	return all
 }
 
-// alike are tuples that all packets have which are of the protocol, or the ICMP type, of one of those predicted or of its answer.
+// alike returns tuples for all packets with the protocol, or the ICMP type, of one of those predicted or of its answer.
 func alike(expected map[string][]witness.PacketFilter) (kinds []packet.Tuple) {
 	seen := map[packet.Tuple]bool{}
 	for _, list := range expected {
@@ -169,7 +169,7 @@ func alike(expected map[string][]witness.PacketFilter) (kinds []packet.Tuple) {
 	return kinds
 }
 
-// union is the hosts of both, each once, sorted.
+// union returns the hosts of both, each once, sorted.
 func union(expected map[string][]witness.PacketFilter, others []string) []string {
 	hosts := slices.AppendSeq(slices.Clone(others), maps.Keys(expected))
 	slices.Sort(hosts)

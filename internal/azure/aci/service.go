@@ -61,17 +61,17 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Code, e.Message) }
 
-// NotFound is the error for a group that is not there.
+// NotFound returns the error for a group that is not there.
 func NotFound(group string) *Error {
 	return &Error{http.StatusNotFound, "ResourceNotFound", fmt.Sprintf("The Resource '%s/%s' was not found.", Type, group)}
 }
 
-// BadRequest is the error for a request that makes no sense.
+// BadRequest returns the error for a request that makes no sense.
 func BadRequest(code, format string, a ...any) *Error {
 	return &Error{http.StatusBadRequest, code, fmt.Sprintf(format, a...)}
 }
 
-// Conflict is the error for what cannot be done as things are.
+// Conflict returns the error for what cannot be done as things are.
 func Conflict(code, format string, a ...any) *Error {
 	return &Error{http.StatusConflict, code, fmt.Sprintf(format, a...)}
 }

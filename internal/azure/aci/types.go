@@ -234,7 +234,7 @@ type Event struct {
 	Type           string    `json:"type"` // "Normal" or "Warning"
 }
 
-// Public is the group without what Azure's answers leave out: secrets.
+// Public returns the group without what Azure's answers leave out: secrets.
 func (g ContainerGroup) Public() ContainerGroup {
 	volumes := make([]Volume, len(g.Properties.Volumes))
 	for i, v := range g.Properties.Volumes {
@@ -267,7 +267,7 @@ func (g ContainerGroup) Public() ContainerGroup {
 	return g
 }
 
-// Listed is the group as lists have it: without views.
+// Listed returns the group as lists have it: without views.
 func (g ContainerGroup) Listed() ContainerGroup {
 	g = g.Public()
 	g.Properties.InstanceView = nil

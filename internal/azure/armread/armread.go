@@ -113,7 +113,7 @@ type request struct {
 	list          bool
 }
 
-// begin are the first requests for some scopes.
+// begin returns the first requests for some scopes.
 func begin(scopes []string) ([]request, error) {
 	var all []request
 	add := func(r request) {
@@ -169,7 +169,7 @@ func (a *reader) all(ctx context.Context, requests []request) error {
 	return nil
 }
 
-// next are the resources that those that were read name, and the cluster.
+// next returns the resources that those that were read name, and the cluster.
 func (a *reader) next() []request {
 	var all []request
 	for _, id := range a.into.References() {

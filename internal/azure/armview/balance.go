@@ -22,7 +22,7 @@ func (f *fabric) keepFlows(c *netfilter.Chain) {
 	}
 }
 
-// balance are the load balancers' rules: with floating IP a route to the back end, else a new destination.
+// balance writes the load balancers' rules: with floating IP a route to the back end, else a new destination.
 func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 	for _, id := range sorted(f.LoadBalancers) {
 		lb := f.LoadBalancers[id]
@@ -93,7 +93,7 @@ func (f *fabric) inboundRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r 
 	f.entry(lbChain, nat, e)
 }
 
-// poolRule is an inbound NAT rule of a pool: which back end has which port is not in the rule.
+// poolRule writes an inbound NAT rule of a pool. Which back end has which port is unknown: the rule does not say.
 func (f *fabric) poolRule(lbChain, nat *netfilter.Chain, r InboundNATRule, e entry) {
 	if e.port == 0 {
 		e.port, e.lastPort = r.RangeStart, r.RangeEnd
@@ -157,8 +157,8 @@ func (f *fabric) entry(lbChain, nat *netfilter.Chain, e entry) {
 	add(c, "a back end", choose(words, chains))
 }
 
-// floatingFronts are the addresses of front ends whose rules leave the destination as it is and have a back end on an interface: replies
-// come from them ("Floating IP configuration", Azure Load Balancer, learn.microsoft.com).
+// floatingFronts returns the addresses of front ends whose rules leave the destination as it is and have a back end on an interface:
+// replies come from them ("Floating IP configuration", Azure Load Balancer, learn.microsoft.com).
 func (f *fabric) floatingFronts(n *nic) (all []netip.Prefix) {
 	onNIC := func(c *config) bool { return c.nic == n }
 	for _, id := range sorted(f.LoadBalancers) {
@@ -207,7 +207,7 @@ func (f *fabric) frontTests(e entry) (tests []netfilter.Statement, inside bool) 
 	return tests, inside
 }
 
-// frontAddresses are the addresses of a load balancer's front end, as far as they were read, and whether they are in a virtual network.
+// frontAddresses returns the addresses of a load balancer's front end, as far as they were read, and whether they are in a virtual network.
 func (f *fabric) frontAddresses(lb *LoadBalancer, front *ref) (at []netip.Prefix, inside bool) {
 	i := slices.IndexFunc(lb.Frontends, func(fe Frontend) bool { return front != nil && strings.EqualFold(fe.ID, front.ID) })
 	if i < 0 {

@@ -24,7 +24,7 @@ var kinds = map[string]struct{ noun, command string }{
 // clusterCommand writes the managed clusters of the subscription: which of them has the nodes, the nodes do not say.
 const clusterCommand = "az aks list -o json > aks.json"
 
-// Commands are the az commands that write the files for the nodes of a cluster. What the nodes do not say is in capitals.
+// Commands returns the az commands that write the files for the nodes of a cluster. What the nodes do not say is in capitals.
 func Commands(nodes []snapshot.Node) []string {
 	var all []string
 	add := func(command string) {
@@ -50,7 +50,7 @@ func Commands(nodes []snapshot.Node) []string {
 // unknownMachine stands for the id of a node that has no providerID.
 const unknownMachine = "/subscriptions//resourceGroups/NODE_RESOURCE_GROUP/providers/Microsoft.Compute/virtualMachineScaleSets/SCALE_SET/virtualMachines/0"
 
-// machineID is the id of a node's machine in Azure.
+// machineID returns the id of a node's machine in Azure.
 func machineID(node snapshot.Node) string {
 	if id, ok := strings.CutPrefix(node.ProviderID, "azure://"); ok {
 		return id
@@ -58,7 +58,7 @@ func machineID(node snapshot.Node) string {
 	return unknownMachine
 }
 
-// machineIDs are those of several nodes.
+// machineIDs returns those of several nodes.
 func machineIDs(nodes []snapshot.Node) []string {
 	var all []string
 	for _, n := range nodes {
@@ -96,7 +96,7 @@ func plainGroup(s string) string {
 	}, s)
 }
 
-// listCommand is the az command that writes a resource, and others of its kind, into a file.
+// listCommand returns the az command that writes a resource, and others of its kind, into a file.
 func listCommand(id string) string {
 	_, group := subscriptionAndGroup(id)
 	command, more, file := kinds[kind(id)].command, "", "-"+group
@@ -110,7 +110,7 @@ func listCommand(id string) string {
 	return fmt.Sprintf("az %s --resource-group %s%s -o json > %s", command, quoted(group), more, quoted(name+file+".json"))
 }
 
-// quoted is a word for a shell.
+// quoted returns a word for a shell.
 func quoted(s string) string {
 	if strings.ContainsAny(s, "()") {
 		return "'" + s + "'"
@@ -118,7 +118,7 @@ func quoted(s string) string {
 	return s
 }
 
-// scaleSet is the scale set in an id, "" for none.
+// scaleSet returns the scale set in an id, "" for none.
 func scaleSet(id string) string {
 	_, rest, ok := cutFold(id, "/virtualmachinescalesets/")
 	if !ok {
@@ -136,7 +136,7 @@ func (r *Resources) UnreadResource(id string) string {
 	return text + r.remedy(id)
 }
 
-// remedy is how to read a resource. What the login may not read, no other command does.
+// remedy returns how to read a resource. What the login may not read, no other command does.
 func (r *Resources) remedy(id string) string {
 	if len(r.Unread) > 0 || kinds[kind(id)].command == "" {
 		return ""
@@ -144,7 +144,7 @@ func (r *Resources) remedy(id string) string {
 	return fmt.Sprintf("; run %q", listCommand(id))
 }
 
-// clusterRemedy is how to read the managed clusters.
+// clusterRemedy returns how to read the managed clusters.
 func (r *Resources) clusterRemedy() string {
 	if len(r.Unread) > 0 {
 		return ""
@@ -162,7 +162,7 @@ func (r *Resources) unreadOf(wanted ...string) string {
 	return ""
 }
 
-// written is an id in the case that files have for its resource group, as far as one of them does.
+// written returns an id in the case that files have for its resource group, as far as one of them does.
 func (r *Resources) written(id string) string {
 	group, rest, ok := cutFold(id, "/providers/")
 	if as, known := r.groups[groupOf(group)]; ok && known {

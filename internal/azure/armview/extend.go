@@ -58,7 +58,7 @@ func (e *AzureSource) Unmatched() error {
 		"and the interfaces of its cluster", snapshot.List(e.Source.Names()))
 }
 
-// Notes are what was taken for granted, and what could not be read.
+// Notes returns what was taken for granted, and what could not be read.
 func (e *AzureSource) Notes() []string {
 	if e.fabric == nil {
 		return []string{"the snapshot has a network of its own beyond its nodes: Azure's resources are not used"}
@@ -164,7 +164,7 @@ func (e *AzureSource) wire(h *snapshot.Host) error {
 	return other
 }
 
-// linkOf is the link of a host by which an interface's address leaves it, "" where the interface is not the host's.
+// linkOf returns the link of a host by which an interface's address leaves it, "" where the interface is not the host's.
 func (n *nic) linkOf(h *snapshot.Host) string {
 	if n.other || n.machine != "" && n.machine != h.Name {
 		return ""
@@ -197,7 +197,7 @@ func (e *AzureSource) wireUnread(h *snapshot.Host) {
 	}
 }
 
-// outer is the interface that leads out where an address is on a link: the link, or of a bridge's ports the one that is the machine's
+// outer returns the interface that leads out where an address is on a link: the link, or of a bridge's ports the one that is the machine's
 // own.
 func outer(h *snapshot.Host, link string) string {
 	l := h.FIB.Link(link)

@@ -109,7 +109,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 	return f
 }
 
-// policy are the kernel's own rules.
+// policy returns the kernel's own rules.
 func policy() []fib.Rule {
 	rule := func(priority, table int) fib.Rule {
 		return fib.Rule{Priority: priority, Action: "lookup", Table: table, SuppressPrefixLength: -1, SuppressGroup: -1}
@@ -159,11 +159,11 @@ func (f *fabric) outlet(link, typ string, mac packet.MAC) int {
 	return m
 }
 
-// beyond is an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there. The
-// name is what the user reads, and with a space in it no interface's.
+// beyond returns an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there.
+// The name is what the user reads, and with a space in it no interface's.
 func (f *fabric) beyond(name string) int { return f.outlet(name, "none", packet.MAC{}) }
 
-// shortName is a name for an id. No other id has it.
+// shortName returns a name for an id. No other id has it.
 func (f *fabric) shortName(id string) string {
 	id = strings.ToLower(id)
 	if n := f.names[id]; n != "" {
@@ -205,7 +205,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// title is a resource's name as Azure has it, where it was read.
+// title returns a resource's name as Azure has it, where it was read.
 func title(r Resource) string {
 	if r.Name != "" {
 		return plain(r.Name)
@@ -365,7 +365,7 @@ func (f *fabric) byAddress(a PoolAddress, p *Pool) *config {
 	return nil
 }
 
-// publicAddresses are those of a reference to a public address or to a prefix; none where it was not read.
+// publicAddresses returns those of a reference to a public address or to a prefix; none where it was not read.
 func (f *fabric) publicAddresses(address, prefix *ref) []netip.Prefix {
 	var all []netip.Prefix
 	if p := f.PublicIPs[address.id()]; p != nil {

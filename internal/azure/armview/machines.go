@@ -47,7 +47,7 @@ func (n *nic) mayBe(node *snapshot.Node) bool {
 	return strings.EqualFold(id, n.owner())
 }
 
-// owner is the id of an interface's machine, "" where it has none.
+// owner returns the id of an interface's machine, "" where it has none.
 func (n *nic) owner() string {
 	if machine, _, ok := cutFold(n.ID, "/networkinterfaces/"); ok && scaleSet(n.ID) != "" {
 		return machine
@@ -58,7 +58,7 @@ func (n *nic) owner() string {
 	return ""
 }
 
-// cutFold is strings.Cut for a separator of ASCII, in any case.
+// cutFold does what strings.Cut does, for a separator of ASCII in upper or lower case.
 func cutFold(s, separator string) (before, after string, found bool) {
 	for i := 0; i+len(separator) <= len(s); i++ {
 		if s[i] == separator[0] && strings.EqualFold(s[i:i+len(separator)], separator) {
@@ -104,7 +104,7 @@ func describe(id, machine string) string {
 	return name + " in " + where
 }
 
-// mac is an interface's MAC address, zero where it has none.
+// mac returns an interface's MAC address, zero where it has none.
 func (i *Interface) mac() packet.MAC {
 	if m, err := packet.ParseMAC(strings.ReplaceAll(i.MACAddress, "-", ":")); err == nil {
 		return m

@@ -39,7 +39,7 @@ func (f *fabric) forward(c *netfilter.Chain) {
 	add(c, "within Azure, or leaves for the internet", accept)
 }
 
-// frontEnds are the addresses of load balancers, and public ones of machines, that were read.
+// frontEnds returns the addresses of load balancers, and public ones of machines, that were read.
 func (f *fabric) frontEnds() []netip.Prefix {
 	var all []netip.Prefix
 	for a := range f.frontend {
@@ -55,7 +55,7 @@ func (f *fabric) frontEnds() []netip.Prefix {
 	return widest(all)
 }
 
-// pinged are the front ends that may answer ICMP: public ones of Standard load balancers ("Test reachability of Azure Load Balancer",
+// pinged returns the front ends that may answer ICMP: public ones of Standard load balancers ("Test reachability of Azure Load Balancer",
 // learn.microsoft.com).
 func (f *fabric) pinged() []netip.Prefix {
 	var all []netip.Prefix
@@ -70,7 +70,7 @@ func (f *fabric) pinged() []netip.Prefix {
 	return widest(all)
 }
 
-// ownID is the public address of a configuration itself: named by it, or by the address. "" for none.
+// ownID returns the public address of a configuration itself: named by it, or by the address. "" for none.
 func (f *fabric) ownID(c *config) string {
 	if c.PublicIPAddress != nil {
 		return c.PublicIPAddress.id()
@@ -78,7 +78,7 @@ func (f *fabric) ownID(c *config) string {
 	return f.publicOf[c]
 }
 
-// ownAddress is the public address of a configuration, if that was read.
+// ownAddress returns the public address of a configuration, if that was read.
 func (f *fabric) ownAddress(c *config) (netip.Addr, bool) {
 	if p := f.PublicIPs[f.ownID(c)]; p != nil {
 		if a := parseAll(p.IPAddress); len(a) == 1 {
@@ -346,7 +346,7 @@ func (f *fabric) byRules(x *config) byProtocol {
 	return by
 }
 
-// pools are the ids of a rule's pools.
+// pools returns the ids of a rule's pools.
 func (r BalancingRule) pools() []string {
 	var all []string
 	for _, p := range append(r.Pools, refOf(r.Pool)...) {
@@ -364,7 +364,7 @@ func refOf(r *ref) []ref {
 	return []ref{*r}
 }
 
-// frontsOf are the public addresses of a front end; none of one that is inside a virtual network.
+// frontsOf returns the public addresses of a front end; none of one that is inside a virtual network.
 func (f *fabric) frontsOf(lb *LoadBalancer, id string) []front {
 	for _, fe := range lb.Frontends {
 		if strings.EqualFold(fe.ID, id) {
@@ -390,7 +390,7 @@ func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []fro
 	add(c, why, with(tests, f.oneOf(key, why, ways))...)
 }
 
-// byDefault is for a sender that has no way out of its own. The address of default outbound access is Azure's, and no resource shows it.
+// byDefault writes the rules of a sender that no outbound resource serves. The address of default outbound access is Azure's, and no resource shows it.
 func (f *fabric) byDefault(c *netfilter.Chain, x *config, s *Subnet, tests []netfilter.Statement) {
 	switch {
 	case s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess:

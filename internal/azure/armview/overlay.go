@@ -9,13 +9,13 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// groupOf is the resource group in an id, in lower case: "/subscriptions/x/resourcegroups/y".
+// groupOf returns the resource group in an id, in lower case: "/subscriptions/x/resourcegroups/y".
 func groupOf(id string) string {
 	group, _, _ := strings.Cut(strings.ToLower(id), "/providers/")
 	return group
 }
 
-// clusterOf is the managed cluster whose node an interface's machine is; nil where that was not read.
+// clusterOf returns the managed cluster whose node an interface's machine is; nil where that was not read.
 func (f *fabric) clusterOf(n *nic) *Cluster {
 	for _, id := range sorted(f.Clusters) {
 		subscription, _, _ := strings.Cut(id, "/resourcegroups/")
@@ -26,7 +26,7 @@ func (f *fabric) clusterOf(n *nic) *Cluster {
 	return nil
 }
 
-// podRanges are those of pods that have no address of the virtual network: Azure routes them by itself.
+// podRanges returns those of pods that have no address of the virtual network: Azure routes them by itself.
 func (c *Cluster) podRanges() []netip.Prefix {
 	if c == nil || !strings.EqualFold(c.NetworkProfile.NetworkPluginMode, "overlay") {
 		return nil
@@ -37,8 +37,8 @@ func (c *Cluster) podRanges() []netip.Prefix {
 // isNode reports whether an interface is a node's.
 func (n *nic) isNode() bool { return strings.HasPrefix(n.machine, "node/") }
 
-// unknownPlace is why it is not known where Azure has the addresses of pods that are none of the interface's subnets; "" where it is known,
-// and for an interface that is no node's.
+// unknownPlace returns why it is not known where Azure has the addresses of pods that are none of the interface's subnets; "" where it is
+// known, and for an interface that is no node's.
 func (f *fabric) unknownPlace(n *nic) string {
 	v := f.VNets[vnetOf(n.configs[0].Subnet.id())]
 	switch {
@@ -52,7 +52,7 @@ func (f *fabric) unknownPlace(n *nic) string {
 	return ""
 }
 
-// strayPods are the addresses of pods, and the ranges of nodes for them, that no subnet of a virtual network holds.
+// strayPods returns the addresses of pods, and the ranges of nodes for them, that no subnet of a virtual network holds.
 func (f *fabric) strayPods(network string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, node := range f.objects.Nodes {

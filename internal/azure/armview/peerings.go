@@ -12,7 +12,7 @@ import (
 // subnetPeering is the kind of a route by a peering of subnets.
 const subnetPeering = "subnet-peering"
 
-// remote are the prefixes of a peered network: those to which the peering was last synchronised, by which Azure routes; else those that
+// remote returns the prefixes of a peered network: those to which the peering was last synchronised, by which Azure routes; else those that
 // it has now. Of a peering of subnets all that may be meant.
 func (f *fabric) remote(p *Peering) []netip.Prefix {
 	synced, now := parseAll(p.RemoteAddressSpace.AddressPrefixes...), parseAll(p.RemoteVNetSpace.AddressPrefixes...)
@@ -31,7 +31,7 @@ func (f *fabric) remote(p *Peering) []netip.Prefix {
 	return own
 }
 
-// unreadPeer is a peering of a virtual network of which nothing says what prefixes the other has; "" for none.
+// unreadPeer returns a peering of a virtual network of which nothing says what prefixes the other has; "" for none.
 func (f *fabric) unreadPeer(v *VirtualNetwork) string {
 	for i := range v.Peerings {
 		if p := &v.Peerings[i]; p.PeeringState == vnet.PeeringConnected && len(f.remote(p)) == 0 {

@@ -106,7 +106,7 @@ func flatten(v any) any {
 	return v
 }
 
-// kind is the last type in an id: "networkinterfaces".
+// kind returns the last type in an id: "networkinterfaces".
 func kind(id string) string {
 	parts := strings.Split(strings.ToLower(id), "/")
 	if len(parts) < 3 {
@@ -158,7 +158,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s and %s have different content for %s %s (%s); remove the older file", e.First, e.Second, noun, e.ID, e.Field)
 }
 
-// difference is the name of a field in which two resources differ, "" for none. Azure does not tell cases apart.
+// difference returns the name of a field in which two resources differ, "" for none. Azure does not tell cases apart.
 func difference(a, b any) string {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	text := func(v reflect.Value) string {
@@ -175,7 +175,7 @@ func difference(a, b any) string {
 	return ""
 }
 
-// camelCase is the JSON name of a field: "macAddress" for MACAddress.
+// camelCase returns the JSON name of a field: "macAddress" for MACAddress.
 func camelCase(field string) string {
 	upper := 0
 	for upper < len(field) && field[upper] >= 'A' && field[upper] <= 'Z' {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// References are the ids, in lower case and sorted, of resources that those that were read name, that a walk needs, and that were not
+// References returns the ids, in lower case and sorted, of resources that those that were read name, that a walk needs, and that were not
 // read.
 func (r *Resources) References() []string {
 	var all []string

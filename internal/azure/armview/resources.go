@@ -275,7 +275,7 @@ type Addon struct {
 	Config  map[string]string
 }
 
-// NewResources are none.
+// NewResources makes an empty set of resources.
 func NewResources() *Resources {
 	return &Resources{
 		Interfaces: map[string]*Interface{}, PublicIPs: map[string]*PublicIP{}, Prefixes: map[string]*PublicIPPrefix{},
@@ -285,7 +285,7 @@ func NewResources() *Resources {
 	}
 }
 
-// sorted are a map's keys in order, so that the same resources give the same walk.
+// sorted returns a map's keys in order, so that the same resources give the same walk.
 func sorted[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 
 // parse reads an IPv4 address or prefix; nothing else is one.
@@ -311,10 +311,10 @@ func (s *Subnet) ranges() []netip.Prefix {
 	return parseAll(append([]string{s.AddressPrefix}, s.AddressPrefixes...)...)
 }
 
-// last is the last name of an id, for people.
+// last returns the last name of an id, for people.
 func last(id string) string { return id[strings.LastIndexByte(id, '/')+1:] }
 
-// vnetOf is the virtual network in a subnet's id.
+// vnetOf returns the virtual network in a subnet's id.
 func vnetOf(subnet string) string {
 	i := strings.Index(subnet, "/subnets/")
 	return subnet[:max(0, i)]

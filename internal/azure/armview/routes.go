@@ -61,7 +61,7 @@ type area struct {
 	pods   bool
 }
 
-// areas are those of an interface, the primary configuration's first.
+// areas returns those of an interface, the primary configuration's first.
 func (f *fabric) areas(n *nic) []area {
 	if n.areas == nil {
 		n.areas = f.findAreas(n)
@@ -96,7 +96,7 @@ func (f *fabric) findAreas(n *nic) []area {
 	return all
 }
 
-// pods are the addresses of the pods on an interface's machine that are not the interface's own.
+// pods returns the addresses of the pods on an interface's machine that are not the interface's own.
 func (f *fabric) pods(n *nic) []netip.Addr {
 	node, ok := strings.CutPrefix(n.machine, "node/")
 	if !ok {
@@ -145,7 +145,7 @@ func (f *fabric) senders(raw *netfilter.Chain, n *nic) {
 	add(raw, "not the NIC's address", in(n.link), decide(netfilter.Drop))
 }
 
-// unreadNodes are nodes of which no interface was read.
+// unreadNodes writes rules for the nodes whose interfaces were not read.
 func (f *fabric) unreadNodes(raw *netfilter.Chain) {
 	for _, node := range f.objects.Nodes {
 		if slices.ContainsFunc(f.nics, func(n *nic) bool { return n.machine == "node/"+node.Name }) {
@@ -159,8 +159,8 @@ func (f *fabric) unreadNodes(raw *netfilter.Chain) {
 	}
 }
 
-// endpoints are the services that a subnet reaches by service endpoints: they see the private address. Which addresses they have is not
-// known.
+// endpoints writes rules for the services that a subnet reaches by service endpoints: they see the private address. Which addresses they
+// have is unknown.
 func (f *fabric) endpoints(raw *netfilter.Chain, tests []netfilter.Statement, subnet string) {
 	s := f.subnets[subnet]
 	if s == nil {
@@ -186,7 +186,7 @@ type way struct {
 	over   string // where a user-defined route of everything leads, of Azure's routes to nowhere
 }
 
-// routesOf is the chain of a subnet's routes.
+// routesOf returns the chain of a subnet's routes.
 func (f *fabric) routesOf(subnet string) *netfilter.Chain {
 	s, v := f.subnets[subnet], f.VNets[vnetOf(subnet)]
 	if s == nil || v == nil || v.ID == "" {
@@ -252,9 +252,9 @@ func (w *way) mayHidePeer(v *VirtualNetwork) bool {
 		!slices.ContainsFunc(parseAll(v.AddressSpace.AddressPrefixes...), within)
 }
 
-// defaultNextHop is the next hop of a table's own route of 0.0.0.0/0; "" for none. One to an appliance or a gateway takes Azure's routes of
-// private ranges to nowhere away ("Virtual network traffic routing", routing example, learn.microsoft.com, of an appliance's; what it
-// says of 0.0.0.0/0 before that is of both). What others do is not documented.
+// defaultNextHop returns the next hop of a table's own route of 0.0.0.0/0; "" for none. One to an appliance or a gateway takes Azure's
+// routes of private ranges to nowhere away ("Virtual network traffic routing", routing example, learn.microsoft.com, of an appliance's;
+// what it says of 0.0.0.0/0 before that is of both). What others do is not documented.
 func (t *RouteTable) defaultNextHop() string {
 	if t == nil {
 		return ""
@@ -269,7 +269,7 @@ func (t *RouteTable) defaultNextHop() string {
 	return t.Routes[i].NextHopType
 }
 
-// ways are the effective routes, the longest prefix first and a user-defined one first among equals.
+// ways returns the effective routes, the longest prefix first and a user-defined one first among equals.
 func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 	var all []way
 	for _, p := range parseAll(v.AddressSpace.AddressPrefixes...) {
@@ -322,7 +322,7 @@ func (f *fabric) gateway(v *VirtualNetwork, id string) bool {
 	return slices.ContainsFunc(v.Peerings, func(p Peering) bool { return p.UseRemoteGateways })
 }
 
-// tagged are routes to a service tag: which addresses that holds is not known.
+// tagged writes the routes to service tags. Which addresses a tag holds is unknown.
 func (f *fabric) tagged(c *netfilter.Chain, id string, t *RouteTable) {
 	for _, r := range t.Routes {
 		if !r.ofTag() {
@@ -340,7 +340,7 @@ func (r *Route) ofTag() bool {
 	return !isPrefix && !strings.Contains(r.AddressPrefix, ":")
 }
 
-// target is the chain that a route leads to.
+// target returns the chain that a route leads to.
 func (f *fabric) target(w way, network string) *netfilter.Chain {
 	switch w.kind {
 	case vnet.NextHopVNetLocal, vnet.NextHopPeering:
@@ -438,13 +438,13 @@ func (f *fabric) vnetChain(id string) *netfilter.Chain {
 	return c
 }
 
-// appliance is a virtual appliance with its addresses, the primary one first. Assume a stateful firewall, as Azure Firewall is ("Integrate
-// Azure Firewall with Azure Standard Load Balancer", asymmetric routing, learn.microsoft.com).
+// appliance returns a virtual appliance with its addresses, the primary one first. Assume a stateful firewall, as Azure Firewall is
+// ("Integrate Azure Firewall with Azure Standard Load Balancer", asymmetric routing, learn.microsoft.com).
 func appliance(addresses ...netip.Addr) snapshot.Forwarder {
 	return snapshot.Forwarder{Name: "appliance " + addresses[0].String(), Addresses: addresses, Stateful: true}
 }
 
-// hop is the virtual appliance at an address, seen from a virtual network.
+// hop returns the virtual appliance at an address, seen from a virtual network.
 func (f *fabric) hop(address, network string) *netfilter.Chain {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || !ip.Is4() {

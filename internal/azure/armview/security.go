@@ -108,7 +108,7 @@ func (f *fabric) ask(c *netfilter.Chain, group, subnet, direction string, tests 
 	add(c, "network security group "+plain(last(group)), with(tests, to(chain, true))...)
 }
 
-// group is the chain of a security group for a subnet, on which depends what its tags hold.
+// group returns the chain of a security group for a subnet, on which depends what its tags hold.
 func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 	scope := f.shortName(vnetOf(subnet))
 	if s := f.subnets[subnet]; s != nil && s.RouteTable != nil {
@@ -144,7 +144,7 @@ func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 // internetDoubt is the question that all rules ask whose tag Internet may hold an address, so that one answer holds for all.
 var internetDoubt = maybe("%s", vnet.InternetDoubt)
 
-// comparableRules are rules as vnet compares them. What is not understood is in a form that vnet takes for unknown.
+// comparableRules returns the rules as vnet compares them. What is not understood gets a form that vnet takes for unknown.
 func comparableRules(rules []SecurityRule) []vnet.SecurityRule {
 	var all []vnet.SecurityRule
 	for _, r := range rules {
@@ -234,7 +234,7 @@ func mayHoldPlatform(destination string) bool {
 	return !ok || slices.ContainsFunc(platform, p.Overlaps)
 }
 
-// sorted are the rules of a direction in the order in which they are asked, the group's defaults last.
+// sorted returns the rules of a direction in the order in which they are asked, the group's defaults last.
 func (g *SecurityGroup) sorted(direction string) []SecurityRule {
 	defaults := g.Defaults
 	if len(defaults) == 0 {
@@ -292,8 +292,8 @@ func join(one string, more []string) []string {
 	return append([]string{one}, more...)
 }
 
-// holds are the tests for a list of addresses, tags and application security groups, any of which may hold. With a doubt, the tag Internet
-// holds what it may hold, too.
+// holds returns the tests for a list of addresses, tags and application security groups, any of which may hold. With a doubt, the tag
+// Internet holds what it may hold, too.
 func (f *fabric) holds(source bool, list []string, groups []ref, subnet string, doubt vnet.Doubt) [][]netfilter.Statement {
 	var all [][]netfilter.Statement
 	var prefixes []netip.Prefix
@@ -364,7 +364,7 @@ func end(source bool) string {
 	return "destination"
 }
 
-// groupMembers are the addresses of application security groups, as far as interfaces were read.
+// groupMembers returns the addresses of application security groups, as far as interfaces were read.
 func (f *fabric) groupMembers(groups []ref) []netip.Prefix {
 	var all []netip.Prefix
 	for _, n := range f.nics {
@@ -402,7 +402,7 @@ func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilte
 	return append(tests, maybe("%s is a member of application security group %s", end(source), plain(last(group.ID))))
 }
 
-// otherTests are a rule's protocol and ports; false where they are not understood.
+// otherTests returns a rule's protocol and ports; false where they are not understood.
 func (r SecurityRule) otherTests() ([]netfilter.Statement, bool) {
 	var all []netfilter.Statement
 	numbers := map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "icmp": packet.ICMP, "esp": 50, "ah": 51}

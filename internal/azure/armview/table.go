@@ -71,7 +71,7 @@ func hopTable() *netfilter.Table {
 	return t.Table
 }
 
-// decide is a verdict.
+// decide returns a verdict.
 func decide(k netfilter.VerdictKind) netfilter.Statement {
 	return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: k}}
 }

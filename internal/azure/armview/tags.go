@@ -50,7 +50,7 @@ func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
 	return t, unread
 }
 
-// routedTags are the service tags of a subnet's user-defined routes that the tag VirtualNetwork holds.
+// routedTags returns the service tags of a subnet's user-defined routes that the tag VirtualNetwork holds.
 func (f *fabric) routedTags(subnet string) (all []string) {
 	s := f.subnets[subnet]
 	if s == nil || f.RouteTables[s.RouteTable.id()] == nil {
@@ -71,8 +71,8 @@ func (f *fabric) hasGateway(subnet string) bool {
 	return v != nil && v.ID != "" && f.gateway(v, id)
 }
 
-// inTag is the question whether a service tag holds an address: one statement for each tag, so that one answer holds for all rules of a
-// group.
+// inTag returns the question whether a service tag holds an address: one statement for each tag, so that one answer holds for all rules of
+// a group.
 func (f *fabric) inTag(source bool, tag string) netfilter.Statement {
 	text := end(source) + " in service tag " + plain(tag)
 	key := strings.ToLower(text)

@@ -13,7 +13,7 @@ var annotationPrefixes = []string{"service.beta.kubernetes.io/azure-", "service.
 // effective are those that have an effect here.
 var effective = []string{annotationInternal, annotationIdle, annotationAllowedRanges, annotationAllowedTags, annotationDenyOthers}
 
-// IgnoredAnnotations are a Service's annotations for Azure's load balancer that have no effect here, sorted.
+// IgnoredAnnotations returns a Service's annotations for Azure's load balancer that have no effect here, sorted.
 func IgnoredAnnotations(s *v1.Service) []string {
 	if s.Spec.Type != v1.ServiceTypeLoadBalancer {
 		return nil

@@ -86,7 +86,7 @@ func excluded(n *v1.Node) bool {
 	return label || taint || n.DeletionTimestamp != nil
 }
 
-// GetLoadBalancerName is the Service's name in Azure: of its front end, and the beginning of its rules' and probes'.
+// GetLoadBalancerName returns the Service's name in Azure: of its front end, and the beginning of its rules' and probes'.
 func (b balancer) GetLoadBalancerName(_ context.Context, _ string, s *v1.Service) string {
 	return cloudprovider.DefaultLoadBalancerName(s)
 }
@@ -310,7 +310,7 @@ func used(n *vnet.Network, lb *vnet.LoadBalancer, p vnet.PublicIP) bool {
 	return slices.ContainsFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Address == p.Address })
 }
 
-// publicIPName is what cloud-provider-azure calls the public address that it makes for a Service.
+// publicIPName returns what cloud-provider-azure calls the public address that it makes for a Service.
 func publicIPName(name string) string { return LoadBalancerName + "-" + name }
 
 func frontend(lb *vnet.LoadBalancer, name string) (vnet.Frontend, bool) {

@@ -59,7 +59,7 @@ func (w *service) securityRule(p v1.ServicePort, access, source, suffix string) 
 	}
 }
 
-// allowedSources are the prefixes and tags that a Service's clients may come from; open says that it is all of the internet.
+// allowedSources returns the prefixes and tags that a Service's clients may come from; open says that it is all of the internet.
 func allowedSources(s *v1.Service) (sources []string, open bool, err error) {
 	sets, err := helpers.GetLoadBalancerSourceRanges(s)
 	if err != nil {

@@ -203,14 +203,14 @@ func (f *Fabric) Remove() error {
 		f.forget())
 }
 
-// Namespace is the fabric's namespace, nil before Start.
+// Namespace returns the fabric's namespace, nil before Start.
 func (f *Fabric) Namespace() *netns.Namespace {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fabric
 }
 
-// Internet is the namespace of the internet's router, nil before Start.
+// Internet returns the namespace of the internet's router, nil before Start.
 func (f *Fabric) Internet() *netns.Namespace {
 	f.mu.Lock()
 	defer f.mu.Unlock()

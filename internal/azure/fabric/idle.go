@@ -44,7 +44,7 @@ func (f *Fabric) endIdle(ctx context.Context) {
 	}
 }
 
-// nextLook is how long it is until the idle time of one is over.
+// nextLook returns how long it is until the idle time of one is over.
 func (i idleFlows) nextLook() time.Duration {
 	wait := idleLookLeast
 	for _, due := range i {

@@ -49,7 +49,7 @@ type memberProbe struct {
 	cancel  context.CancelFunc
 }
 
-// targets are the members that the network's rules want probed.
+// targets returns the members that the network's rules want probed.
 func targets(n vnet.Network) map[vnet.ProbeTarget]memberProbe {
 	all := map[vnet.ProbeTarget]memberProbe{}
 	for _, lb := range n.LoadBalancers {
@@ -194,7 +194,7 @@ func (e *eagerProbing) end() {
 	}
 }
 
-// wait is how long after this try the next one comes.
+// wait returns how long after this try the next one comes.
 func (e *eagerProbing) wait(interval time.Duration) time.Duration {
 	if e.on && time.Now().After(e.until) {
 		e.end()

@@ -106,7 +106,7 @@ func (l *sparePorts) refresh(now time.Time) (changed bool, err error) {
 	return changed, l.f.fabric.KeepEnded(towards(spares)...)
 }
 
-// towards are the flows whose destinations are nearly used up.
+// towards returns the flows whose destinations are nearly used up.
 func towards(spares []vnet.Spare) []netns.FlowFilter {
 	var all []netns.FlowFilter
 	for _, s := range spares {

@@ -26,7 +26,7 @@ func spreadReceive(ns *netns.Namespace) error {
 	return err
 }
 
-// allowedCPUs is the mask of the processors that this process may use, in hexadecimal (proc_pid_status(5)).
+// allowedCPUs returns the mask of the processors that this process may use, in hexadecimal (proc_pid_status(5)).
 func allowedCPUs() (string, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

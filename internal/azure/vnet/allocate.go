@@ -10,7 +10,7 @@ import (
 // maxIPConfigs is how many IP configurations a NIC can have (Azure's limit of private addresses per NIC).
 const maxIPConfigs = 256
 
-// Gateway is the subnet's gateway: its second address.
+// Gateway returns the subnet's gateway: its second address.
 func (s Subnet) Gateway() netip.Addr { return s.Prefix.Masked().Addr().Next() }
 
 // usable reports whether Azure gives out addr in the subnet: not the first four and not the last (the network, the gateway, two
@@ -119,7 +119,7 @@ func (n *Network) privateInUse() map[netip.Addr]bool {
 	return used
 }
 
-// freeID is the lowest number that no NIC has.
+// freeID returns the lowest number that no NIC has.
 func (n *Network) freeID() int {
 	used := map[int]bool{}
 	for _, nic := range n.NICs {
@@ -233,7 +233,7 @@ func (n *Network) ReleasePublicIP(name string) {
 	}
 }
 
-// find is the first element of which is says so.
+// find returns the first element of which is says so.
 func find[T any](list []T, is func(T) bool) (found T, ok bool) {
 	if i := slices.IndexFunc(list, is); i >= 0 {
 		return list[i], true
@@ -272,7 +272,7 @@ func (n *Network) LoadBalancer(name string) (*LoadBalancer, bool) {
 	return nil, false
 }
 
-// Primary is the NIC's primary IP configuration.
+// Primary returns the NIC's primary IP configuration.
 func (n NIC) Primary() IPConfig { return n.IPConfigs[0] }
 
 // Clone returns a copy that shares nothing with the network.

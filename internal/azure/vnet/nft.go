@@ -241,7 +241,7 @@ func nftName(s string) string {
 	}, s)
 }
 
-// balancedRules are all load balancing rules with the back ends that take new flows, in a stable order.
+// balancedRules returns all load balancing rules with the back ends that take new flows, in a stable order.
 func balancedRules(n Network, h Health) []balancingRule {
 	var all []balancingRule
 	for i := range n.LoadBalancers {

@@ -58,7 +58,7 @@ const (
 // PortRange is a range of ports, both ends within.
 type PortRange struct{ First, Last uint16 }
 
-// String is "80" or "8000-8999".
+// String returns "80" or "8000-8999".
 func (r PortRange) String() string {
 	if r.First == r.Last {
 		return strconv.Itoa(int(r.First))
@@ -84,7 +84,7 @@ func ParsePortRange(s string) (PortRange, error) {
 	return PortRange{uint16(a), uint16(b)}, nil
 }
 
-// DefaultSecurityRules are those that every group ends with ("Azure network security groups overview", default security rules,
+// DefaultSecurityRules returns those that every group ends with ("Azure network security groups overview", default security rules,
 // learn.microsoft.com; names as the network resource provider writes them).
 func DefaultSecurityRules() []SecurityRule {
 	rule := func(name string, priority int, direction, access string, from, to []string) SecurityRule {
@@ -101,7 +101,7 @@ func DefaultSecurityRules() []SecurityRule {
 	}
 }
 
-// sorted are the rules of a direction, the defaults too, in the order in which they are asked.
+// sorted returns the rules of a direction, the defaults too, in the order in which they are asked.
 func (g SecurityGroup) sorted(direction string) []SecurityRule {
 	all := slices.DeleteFunc(slices.Concat(g.Rules, DefaultSecurityRules()), func(r SecurityRule) bool { return r.Direction != direction })
 	return sortedBy(all, func(r SecurityRule) int { return r.Priority })
@@ -117,7 +117,7 @@ func (n *Network) SecurityGroup(name string) (*SecurityGroup, bool) {
 	return nil, false
 }
 
-// securityGroups are those that a NIC's flows meet, in their order: inbound its subnet's and then its own, outbound the other way round
+// securityGroups returns those that a NIC's flows meet, in their order: inbound its subnet's and then its own, outbound the other way round
 // ("How network security groups filter network traffic", learn.microsoft.com).
 func (n *Network) securityGroups(nic NIC, direction string) []SecurityGroup {
 	subnet, _ := n.Subnet(nic.VNet, nic.Subnet)
@@ -152,7 +152,7 @@ type SecurityDecision struct {
 // Allowed reports whether the rule lets the flow begin.
 func (d SecurityDecision) Allowed() bool { return d.Rule.Access == AccessAllow }
 
-// String is "NSG web rule AllowVnetInBound (65000) allows".
+// String returns "NSG web rule AllowVnetInBound (65000) allows".
 func (d SecurityDecision) String() string {
 	does := "denies"
 	if d.Allowed() {
@@ -202,7 +202,7 @@ func (n *Network) decide(nic NIC, direction string, f SecurityFlow, by internetR
 // probePort stands for the source port of a probe, which Azure chooses.
 const probePort = 49152
 
-// ProbeDenial is the decision that keeps a load balancer's probe from a member's machine; false where none does.
+// ProbeDenial returns the decision that keeps a load balancer's probe from a member's machine; false where none does.
 func (n *Network) ProbeDenial(t ProbeTarget) (SecurityDecision, bool) {
 	lb, ok := n.LoadBalancer(t.LoadBalancer)
 	nic, there := n.NIC(t.Member.NIC)
@@ -260,7 +260,7 @@ type span struct{ first, last netip.Addr }
 
 func spanOf(p netip.Prefix) span { return span{p.Masked().Addr(), lastOf(p)} }
 
-// String is a prefix where the range is one.
+// String returns a prefix where the range is one.
 func (s span) String() string {
 	if s.first == s.last {
 		return s.first.String()

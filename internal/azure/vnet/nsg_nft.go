@@ -76,7 +76,7 @@ func (s scope) id() string {
 	return nftName(s.vnet) + "/" + nftName(s.table)
 }
 
-// tagSet is the set of a tag's ranges.
+// tagSet returns the set of a tag's ranges.
 func (s scope) tagSet(tag string, by internetReading) string {
 	if tag == TagInternet && by == wide {
 		tag += "-and-routes"
@@ -146,7 +146,7 @@ const (
 	askReceiver = "tracked, for the network security groups of the receiver"
 )
 
-// toOwner are the rules for what goes to an address of a machine in a virtual network.
+// toOwner returns the rules for what goes to an address of a machine in a virtual network.
 func (f *firewall) toOwner() []string {
 	if !f.inside {
 		return append(slices.Clone(untracked), notOwn)
@@ -160,7 +160,7 @@ func (f *firewall) toOwner() []string {
 		forwarders, notOwn)
 }
 
-// toHop are the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the
+// toHop returns the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the
 // route's prefix is among them.
 func (f *firewall) toHop(nic NIC) []string {
 	switch {
@@ -180,7 +180,7 @@ func (f *firewall) toHop(nic NIC) []string {
 		"the network security groups on its way let all of this through"), because("goto inside", askReceiver))
 }
 
-// acceptInside is a rule that lets through what is tracked inside virtual networks, "" when nothing is.
+// acceptInside returns a rule that lets through what is tracked inside virtual networks, "" when nothing is.
 func (f *firewall) acceptInside() string {
 	if !f.inside {
 		return ""
@@ -289,7 +289,7 @@ func groupParts(rules []SecurityRule) []groupPart {
 	return joined
 }
 
-// key is where a rule's flows go to, if that is one port of one address.
+// key returns where a rule's flows go to, if that is one port of one address.
 func (r SecurityRule) key() (string, bool) {
 	if r.Protocol != ProtocolTCP && r.Protocol != ProtocolUDP || len(r.Destinations) != 1 || len(r.DestinationPorts) != 1 {
 		return "", false
@@ -302,7 +302,7 @@ func (r SecurityRule) key() (string, bool) {
 	return fmt.Sprintf("%s . %s . %d", p.Addr(), strings.ToLower(r.Protocol), port.First), true
 }
 
-// partName is the group's own name for its first part, and has the priority of the first rule for the others.
+// partName returns the group's own name for its first part, and has the priority of the first rule for the others.
 func partName(group string, i int, parts []groupPart) string {
 	if i == 0 {
 		return group
@@ -357,8 +357,8 @@ type ruleWriter struct {
 	rules []SecurityRule // in the order in which they are asked
 }
 
-// nft is the rule; found says that protocol and destination are known to fit. A rule that no flow can fit is none. One that names the tag
-// Internet is written twice where its readings differ: for what the tag surely holds, and with a comment for what it may hold.
+// nft returns the rule; found says that protocol and destination are known to fit. A rule that no flow can fit is none. One that names the
+// tag Internet is written twice where its readings differ: for what the tag surely holds, and with a comment for what it may hold.
 func (w ruleWriter) nft(r SecurityRule, found bool) []string {
 	lines := w.line(r, found, narrow, NoDoubt)
 	i := slices.IndexFunc(w.rules, func(o SecurityRule) bool { return o.Name == r.Name && o.Priority == r.Priority })
@@ -368,7 +368,7 @@ func (w ruleWriter) nft(r SecurityRule, found bool) []string {
 	return lines
 }
 
-// line is the rule by one reading of its tags: one line, or none where no flow can fit it.
+// line returns the rule by one reading of its tags: one line, or none where no flow can fit it.
 func (w ruleWriter) line(r SecurityRule, found bool, by internetReading, d Doubt) []string {
 	source, ok := w.addresses("ip saddr", r.Sources, by)
 	if !ok {
@@ -439,7 +439,7 @@ func mergePorts(list []PortRange) []PortRange {
 	return all
 }
 
-// nftRanges is one value or a set of them.
+// nftRanges returns one value or a set of them.
 func nftRanges[T fmt.Stringer](list []T) string {
 	var words []string
 	for _, x := range list {

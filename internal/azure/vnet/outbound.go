@@ -27,8 +27,8 @@ type outboundPool struct {
 	inTurn    bool  // the next front end when the ports of the one before are used up; else one at random
 }
 
-// OutboundPorts is how many source ports each member of a back-end pool of this size has on a front end towards one destination and port
-// ("Outbound rules", default SNAT port allocation, learn.microsoft.com). Above 1,000 members it is 0.
+// OutboundPorts returns how many source ports each member of a back-end pool of this size has on a front end towards one destination and
+// port ("Outbound rules", default SNAT port allocation, learn.microsoft.com). Above 1,000 members it is 0.
 func OutboundPorts(poolSize int) int {
 	for _, t := range []struct{ size, ports int }{{50, 1024}, {100, 512}, {200, 256}, {400, 128}, {800, 64}, {1000, 32}} {
 		if poolSize <= t.size {
@@ -53,7 +53,7 @@ type portBlock struct {
 	ports    int
 }
 
-// block is the share of the k-th member of the i-th front end.
+// block returns the share of the k-th member of the i-th front end.
 func (p outboundPool) block(i, k int) portBlock {
 	return portBlock{p.frontends[i], p.members[k], firstOutboundPort + k*p.ports[i], p.ports[i]}
 }
@@ -103,7 +103,7 @@ func (p *outboundPlan) addPools(n Network, lb *LoadBalancer, taken map[netip.Add
 	}
 }
 
-// public are the addresses of the named front ends that the internet can answer.
+// public returns the addresses of the named front ends that the internet can answer.
 func (lb *LoadBalancer) public(names []string) []netip.Addr {
 	var all []netip.Addr
 	for _, name := range names {
@@ -154,7 +154,7 @@ type outboundBlock struct {
 	InTurn    bool // used when those of the machine's blocks before are used up
 }
 
-// outboundBlocks are the shares of all machines that leave by a load balancer.
+// outboundBlocks returns the shares of all machines that leave by a load balancer.
 func outboundBlocks(n Network) []outboundBlock {
 	var all []outboundBlock
 	for _, pool := range outbound(n).pools {
@@ -202,7 +202,7 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", slices.Concat(head, w.spareRules(), rules)...)
 }
 
-// chosen are the front ends that the table itself sends new flows to. Where they are used in turn it is the first: who finds that its
+// chosen returns the front ends that the table itself sends new flows to. Where they are used in turn it is the first: who finds that its
 // ports are used up sends flows to the next (Spares). The kernel alone cannot tell that from other reasons for which it loses a first
 // packet.
 func (p outboundPool) chosen() []netip.Addr {
@@ -212,7 +212,7 @@ func (p outboundPool) chosen() []netip.Addr {
 	return p.frontends
 }
 
-// choice is what sends a new flow of a pool to one of its front ends.
+// choice returns what sends a new flow of a pool to one of its front ends.
 func (p outboundPool) choice(id int) string {
 	chosen := p.chosen()
 	if len(chosen) == 1 {

@@ -55,7 +55,7 @@ var (
 	anywhere      = netip.MustParsePrefix("0.0.0.0/0")
 )
 
-// Link is the name of the NIC's end in the fabric.
+// Link returns the name of the NIC's end in the fabric.
 func (n NIC) Link() string { return "nic" + strconv.Itoa(n.ID) }
 
 // NewPlan makes the plan of a network that is valid ([Network.Validate]).
@@ -101,7 +101,7 @@ var containerGroupRanges = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 }
 
-// nicRoutes are the routes that a machine has by the NIC's gateway.
+// nicRoutes returns the routes that a machine has by the NIC's gateway.
 func nicRoutes(nic NIC, gateway netip.Addr) []desired.Route {
 	if !nic.ContainerGroup {
 		return []desired.Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
@@ -125,7 +125,7 @@ func hostWire(h Host) Wire {
 	}
 }
 
-// router are the settings of a namespace that forwards between links without addresses of their own.
+// router returns the settings of a namespace that forwards between links without addresses of their own.
 func router() []desired.Sysctl {
 	var s []desired.Sysctl
 	for _, which := range []string{"all", "default"} {
@@ -141,10 +141,10 @@ func router() []desired.Sysctl {
 	return append(s, desired.Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, desired.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
-// flowTimes are how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port for
-// 4 minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port
-// reuse, learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because
-// it was idle for too long, is not taken up in its middle.
+// flowTimes returns how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port
+// for 4 minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT
+// port reuse, learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known,
+// because it was idle for too long, is not taken up in its middle.
 func flowTimes() []desired.Sysctl {
 	idle := strconv.Itoa(idleMinutes * 60)
 	var s []desired.Sysctl
@@ -262,12 +262,12 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 	return ended
 }
 
-// flows are all tracked connections of the rule.
+// flows returns all tracked connections of the rule.
 func (b balancingRule) flows() desired.FlowFilter {
 	return desired.FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
 }
 
-// String is the plan for people, in the words of ip(8).
+// String returns the plan for people, in the words of ip(8).
 func (p Plan) String() string {
 	var b strings.Builder
 	section := func(name, body string) { fmt.Fprintf(&b, "# %s\n%s", name, body) }

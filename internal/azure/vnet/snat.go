@@ -75,7 +75,7 @@ func (u portsInUse) keys() []portKey {
 	})
 }
 
-// blocksOf are the shares of each machine, in the order in which they are used.
+// blocksOf returns the shares of each machine, in the order in which they are used.
 func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]outboundBlock) {
 	blocks = map[netip.Addr][]outboundBlock{}
 	for _, b := range outboundBlocks(n) {
@@ -137,7 +137,7 @@ const (
 	spareTimeoutSeconds = 3
 )
 
-// SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when nothing
+// SparesFrom returns how many flows there are at least before some machine has only few ports left towards some destination; 0 when nothing
 // leaves by a load balancer.
 func SparesFrom(n Network) int {
 	least := 0
@@ -165,7 +165,7 @@ func Spares(n Network, flows []TranslatedFlow) []Spare {
 	return all
 }
 
-// spareFor is the best row of the blocks, or none; ok says that it is needed.
+// spareFor returns the best row of the blocks, or none; ok says that it is needed.
 func spareFor(key portKey, blocks []outboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
 	most, sum, all, long := 0, 0, 0, false
 	for i, b := range blocks {
@@ -206,7 +206,7 @@ func (b outboundBlock) findSpare(used map[netip.AddrPort]bool) (first, last uint
 	return first, last, free, total
 }
 
-// SpareScript is the nft script that makes the fabric's table have exactly these spares, for spareTimeoutSeconds.
+// SpareScript returns the nft script that makes the fabric's table have exactly these spares, for spareTimeoutSeconds.
 func SpareScript(spares []Spare) string {
 	var rows, none strings.Builder
 	for _, s := range spares {
@@ -227,8 +227,8 @@ func SpareScript(spares []Spare) string {
 	return script
 }
 
-// spareRules are what a new flow meets whose destination is used up or nearly so. ICMP has no ports that are counted. The map's keys are
-// single values: for ranges of them nft 1.0.9 converts the protocol's byte order, which Linux 6.8 refuses for a single byte.
+// spareRules returns what a new flow meets whose destination is used up or nearly so. ICMP has no ports that are counted. The map's keys
+// are single values: for ranges of them nft 1.0.9 converts the protocol's byte order, which Linux 6.8 refuses for a single byte.
 func (w *nftWriter) spareRules() []string {
 	const (
 		kind        = "inet_proto . ipv4_addr . ipv4_addr . inet_service"

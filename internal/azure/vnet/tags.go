@@ -102,7 +102,8 @@ func (t TagSpace) DoubtOf(rules []SecurityRule, i int) Doubt {
 	return DoubtAccess
 }
 
-// uncertainRanges are the ranges that a list holds by the wide reading only, and true; where there are none, those that it holds, and false.
+// uncertainRanges returns the ranges that a list holds by the wide reading only, and true; where there are none, those that it holds, and
+// false.
 func (t TagSpace) uncertainRanges(list []string) ([]span, bool) {
 	if more := subtract(t.spans(list, wide), t.spans(list, narrow)); len(more) > 0 {
 		return more, true
@@ -165,7 +166,7 @@ func (r SecurityRule) covers(other SecurityRule) bool {
 		(anyPort(r.DestinationPorts) || hasPorts && hold(r.DestinationPorts, other.DestinationPorts))
 }
 
-// tagSpace is a scope's.
+// tagSpace returns a scope's.
 func (n *Network) tagSpace(s scope) (t TagSpace) {
 	for _, v := range n.VNets {
 		if v.Name == s.vnet || peered(*n, s.vnet, v.Name) {
@@ -182,8 +183,8 @@ func (n *Network) tagSpace(s scope) (t TagSpace) {
 	return t
 }
 
-// spans are the ranges that a rule's list of addresses stands for; an empty list is every address. What is no address and no tag of the lab
-// stands for none.
+// spans returns the ranges that a rule's list of addresses stands for; an empty list is every address. What is no address and no tag of the
+// lab stands for none.
 func (t TagSpace) spans(list []string, by internetReading) []span {
 	if anyAddress(list) {
 		return []span{spanOf(anywhere)}

@@ -6,7 +6,7 @@ import "strings"
 // Repository is the name of the image with the programs, without its tag.
 const Repository = "packetwalk.dev/packetwalk"
 
-// Image is the name of the image with the programs of a version, as git describe or a module's version writes it
+// Image returns the name of the image with the programs of a version, as git describe or a module's version writes it
 // ("v0.12.0-3-gb393b40-dirty", "v1.2.0+build"), which is its tag. What a tag cannot have (OCI distribution specification, "Pulling
 // manifests") becomes "-"; no version at all is "dev".
 func Image(version string) string { return Repository + ":" + Tag(version) }
@@ -15,7 +15,7 @@ func Image(version string) string { return Repository + ":" + Tag(version) }
 // programs cannot know it.
 var Digest string
 
-// Pinned is the image that nodes run: [Image], in a release's plugin with the digest that was published.
+// Pinned returns the image that nodes run: [Image], in a release's plugin with the digest that was published.
 func Pinned(version string) string {
 	if Digest == "" {
 		return Image(version)

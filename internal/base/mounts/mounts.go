@@ -18,7 +18,7 @@ type Mount struct {
 	Options string // the superblock's, separated by commas
 }
 
-// Own are the calling process's.
+// Own returns the calling process's.
 func Own() ([]Mount, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -46,8 +46,8 @@ func Parse(text string) iter.Seq[Mount] {
 	}
 }
 
-// Named are those of directories that are mounted, or are layers of an overlay, in the mount namespace of any thread of the machine. They
-// go by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no
+// Named returns those of directories that are mounted, or are layers of an overlay, in the mount namespace of any thread of the machine.
+// They go by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no
 // difference.
 func Named(ctx context.Context, dirs []string) ([]string, error) {
 	threads, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")

@@ -68,7 +68,7 @@ type Error struct {
 	Stderr  string // what it said, on one line
 }
 
-// Error is one line.
+// Error returns one line.
 func (e *Error) Error() string {
 	if e.Stderr == "" {
 		return fmt.Sprintf("%s: %v", e.Command, e.Err)

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Limit is a listener of which at most MaxConnections connections are open at once, and of one address at most MaxOfPeer that are idle. A
-// connection is idle until its first byte comes; a [Server]'s is idle whenever no request is being answered on it.
+// Limit returns a listener of which at most MaxConnections connections are open at once, and of one address at most MaxOfPeer that are
+// idle. A connection is idle until its first byte comes; a [Server]'s is idle whenever no request is being answered on it.
 //
 // Where there are more, one is closed, so that no client can keep others out: of the address that has most connections, the one that has
 // been silent for longest. Requests that are being answered are left alone. Where all connections have one, a new connection waits in the
@@ -103,7 +103,7 @@ func (l *limiter) crowd() *peer {
 	return most
 }
 
-// peerOf is a connection's other end; the zero Addr for what has none, as a socket in the file system.
+// peerOf returns a connection's other end; the zero Addr for what has none, as a socket in the file system.
 func peerOf(c net.Conn) netip.Addr {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return a.AddrPort().Addr().Unmap()

@@ -20,7 +20,7 @@ type User struct {
 	Name, Home string              // "" for who we are
 }
 
-// Get is the user who called sudo (sudo(8), SUDO_UID and SUDO_GID), or who we are.
+// Get returns the user who called sudo (sudo(8), SUDO_UID and SUDO_GID), or who we are.
 func Get() (User, error) {
 	id := os.Getenv("SUDO_UID")
 	if id == "" || os.Geteuid() != 0 {
@@ -65,7 +65,7 @@ func (u User) Environment() []string {
 	return append(env, "HOME="+u.Home, "USER="+u.Name, "LOGNAME="+u.Name)
 }
 
-// CacheDir is the cache directory of who we are: behind sudo root's, also where sudo kept the environment of the user who called it.
+// CacheDir returns the cache directory of who we are: behind sudo root's, also where sudo kept the environment of the user who called it.
 func CacheDir() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -91,7 +91,7 @@ func isBelow(dir, path string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// InHome is a path of the user's home.
+// InHome returns a path of the user's home.
 func (u User) InHome(name string) string {
 	return filepath.Join(cmp.Or(u.Home, os.Getenv("HOME")), name)
 }

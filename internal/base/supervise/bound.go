@@ -15,7 +15,7 @@ import (
 // MaxLog is the size in bytes from which a log is set aside, as NAME.1, the one before being lost. A log is looked at every 5 seconds.
 const MaxLog = 4 << 20
 
-// Aside is the name of what was set aside of a log.
+// Aside returns the name of what was set aside of a log.
 func Aside(path string) string { return path + ".1" }
 
 // RemoveLog removes a log with what was set aside of it. What is missing is no error.

@@ -174,7 +174,7 @@ func (s *Supervisor) notify() {
 	}
 }
 
-// State is the process's present state.
+// State returns the process's present state.
 func (s *Supervisor) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

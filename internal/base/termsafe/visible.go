@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a text for the inside of a line: control characters, among them the ends of lines, and those that change the direction of
+// Text returns a text for the inside of a line: control characters, among them the ends of lines, and those that change the direction of
 // writing, are shown as JSON writes them, \u001b (by two beyond U+FFFF), and bytes that are no UTF-8 as \x9b. A backslash stays as it is.
 func Text(s string) string {
 	if !strings.ContainsFunc(s, hidden) && utf8.ValidString(s) {

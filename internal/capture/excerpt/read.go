@@ -284,7 +284,7 @@ func (rd *reader) cutSets(b pastedtext.Block) {
 // setEntries is how many members a set has.
 var setEntries = regexp.MustCompile(`(?m)^Number of entries: ([0-9]+)$`)
 
-// sysctls are few in a text. That the host forwards packets is then assumed, unless they say that it does not.
+// sysctls notes that a text has few of them, and assumes that the host forwards packets unless they say that it does not.
 func (rd *reader) sysctls() {
 	rd.Host.Missing[snapshot.Sysctls] = "only some are in the text"
 	if rd.Host.Sysctls["net.ipv4.ip_forward"] == "0" {

@@ -142,7 +142,7 @@ func tablesOfJumps(runs []*run) chainTables {
 	return tables
 }
 
-// names are its chain, and those that its rules jump to.
+// names returns the run's chain, and those that its rules jump to.
 func (r *run) names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		more := yield(r.chain)
@@ -165,7 +165,7 @@ func (t chainTables) learn(chain, table string) (more bool) {
 	return true
 }
 
-// table is a run's, by its chain, else by those that it jumps to.
+// table returns a run's, by its chain, else by those that it jumps to.
 func (t chainTables) table(r *run) string {
 	table := t[r.chain]
 	for i := 0; i < len(r.rules) && table == ""; i++ {
@@ -174,7 +174,7 @@ func (t chainTables) table(r *run) string {
 	return table
 }
 
-// needs is the table that the targets of its rules can stand in alone; "" where they can stand in several.
+// needs returns the table that the targets of its rules can stand in alone; "" where they can stand in several.
 func (r *run) needs() string {
 	for i := range r.rules {
 		if table := tableOfTarget[r.rules[i].rule.Target.Name]; table != "" {
@@ -346,7 +346,7 @@ func (s textRule) same(r textRule) bool {
 	return s.key == r.key && (s.hidden || r.hidden || s.rule.In == r.rule.In && s.rule.Out == r.rule.Out)
 }
 
-// chain is a chain in its table.
+// chain returns a chain in its table.
 func (b *builder) chain(c *partialChain) *iptables.Chain { return &b.tables[c.i].Chains[c.j] }
 
 // add makes a chain, and its table.

@@ -87,7 +87,7 @@ func (n *notes) noteChain(kind assumptionKind, table string, line int, chain, te
 	n.about[key].add(line, chain)
 }
 
-// told are all notes.
+// told returns all notes.
 func (n *notes) told() []assumption {
 	all := n.all
 	for _, key := range n.order {

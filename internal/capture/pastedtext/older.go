@@ -87,7 +87,7 @@ var (
 	briefLink       = regexp.MustCompile(`^([\w.@-]+)\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(?:\s+(.*))?$`)
 )
 
-// oldRoute is a line of route -n as ip route prints it; "" for another line.
+// oldRoute returns a line of route -n as ip route prints it; "" for another line.
 func oldRoute(fields []string, heading string) string {
 	if len(fields) != 8 {
 		return ""

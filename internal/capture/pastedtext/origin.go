@@ -102,7 +102,7 @@ func parseSetting(command string) string {
 	return cmp.Or(strings.ReplaceAll(m[1], "/", "."), m[2])
 }
 
-// into is the part of a command that goes somewhere, without what is run there.
+// into returns the part of a command that goes somewhere, without what is run there.
 func into(command string) string {
 	command = strings.TrimPrefix(command, "sudo ")
 	end := enters.FindStringIndex(command)[1]
@@ -174,7 +174,7 @@ func (s *scanner) leaveOut(machine string) {
 	})
 }
 
-// on is a machine of which something was seen.
+// on returns a machine of which something was seen.
 func (s *scanner) on(machine string) (home origin, found bool) {
 	home = origin{machine: machine}
 	found = slices.ContainsFunc(s.found, func(r *run) bool { return r.from == home }) ||

@@ -83,7 +83,7 @@ func (o *output) allowed(table string) bool {
 	return !slices.ContainsFunc(o.hooks, func(hook string) bool { return !tableAllows(hook, table) })
 }
 
-// table is the one that has these built-in chains and no others; "" where that does not tell.
+// table returns the one that has these built-in chains and no others; "" where that does not tell.
 func (o *output) table() string {
 	for _, table := range []string{iptables.Mangle, iptables.NAT, iptables.Filter, iptables.Raw} {
 		if o != nil && slices.Equal(slices.Sorted(slices.Values(o.hooks)), slices.Sorted(slices.Values(iptables.BuiltIn(table)))) {
@@ -251,7 +251,7 @@ func (s *scanner) command(line string) bool {
 	return true
 }
 
-// variantOf is the variant of iptables that a program's name, or the first line of iptables-save, tells.
+// variantOf returns the variant of iptables that a program's name, or the first line of iptables-save, tells.
 func variantOf(text string) string {
 	switch {
 	case strings.Contains(text, "-legacy"):
@@ -508,7 +508,7 @@ func (s *scanner) listed(line string) bool {
 	return true
 }
 
-// runs are what was found of one family: by its command or heading, else by its addresses. A run of which nothing tells is IPv4's.
+// runs returns what was found of one family: by its command or heading, else by its addresses. A run of which nothing tells is IPv4's.
 func (s *scanner) runs(family int) []*run {
 	return slices.DeleteFunc(slices.Clone(s.found), func(r *run) bool {
 		f := r.family

@@ -56,7 +56,7 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 		all, strings.Join(first, ", "), first[choice], why)
 }
 
-// times are the lines at which what the text shows begins, and begins to be different.
+// times returns the lines at which what the text shows begins, and begins to be different.
 func (s *scanner) times() []int {
 	times := []int{0}
 	shown := map[string]map[string]bool{} // rules by the pipeline that showed them

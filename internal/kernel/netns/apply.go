@@ -371,7 +371,7 @@ func toIPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// toPrefix is the zero Prefix for nil.
+// toPrefix returns the zero Prefix for nil.
 func toPrefix(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
@@ -380,7 +380,7 @@ func toPrefix(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(toAddr(n.IP), bits)
 }
 
-// toAddr is the zero Addr for nil.
+// toAddr returns the zero Addr for nil.
 func toAddr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()

@@ -129,7 +129,7 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 	return nil
 }
 
-// FlowOf is a flow as the conntrack library has it.
+// FlowOf returns a flow as the conntrack library has it.
 func FlowOf(f conntrack.Flow) Flow {
 	src, dst := tupleEnds(f.TupleOrig)
 	replySrc, replyDst := tupleEnds(f.TupleReply)

@@ -192,13 +192,13 @@ func (n *Namespace) Remount() error {
 	return nil
 }
 
-// Path is where the namespace is mounted.
+// Path returns where the namespace is mounted.
 func (n *Namespace) Path() string { return n.path }
 
-// FD is the namespace's file descriptor, for netlink sockets in it; it is good until Close.
+// FD returns the namespace's file descriptor, for netlink sockets in it; it is good until Close.
 func (n *Namespace) FD() int { return int(n.file.Fd()) }
 
-// Inode is the namespace's number, as /proc/PID/ns/net shows it.
+// Inode returns the namespace's number, as /proc/PID/ns/net shows it.
 func (n *Namespace) Inode() uint64 { return n.inode }
 
 // Close gives back what this process holds of the namespace (a file, a netlink socket). The namespace stays.
@@ -259,7 +259,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Handle is a netlink handle (routes, links, neighbours) inside the namespace, made at first use and closed by Close. The
+// Handle returns a netlink handle (routes, links, neighbours) inside the namespace, made at first use and closed by Close. The
 // caller must not close it.
 func (n *Namespace) Handle() (*netlink.Handle, error) {
 	n.mu.Lock()

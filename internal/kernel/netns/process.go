@@ -43,7 +43,7 @@ func Processes(inodes ...uint64) ([]int, error) {
 	return pids, nil
 }
 
-// namespaceOf is the network namespace of a process, by its name in /proc; an error when it has ended, or is a zombie.
+// namespaceOf returns the network namespace of a process, by its name in /proc; an error when it has ended, or is a zombie.
 func namespaceOf(pid string) (inode uint64, err error) {
 	target, err := os.Readlink("/proc/" + pid + "/ns/net")
 	if err != nil {
@@ -52,7 +52,7 @@ func namespaceOf(pid string) (inode uint64, err error) {
 	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(target, "net:["), "]"), 10, 64)
 }
 
-// Foreign is the network namespace of a process that lives in another one than this process; false when it does not, or has ended.
+// Foreign returns the network namespace of a process that lives in another one than this process; false when it does not, or has ended.
 func Foreign(pid int) (inode uint64, foreign bool) {
 	inode, err := namespaceOf(strconv.Itoa(pid))
 	own, failed := namespaceOf("self")

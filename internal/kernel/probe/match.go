@@ -66,7 +66,7 @@ func layoutOf(t packet.Tuple) (ipLayout, error) {
 	return ipv6Layout, nil
 }
 
-// packets are the checks for the packets of a filter.
+// packets returns the checks for the packets of a filter.
 func (l ipLayout) packets(f witness.PacketFilter) ([]check, error) {
 	checks := slices.Concat(l.begin(f.Protocol), l.tuple(atNetwork, 0, 0, f.Tuple), ofKind(0, f.Tuple))
 	if begin := start(&f); len(begin) > 0 {
@@ -90,7 +90,7 @@ func start(f *witness.PacketFilter) []byte {
 	return nil
 }
 
-// ofKind are the checks for what of its protocol a packet is, whose transport header begins there.
+// ofKind returns the checks for what of its protocol a packet is, whose transport header begins there.
 func ofKind(transport uint32, t packet.Tuple) []check {
 	switch t.Protocol {
 	case packet.TCP:
@@ -101,7 +101,7 @@ func ofKind(transport uint32, t packet.Tuple) []check {
 	return nil
 }
 
-// carried are the checks for the packet that one of VXLAN carries, behind the headers of UDP, VXLAN (RFC 7348) and Ethernet. One with
+// carried returns the checks for the packet that one of VXLAN carries, behind the headers of UDP, VXLAN (RFC 7348) and Ethernet. One with
 // options in its IPv4 header is none that a probe sends.
 func (l ipLayout) carried(t packet.Tuple) []check {
 	const etherType, ip = 8 + 8 + 12, 8 + 8 + 14
@@ -114,7 +114,7 @@ func (l ipLayout) carried(t packet.Tuple) []check {
 	return slices.Concat(checks, l.tuple(atTransport, ip, ip+l.length, t), ofKind(ip+l.length, t))
 }
 
-// errors are the checks for ICMP errors that quote a packet with the tuple. A quoted IPv4 header with options is not looked into.
+// errors returns the checks for ICMP errors that quote a packet with the tuple. A quoted IPv4 header with options is not looked into.
 func (l ipLayout) errors(t packet.Tuple) []check {
 	const quoted = 8 // where the quoted packet begins
 	checks := append(l.begin(l.icmp), check{atTransport, 0, isAtLeast, []byte{l.errorsLow}},

@@ -143,7 +143,7 @@ func (p *Probe) bind() error {
 	return p.readPort()
 }
 
-// source is the address to bind to: any where none was asked for.
+// source returns the address to bind to: any where none was asked for.
 func (p *Probe) source() netip.Addr {
 	switch {
 	case p.tuple.Source.IsValid():
@@ -187,7 +187,7 @@ func addrPort(s unix.Sockaddr) (netip.Addr, uint16) {
 	return netip.Addr{}, 0
 }
 
-// Tuple is what is known of the packet: the local port always, the source where it was asked for or the packet was sent.
+// Tuple returns what is known of the packet: the local port always, the source where it was asked for or the packet was sent.
 func (p *Probe) Tuple() packet.Tuple { return p.tuple }
 
 // Close gives the socket back; a TCP connection is closed in the orderly way.
@@ -232,7 +232,7 @@ func (p *Probe) transmit() error {
 	return os.NewSyscallError("send", err)
 }
 
-// message is the UDP payload, or the ICMP echo. The kernel sums ICMPv6 up by itself, but not ICMP on a raw socket.
+// message returns the UDP payload, or the ICMP echo. The kernel sums ICMPv6 up by itself, but not ICMP on a raw socket.
 func (p *Probe) message() []byte {
 	if p.tuple.Protocol == packet.UDP {
 		return p.Payload
@@ -245,7 +245,7 @@ func (p *Probe) message() []byte {
 	return m
 }
 
-// checksum is the internet checksum (RFC 1071).
+// checksum returns the internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {

@@ -86,7 +86,7 @@ type linkName struct {
 	bridge bool
 }
 
-// linkNames are the namespace's interfaces by their numbers.
+// linkNames returns the namespace's interfaces by their numbers.
 func linkNames(n *netns.Namespace) (map[int]linkName, error) {
 	h, err := n.Handle()
 	if err != nil {

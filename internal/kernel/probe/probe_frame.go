@@ -65,7 +65,7 @@ func (p *Probe) sendFrame(ctx, patience context.Context) (witness.Result, error)
 	return witness.Result{Tuple: p.tuple, Answer: witness.TimedOut}, ctx.Err()
 }
 
-// frame is the Ethernet frame.
+// frame returns the Ethernet frame.
 func (p *Probe) frame() []byte {
 	q := &p.packet
 	transport := p.transport()
@@ -88,7 +88,7 @@ func (p *Probe) frame() []byte {
 	return append(append(b, header...), transport...)
 }
 
-// transport is the packet above IP.
+// transport returns the packet above IP.
 func (p *Probe) transport() []byte {
 	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, p.tuple.SourcePort.Number), p.tuple.DestinationPort.Number)
 	switch p.tuple.Protocol {

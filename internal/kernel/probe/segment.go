@@ -49,7 +49,7 @@ func SendACKs(n *netns.Namespace, segments ...Segment) error {
 	return errors.Join(errs...)
 }
 
-// ack is the IPv4 packet; its length, its identification and the checksum of its header are the kernel's to fill in (raw(7)).
+// ack returns the IPv4 packet; its length, its identification and the checksum of its header are the kernel's to fill in (raw(7)).
 func (s Segment) ack() []byte {
 	p := Probe{tuple: packet.Tuple{Protocol: packet.TCP, Source: s.Source.Addr(), Destination: s.Destination.Addr()}}
 	tcp := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Source.Port()), s.Destination.Port())

@@ -107,7 +107,7 @@ func ofOneConnection(t packet.Tuple) bool {
 	return t.Protocol == packet.TCP && t.Destination.IsValid() && exact(t.SourcePort) && exact(t.DestinationPort)
 }
 
-// live is a rule, which says to whoever lists it what it is there for.
+// live returns a rule, which says to whoever lists it what it is there for.
 func live(purpose string, matches []check, then []nf.Expr) nf.Rule {
 	return nf.Rule{Comment: "packetwalk walk --live: " + purpose, Exprs: append(exprs(matches), then...)}
 }
@@ -123,7 +123,7 @@ func traceTable(family uint8, table string, rules map[string][]nf.Rule) []netlin
 	return messages
 }
 
-// exprs are the expressions of a rule that the checks' packets match.
+// exprs returns the expressions of a rule that the checks' packets match.
 func exprs(checks []check) (all []nf.Expr) {
 	for _, c := range checks {
 		switch c.at {

@@ -23,7 +23,8 @@ type NFTables struct {
 	port  atomic.Uint32
 }
 
-// Port is the number of the socket that was opened last, by which the kernel's notices name who made a transaction; 0 before the first.
+// Port returns the number of the socket that was opened last, by which the kernel's notices name who made a transaction; 0 before the
+// first.
 func (n *NFTables) Port() int { return int(n.port.Load()) }
 
 // nftTimeout is how long the kernel may take for a transaction or an answer, if the context gives no less.

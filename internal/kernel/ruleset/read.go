@@ -149,7 +149,7 @@ var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_./\\-]*$`)
 // IsIdentifier reports whether nft can be asked for a table or chain of that name.
 func IsIdentifier(name string) bool { return identifier.MatchString(name) }
 
-// RuleText is a rule as nft shows it, "" where there is none with the handle.
+// RuleText returns a rule as nft shows it, "" where there is none with the handle.
 func RuleText(ctx context.Context, n *netns.Namespace, family, table, chain string, handle uint64) (string, error) {
 	if _, known := familyNumber(family); !known || !IsIdentifier(table) || !IsIdentifier(chain) {
 		return "", fmt.Errorf("nft cannot be asked for chain %q of table %q %q", chain, family, table)

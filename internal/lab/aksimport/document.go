@@ -21,7 +21,7 @@ type document struct{ root *yaml.Node }
 
 func newDocument(c *cluster.Cluster) *document { return &document{encode(reflect.ValueOf(*c))} }
 
-// encode is a value with the fields that are set, in the order of the type.
+// encode returns a value with the fields that are set, in the order of the type.
 func encode(v reflect.Value) *yaml.Node {
 	switch x := v.Interface().(type) {
 	case netip.Prefix:
@@ -69,7 +69,7 @@ func scalar(tag, value string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}
 }
 
-// text is the document as a file.
+// text returns the document as a file.
 func (d *document) text() ([]byte, error) {
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -83,7 +83,7 @@ func (d *document) text() ([]byte, error) {
 // step is a part of a path: a field, or in brackets an index or a key, which may have dots.
 var step = regexp.MustCompile(`\[[^\]]*\]|[^.\[\]]+`)
 
-// steps are the parts of a path, without brackets.
+// steps returns the parts of a path, without brackets.
 func steps(path string) []string {
 	parts := step.FindAllString(path, -1)
 	for i, p := range parts {
@@ -94,7 +94,7 @@ func steps(path string) []string {
 	return parts
 }
 
-// parent is the path of what an element or a field is in.
+// parent returns the path of what an element or a field is in.
 func parent(path string) string {
 	parts := step.FindAllString(path, -1)
 	last := parts[len(parts)-1]
@@ -125,7 +125,7 @@ func (d *document) comment(path, format string, values ...any) {
 	}
 }
 
-// index is where a field's value, or an element, is among a node's contents; -1 for nowhere.
+// index returns where a field's value, or an element, is among a node's contents; -1 for nowhere.
 func index(n *yaml.Node, s string) int {
 	if n.Kind == yaml.SequenceNode {
 		if i, err := strconv.Atoi(s); err == nil && i < len(n.Content) {
@@ -141,7 +141,7 @@ func index(n *yaml.Node, s string) int {
 	return -1
 }
 
-// find is the node at a path; nil for none.
+// find returns the node at a path; nil for none.
 func (d *document) find(path string) *yaml.Node {
 	n := d.root
 	for _, s := range steps(path) {
@@ -176,7 +176,7 @@ func (d *document) remove(path string) bool {
 	return true
 }
 
-// name is what the element at a path is called, else its value or values, those of maps with their key.
+// name returns what the element at a path is called, else its value or values, those of maps with their key.
 func (d *document) name(path string) string {
 	n := d.find(path)
 	if n == nil {

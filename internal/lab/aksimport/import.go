@@ -38,7 +38,7 @@ func (m *importer) note(path, format string, values ...any) {
 	}
 }
 
-// Cluster is a cluster.yaml for the managed cluster of a name; with "" for the only one. Apps are the lab's built-in applications.
+// Cluster returns a cluster.yaml for the managed cluster of a name; with "" for the only one. Apps are the lab's built-in applications.
 func Cluster(r *armview.Resources, name string, apps ...string) ([]byte, error) {
 	aks, err := choose(r, name)
 	if err != nil {
@@ -96,7 +96,7 @@ func part(id, word string) string {
 	return ""
 }
 
-// last is the last name in an id.
+// last returns the last name in an id.
 func last(id string) string { return id[strings.LastIndexByte(id, '/')+1:] }
 
 func (m *importer) header() {
@@ -236,7 +236,7 @@ func (m *importer) pools() {
 	}
 }
 
-// labels are those whose names a path can have in brackets, as all names of labels in Kubernetes. Others are hostile.
+// labels returns those whose names a path can have in brackets, as all names of labels in Kubernetes. Others are hostile.
 func (m *importer) labels(path string, all map[string]string) map[string]string {
 	kept := maps.Clone(all)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -306,7 +306,7 @@ var optional = []*regexp.Regexp{
 	regexp.MustCompile(`^metadata\.name`),
 }
 
-// validated is the document as a file that the lab takes. What it refuses is left out, and becomes a comment with the reason.
+// validated returns the document as a file that the lab takes. What it refuses is left out, and becomes a comment with the reason.
 func (m *importer) validated(d *document, apps []string) ([]byte, error) {
 	for {
 		text, err := d.text()
@@ -346,7 +346,7 @@ func leaveOut(d *document, errs cluster.Errors) bool {
 	return len(paths) > 0
 }
 
-// field is what stands at a path: the field's name, or for an element of a list one of those that its name says.
+// field returns what stands at a path: the field's name, or for an element of a list one of those that its name says.
 func field(path string) string {
 	parts := steps(path)
 	last := parts[len(parts)-1]

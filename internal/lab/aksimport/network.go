@@ -54,7 +54,7 @@ func peered(p *armview.Peering) string {
 	return strings.ToLower(p.Remote.ID)
 }
 
-// findHome is the id of the nodes' virtual network: the pools name it, or else it is AKS's own, in the node resource group.
+// findHome returns the id of the nodes' virtual network: the pools name it, or else it is AKS's own, in the node resource group.
 func (m *importer) findHome() string {
 	for i := range m.aks.AgentPools {
 		if id, _, ok := strings.Cut(strings.ToLower(m.aks.AgentPools[i].VNetSubnetID), "/subnets/"); ok {
@@ -70,7 +70,7 @@ func (m *importer) findHome() string {
 		part(m.aks.ID, "subscriptions"), m.aks.NodeResourceGroup)
 }
 
-// subnetName is "vnet/subnet" for the id of a subnet; for "" AKS's own.
+// subnetName returns "vnet/subnet" for the id of a subnet; for "" AKS's own.
 func (m *importer) subnetName(id string) string {
 	network, subnet, _ := strings.Cut(strings.ToLower(id), "/subnets/")
 	if id == "" {
@@ -200,7 +200,7 @@ func (m *importer) isNodeGroup(id string) bool {
 	return strings.EqualFold(part(id, "resourceGroups"), m.aks.NodeResourceGroup)
 }
 
-// groupName is a security group's name in the lab. The nodes' group has another name there than in Azure.
+// groupName returns a security group's name in the lab. The nodes' group has another name there than in Azure.
 func (m *importer) groupName(id string) string {
 	if m.isNodeGroup(id) {
 		return m.c.NodeSecurityGroup()

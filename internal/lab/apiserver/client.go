@@ -11,7 +11,7 @@ import (
 	"packetwalk.dev/internal/lab/layout"
 )
 
-// clientFor is a client of the lab's API server for code in the lab process, which is in the machine's own network namespace: it
+// clientFor returns a client of the lab's API server for code in the lab process, which is in the machine's own network namespace: it
 // dials inside the control plane's.
 func clientFor(kubeconfig []byte, dial DialFunc) (*kubernetes.Clientset, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)

@@ -12,8 +12,8 @@ const (
 	kindPool    = kindCluster + "/agentPools"
 )
 
-// clusters is the lab's cluster with the fields of armcontainerservice.ManagedCluster that are true of it, as az shows them. It has no name
-// that resolves (fqdn): the API server is at an address.
+// clusters returns the lab's cluster with the fields of armcontainerservice.ManagedCluster that are true of it, as az shows them. It has no
+// name that resolves (fqdn): the API server is at an address.
 func clusters(l Lab) ([]any, error) {
 	c := l.Cluster
 	if c == nil {
@@ -31,7 +31,7 @@ func clusters(l Lab) ([]any, error) {
 	})}, nil
 }
 
-// state is a provisioning state; changing is the one of a resource that is being changed.
+// state returns a provisioning state; changing is the one of a resource that is being changed.
 func (l Lab) state(changing string) string {
 	if l.Changing {
 		return changing
@@ -74,7 +74,7 @@ func anys(list []string) []any {
 	return all
 }
 
-// agentPools are the pools as resources of their own.
+// agentPools returns the pools as resources of their own.
 func agentPools(l Lab) ([]any, error) {
 	var all []any
 	for _, p := range l.Cluster.Spec.NodePools {
@@ -131,7 +131,7 @@ func balancerProfile(l Lab) object {
 	}
 }
 
-// addonProfiles are the addons that are on, under the names of the container service.
+// addonProfiles returns the addons that are on, under the names of the container service.
 func addonProfiles(c *cluster.Cluster) object {
 	all := object{}
 	if c.HasAddon(cluster.AddonHTTPRouting) {
@@ -143,7 +143,7 @@ func addonProfiles(c *cluster.Cluster) object {
 	return all
 }
 
-// machines are the virtual machines, one for each NIC.
+// machines returns the virtual machines, one for each NIC.
 func machines(l Lab) ([]any, error) {
 	var all []any
 	for _, nic := range l.Network.NICs {
@@ -160,7 +160,7 @@ func resourceID(n vnet.Network, group, kind, name string) string {
 	return fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/%s/%s", n.Subscription, group, kind, name)
 }
 
-// resource is a resource of another provider than the network's.
+// resource returns a resource of another provider than the network's.
 func resource(n vnet.Network, group, kind, name string, more object) any {
 	o := object{"id": resourceID(n, group, kind, name), "name": name, "type": kind, "location": n.Location, "resourceGroup": group,
 		"provisioningState": "Succeeded"}

@@ -50,7 +50,7 @@ type builder struct{ n vnet.Network }
 
 var succeeded = new(armnetwork.ProvisioningStateSucceeded)
 
-// id is a resource's id: its group and then kinds and names in turn, the first kind without its provider.
+// id returns a resource's id: its group and then kinds and names in turn, the first kind without its provider.
 func (b builder) id(group string, parts ...string) *string {
 	return new(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/%s", b.n.Subscription, group,
 		strings.Join(parts, "/")))
@@ -60,7 +60,8 @@ func (b builder) lbID(parts ...string) *string {
 	return b.id(b.n.NodeResourceGroup, append([]string{"loadBalancers"}, parts...)...)
 }
 
-// machineGroup is the resource group of a machine's resources: nodes' names start with aks-, and AKS keeps nodes in a group of its own.
+// machineGroup returns the resource group of a machine's resources: nodes' names start with aks-, and AKS keeps nodes in a group of its
+// own.
 func (b builder) machineGroup(machine string) string {
 	if strings.HasPrefix(machine, "aks-") {
 		return b.n.NodeResourceGroup
@@ -124,7 +125,7 @@ func (b builder) frontend(lb vnet.LoadBalancer, f vnet.Frontend) *armnetwork.Fro
 	}
 }
 
-// frontendIPName is the public address resource of a front end: the network's, or the one that the cloud provider names after it.
+// frontendIPName returns the public address resource of a front end: the network's, or the one that the cloud provider names after it.
 func (b builder) frontendIPName(f vnet.Frontend) string {
 	for _, p := range b.n.PublicIPs {
 		if p.Address == f.Address {
@@ -282,7 +283,7 @@ func (b builder) publicIPs() []publicAddress {
 	return all
 }
 
-// newPublicAddress is one as "az vm create" made them: Basic and Dynamic.
+// newPublicAddress returns one as "az vm create" made them: Basic and Dynamic.
 func newPublicAddress(name, group string, a netip.Addr) publicAddress {
 	return publicAddress{name: name, group: group, address: a, sku: armnetwork.PublicIPAddressSKUNameBasic,
 		method: armnetwork.IPAllocationMethodDynamic, idleMinutes: 4}
@@ -357,7 +358,7 @@ func (b builder) routeTable(t vnet.RouteTable) *armnetwork.RouteTable {
 	}
 }
 
-// peering is one side of a peering.
+// peering returns one side of a peering.
 func (b builder) peering(v vnet.VNet, group string, peering vnet.Peering) *armnetwork.VirtualNetworkPeering {
 	p := &armnetwork.VirtualNetworkPeeringPropertiesFormat{
 		AllowVirtualNetworkAccess: new(true), AllowForwardedTraffic: new(true), AllowGatewayTransit: new(false), UseRemoteGateways: new(false),

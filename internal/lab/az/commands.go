@@ -24,7 +24,7 @@ const (
 	needsName  = "--name/-n"
 )
 
-// commands are all there are.
+// commands returns all there are.
 func commands() []command {
 	var all []command
 	for _, t := range listings {
@@ -163,7 +163,7 @@ func (t listing) show() command {
 	return c
 }
 
-// named is the one that the options name.
+// named returns the one that the options name.
 func (t listing) named(l Lab, o options) (any, error) {
 	all, err := t.of(l, o)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// allContainerGroups are the container groups as lists have them.
+// allContainerGroups returns the container groups as lists have them.
 func allContainerGroups(l Lab) ([]any, error) {
 	groups := []aci.ContainerGroup{}
 	for _, g := range l.ContainerGroups {
@@ -19,7 +19,7 @@ func allContainerGroups(l Lab) ([]any, error) {
 	return view(groups)
 }
 
-// groupNamed is the container group that the options name.
+// groupNamed returns the container group that the options name.
 func groupNamed(l Lab, o options) (g aci.ContainerGroup, err error) {
 	i := slices.IndexFunc(l.ContainerGroups, func(g aci.ContainerGroup) bool { return strings.EqualFold(g.Name, o.name) })
 	if i < 0 {
@@ -28,7 +28,7 @@ func groupNamed(l Lab, o options) (g aci.ContainerGroup, err error) {
 	return l.ContainerGroups[i], nil
 }
 
-// containerGroup is the view of one group, with how it is.
+// containerGroup returns the view of one group, with how it is.
 func containerGroup(l Lab, o options) (any, error) {
 	g, err := groupNamed(l, o)
 	if err != nil {
@@ -41,7 +41,7 @@ func containerGroup(l Lab, o options) (any, error) {
 	return all[0], nil
 }
 
-// containerLogs is "az container logs": the log of a container, by default the group's first.
+// containerLogs returns "az container logs": the log of a container, by default the group's first.
 func containerLogs(l Lab, o options, w io.Writer) (any, error) {
 	g, err := groupNamed(l, o)
 	if err != nil {
@@ -56,7 +56,7 @@ func containerLogs(l Lab, o options, w io.Writer) (any, error) {
 	return nil, l.ContainerLogs(g.Name, o.container, o.follow, w)
 }
 
-// customers is a network without what is Azure's own: the networks that its services run on, and the NICs of container groups.
+// customers returns a network without what is Azure's own: the networks that its services run on, and the NICs of container groups.
 func customers(n vnet.Network) vnet.Network {
 	platform := map[string]bool{}
 	for _, v := range n.VNets {

@@ -122,7 +122,7 @@ func (l Lab) hasGroup(name string) bool {
 	return slices.ContainsFunc(groups, func(g string) bool { return g != "" && strings.EqualFold(g, name) })
 }
 
-// resourceGroup is a resource group; that of the nodes is managed by the cluster.
+// resourceGroup returns a resource group; that of the nodes is managed by the cluster.
 func (l Lab) resourceGroup(name string) object {
 	g := object{"id": fmt.Sprintf("/subscriptions/%s/resourceGroups/%s", l.Network.Subscription, name), "name": name,
 		"type": "Microsoft.Resources/resourceGroups", "location": l.Network.Location, "properties": object{"provisioningState": "Succeeded"}}
@@ -132,7 +132,7 @@ func (l Lab) resourceGroup(name string) object {
 	return g
 }
 
-// managed are the resources of a kind as their providers answer; false where the lab has no such kind.
+// managed returns the resources of a kind as their providers answer; false where the lab has no such kind.
 func managed(l Lab, kind string) (all []any, ok bool, err error) {
 	r := newResources(l.Network)
 	switch strings.ToLower(kind) {

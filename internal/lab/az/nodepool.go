@@ -14,7 +14,7 @@ type poolOptions struct {
 	labels, zones                              []string
 }
 
-// poolFlags are the arguments of what makes and deletes a node pool.
+// poolFlags returns the arguments of what makes and deletes a node pool.
 func poolFlags(o *options, more flags) flags {
 	more["-g"], more["--resource-group"], more["--cluster-name"] = &o.group, &o.group, &o.parent
 	more["-n"], more["--name"], more["--nodepool-name"], more["--no-wait"] = &o.name, &o.name, &o.name, &o.noWait
@@ -81,7 +81,7 @@ func (o *options) knownCluster(c *cluster.Cluster) error {
 // defaultNewCount is how many nodes a new pool has without --node-count, and az's default.
 const defaultNewCount = 3
 
-// pool is the pool that the arguments describe, of mode User unless they say another. What they do not say is as with the first pool.
+// pool returns the pool that the arguments describe, of mode User unless they say another. What they do not say is as with the first pool.
 func (p *poolOptions) pool(l Lab, name string) (cluster.NodePool, error) {
 	first := l.Cluster.Spec.NodePools[0]
 	pool := cluster.NodePool{
@@ -118,7 +118,7 @@ func (p *poolOptions) pool(l Lab, name string) (cluster.NodePool, error) {
 	return pool, err
 }
 
-// subnetOf is "vnet/subnet" of a subnet's resource id.
+// subnetOf returns "vnet/subnet" of a subnet's resource id.
 func subnetOf(l Lab, id string) (string, error) {
 	var known []string
 	for _, v := range l.Network.VNets {

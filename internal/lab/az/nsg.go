@@ -6,7 +6,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// groupID is a network security group's id: the nodes' group has a name that starts with aks-, and is in the nodes' resource group.
+// groupID returns a network security group's id: the nodes' group has a name that starts with aks-, and is in the nodes' resource group.
 func (b builder) groupID(name string, parts ...string) *string {
 	return b.id(b.machineGroup(name), append([]string{"networkSecurityGroups", name}, parts...)...)
 }

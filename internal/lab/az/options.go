@@ -25,7 +25,7 @@ type options struct {
 // switch.
 type flags map[string]any
 
-// output are the arguments of all commands.
+// output returns the arguments of all commands.
 func output(o *options, more flags) flags {
 	more["-o"], more["--output"], more["--query"] = &o.format, &o.format, &o.query
 	return more

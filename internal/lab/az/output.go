@@ -129,7 +129,7 @@ func isPlain(v any) bool {
 	return true
 }
 
-// plain is a value as Python's str gives it.
+// plain returns a value as Python's str gives it.
 func plain(v any) string {
 	switch v := v.(type) {
 	case nil:

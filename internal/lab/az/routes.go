@@ -7,7 +7,8 @@ import (
 
 const effectiveRoutesWords = "network nic show-effective-route-table"
 
-// effectiveRoutes are the routes that the packets of a NIC meet, as the provider gives them: Azure's own and its subnet's route table's.
+// effectiveRoutes returns the routes that the packets of a NIC meet, as the provider gives them: Azure's own and its subnet's route
+// table's.
 func effectiveRoutes(l Lab, o options, _ io.Writer) (any, error) {
 	if _, err := nics.named(l, o); err != nil {
 		return nil, err

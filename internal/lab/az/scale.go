@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// scaling is the command "az aks scale" or "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or the
-// pool, as it is then. The first names the cluster with --name and the pool with --nodepool-name, the second the cluster with
+// scaling returns the command "az aks scale" or "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or
+// the pool, as it is then. The first names the cluster with --name and the pool with --nodepool-name, the second the cluster with
 // --cluster-name and the pool with --name.
 func scaling(words, usage string) command {
 	shown := aksCluster

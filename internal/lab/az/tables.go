@@ -107,7 +107,7 @@ func addressPrefixes(o object) string {
 	return joined(list, ", ")
 }
 
-// groupStatus is how a container group is where that is known: lists do not have it.
+// groupStatus returns how a container group is where that is known: lists do not have it.
 func groupStatus(g object) string {
 	if state := field(g["instanceView"], "state"); state != "" {
 		return state
@@ -125,7 +125,7 @@ func groupImages(g object) string {
 	return strings.Join(names, ",")
 }
 
-// groupSize is what a group's containers ask for together.
+// groupSize returns what a group's containers ask for together.
 func groupSize(g object) string {
 	var cpu, memory float64
 	for _, c := range list(g, "containers") {
@@ -138,8 +138,8 @@ func groupSize(g object) string {
 	return fmt.Sprintf("%s core/%s gb", pythonFloat(cpu), pythonFloat(memory))
 }
 
-// groupPorts is a group's address with its ports, those of the group and for a private address those of its containers once more, as az has
-// it.
+// groupPorts returns a group's address with its ports, those of the group and for a private address those of its containers once more, as
+// az has it.
 func groupPorts(g object) string {
 	ip, ok := g["ipAddress"].(object)
 	if !ok {
@@ -158,7 +158,7 @@ func groupPorts(g object) string {
 	return field(ip, "ip") + ":" + strings.Join(ports, ",")
 }
 
-// pythonFloat is a number as Python's str gives a float: with a decimal point.
+// pythonFloat returns a number as Python's str gives a float: with a decimal point.
 func pythonFloat(f float64) string {
 	s := strconv.FormatFloat(f, 'f', -1, 64)
 	if !strings.Contains(s, ".") {

@@ -59,14 +59,14 @@ var pythonNames = strings.NewReplacer("IPA", "IpA", "IPC", "IpC", "IPF", "IpF", 
 
 func pythonName(s string) string { return pythonNames.Replace(s) }
 
-// groupOf is the resource group that an id names.
+// groupOf returns the resource group that an id names.
 func groupOf(id string) string {
 	_, rest, _ := strings.Cut(id, "/resourceGroups/")
 	group, _, _ := strings.Cut(rest, "/")
 	return group
 }
 
-// pythonQuery is a query with Python's names, its string literals as they are: ids in them have the provider's names.
+// pythonQuery returns a query with Python's names, its string literals as they are: ids in them have the provider's names.
 func pythonQuery(query string) string {
 	parts := strings.Split(query, "'")
 	for i := 0; i < len(parts); i += 2 {
@@ -75,14 +75,14 @@ func pythonQuery(query string) string {
 	return strings.Join(parts, "'")
 }
 
-// field is a text of an object, empty where there is none.
+// field returns a text of an object, empty where there is none.
 func field(r any, name string) string {
 	o, _ := r.(object)
 	s, _ := o[name].(string)
 	return s
 }
 
-// list are the objects in a field of an object.
+// list returns the objects in a field of an object.
 func list(o object, name string) []object {
 	items, _ := o[name].([]any)
 	var all []object

@@ -137,7 +137,7 @@ func (d *differ) add(path, pattern, from, to string) {
 	}
 }
 
-// text is a value as YAML on one line, "" for none.
+// text returns a value as YAML on one line, "" for none.
 func text(v reflect.Value) string {
 	if v.IsZero() {
 		return ""

@@ -188,7 +188,7 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	return own
 }
 
-// united are the ranges of both lists, none twice.
+// united returns the ranges of both lists, none twice.
 func united(list []netip.Prefix, more ...netip.Prefix) []netip.Prefix {
 	for _, p := range more {
 		if usable(p) && !slices.Contains(list, p.Masked()) {
@@ -198,7 +198,7 @@ func united(list []netip.Prefix, more ...netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// nodeRanges are the prefixes of the VNets that pools are in, and those of the subnets.
+// nodeRanges returns the prefixes of the VNets that pools are in, and those of the subnets.
 func (s *Spec) nodeRanges() (vnets, subnets []netip.Prefix) {
 	for _, v := range s.Azure.VNets {
 		if !s.hasNodes(v.Name) {

@@ -119,7 +119,7 @@ func (f *poolFile) text() ([]byte, error) {
 	return out.Bytes(), enc.Close()
 }
 
-// PoolNames are the names of the node pools.
+// PoolNames returns the names of the node pools.
 func (c *Cluster) PoolNames() []string {
 	var all []string
 	for _, p := range c.Spec.NodePools {
@@ -128,7 +128,7 @@ func (c *Cluster) PoolNames() []string {
 	return all
 }
 
-// child is the value of a key of a mapping, which is made where there is none.
+// child returns the value of a key of a mapping, which is made where there is none.
 func child(m *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == key {

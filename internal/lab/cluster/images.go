@@ -79,7 +79,7 @@ func isRegistry(s string) bool {
 	return err == nil && port > 0
 }
 
-// parseAddr is the zero Addr where s is none.
+// parseAddr returns the zero Addr where s is none.
 func parseAddr(s string) netip.Addr {
 	a, _ := netip.ParseAddr(s)
 	return a

@@ -81,9 +81,9 @@ func (c *Cluster) NodeOf(machine string) (node Node, ok bool) {
 	return Node{}, false
 }
 
-// ID is the number in the names of the cluster's nodes. It comes out as AKS's does: eight digits of a random number seeded with the FNV-1a
-// hash of the cluster's DNS prefix (aks-engine, pkg/api/types.go, GetClusterID); the DNS prefix is the one that "az aks create" makes up.
-// The default cluster's is 31351229, as in the Part 1 article.
+// ID returns the number in the names of the cluster's nodes. It comes out as AKS's does: eight digits of a random number seeded with the
+// FNV-1a hash of the cluster's DNS prefix (aks-engine, pkg/api/types.go, GetClusterID); the DNS prefix is the one that "az aks create"
+// makes up. The default cluster's is 31351229, as in the Part 1 article.
 func (c *Cluster) ID() string {
 	h := fnv.New64a()
 	h.Write([]byte(c.DNSPrefix()))
@@ -95,8 +95,8 @@ var (
 	startsWithLetter = regexp.MustCompile(`^[A-Za-z]`)
 )
 
-// DNSPrefix is what "az aks create" makes up: "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py,
-// _get_default_dns_prefix).
+// DNSPrefix returns what "az aks create" makes up: "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli,
+// acs/custom.py, _get_default_dns_prefix).
 func (c *Cluster) DNSPrefix() string {
 	name := notAlphanumeric.ReplaceAllString(c.Metadata.Name, "")
 	if !startsWithLetter.MatchString(name) {
@@ -106,7 +106,8 @@ func (c *Cluster) DNSPrefix() string {
 	return cut(name, 10) + "-" + cut(group, 16) + "-" + cut(c.Spec.Azure.Subscription, 6)
 }
 
-// NodeResourceGroup is the group that AKS makes for the cluster's own resources: MC_<group>_<cluster>_<location>, at most 80 characters.
+// NodeResourceGroup returns the group that AKS makes for the cluster's own resources: MC_<group>_<cluster>_<location>, at most 80
+// characters.
 func (c *Cluster) NodeResourceGroup() string {
 	return cut("MC_"+c.Spec.Azure.ResourceGroup+"_"+c.Metadata.Name+"_"+c.Spec.Azure.Location, 80)
 }
@@ -114,8 +115,8 @@ func (c *Cluster) NodeResourceGroup() string {
 // NodePodBits is the length of the part of PodCIDR that a node gets (kube-controller-manager's --node-cidr-mask-size).
 const NodePodBits = 24
 
-// PodRouteTable is the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet, and
-// with none that asks for routes: the one that the subnet names, as with a cluster in a subnet of one's own, or one that is made, under
+// PodRouteTable returns the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet,
+// and with none that asks for routes: the one that the subnet names, as with a cluster in a subnet of one's own, or one that is made, under
 // AKS's name for it. ok is false for other clusters.
 func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 	if c.Spec.Network.Plugin != PluginKubenet && !c.Spec.Network.Routes {
@@ -132,11 +133,11 @@ func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 	return "", "", false
 }
 
-// NodeSecurityGroup is the name of the network security group that AKS makes for its nodes' NICs.
+// NodeSecurityGroup returns the name of the network security group that AKS makes for its nodes' NICs.
 func (c *Cluster) NodeSecurityGroup() string { return "aks-agentpool-" + c.ID() + "-nsg" }
 
-// PodRange is the range of pods for the service proxy (its clusterCIDR): the nodes' subnet with plugin azure, else PodCIDR. With plugin
-// none it need not be valid, because then only the user's plugin knows the range.
+// PodRange returns the range of pods for the service proxy (its clusterCIDR): the nodes' subnet with plugin azure, else PodCIDR. With
+// plugin none it need not be valid, because then only the user's plugin knows the range.
 func (c *Cluster) PodRange() netip.Prefix {
 	if c.Spec.Network.Plugin == PluginKubenet || c.Spec.Network.Plugin == PluginNone {
 		return c.Spec.Network.PodCIDR
@@ -149,7 +150,7 @@ func (c *Cluster) PodRange() netip.Prefix {
 	return netip.Prefix{}
 }
 
-// VMPublicIP is the public address of the named VM; ok is false for a VM without one, or an unknown name.
+// VMPublicIP returns the public address of the named VM; ok is false for a VM without one, or an unknown name.
 func (c *Cluster) VMPublicIP(name string) (addr netip.Addr, ok bool) {
 	addr = firstVMPublicIP
 	for _, vm := range c.Spec.Azure.VMs {
@@ -163,7 +164,7 @@ func (c *Cluster) VMPublicIP(name string) (addr netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// Frontends are the public addresses that services of type LoadBalancer get, in the order in which they are handed out.
+// Frontends returns the public addresses that services of type LoadBalancer get, in the order in which they are handed out.
 func (c *Cluster) Frontends() []netip.Addr {
 	if f := c.Spec.LoadBalancer.Frontends; len(f) > 0 {
 		return f

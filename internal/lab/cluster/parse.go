@@ -289,7 +289,7 @@ func (d *decoder) line(path string) int {
 	}
 }
 
-// suggest is the remedy for an unknown word: the nearest known one, or all of them.
+// suggest returns the remedy for an unknown word: the nearest known one, or all of them.
 func suggest(word string, known []string, all string) string {
 	best, least := "", max(2, len(word)/3)+1
 	for _, k := range known {
@@ -303,7 +303,7 @@ func suggest(word string, known []string, all string) string {
 	return all + strings.Join(known, ", ")
 }
 
-// suggestName is the remedy for the name of a resource that is missing: the nearest of those that have a valid name, or to add it.
+// suggestName returns the remedy for the name of a resource that is missing: the nearest of those that have a valid name, or to add it.
 func suggestName(name string, known []string, add string) string {
 	known = slices.DeleteFunc(slices.Clone(known), func(s string) bool { return !azureName.MatchString(s) })
 	if len(known) == 0 {

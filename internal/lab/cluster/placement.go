@@ -73,7 +73,7 @@ func (c *Cluster) layout() []nodeRow {
 	return rows
 }
 
-// freeRow is the lowest address, at least from, with which n addresses begin that none of the rows, which are in order, has.
+// freeRow returns the lowest address, at least from, with which n addresses begin that none of the rows, which are in order, has.
 func freeRow(busy []addrRange, from netip.Addr, n int) netip.Addr {
 	for _, b := range busy {
 		if b.last.Compare(from) < 0 {
@@ -87,10 +87,10 @@ func freeRow(busy []addrRange, from netip.Addr, n int) netip.Addr {
 	return from
 }
 
-// after is the n-th address after a, which must be IPv4, wrapping around at its end.
+// after returns the n-th address after a, which must be IPv4, wrapping around at its end.
 func after(a netip.Addr, n int) netip.Addr { return nth(netip.PrefixFrom(a, 32), n) }
 
-// nodeName is the name of a pool's node: that of its machine, and its host name.
+// nodeName returns the name of a pool's node: that of its machine, and its host name.
 func (c *Cluster) nodeName(p NodePool, index int) string {
 	return fmt.Sprintf("aks-%s-%s-%d", p.Name, c.ID(), index)
 }

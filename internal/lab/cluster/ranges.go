@@ -21,8 +21,8 @@ func inRows(rows []addrRange, a netip.Addr) bool {
 	return false
 }
 
-// addressesPerNode is how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of their
-// own.
+// addressesPerNode returns how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of
+// their own.
 func (c *Cluster) addressesPerNode(p NodePool) int {
 	if c.Spec.Network.Plugin == PluginKubenet || c.Spec.Network.Plugin == PluginNone {
 		return 1
@@ -35,7 +35,7 @@ func (p NodePool) countable() bool {
 	return p.Count >= 1 && p.Count <= MaxPoolNodes && p.MaxPods >= MinMaxPods && p.MaxPods <= MaxMaxPods
 }
 
-// countablePools are the pools, by their indices, that can be counted.
+// countablePools returns the pools, by their indices, that can be counted.
 func (c *Cluster) countablePools() map[int]NodePool {
 	all := map[int]NodePool{}
 	for i, p := range c.Spec.NodePools[:min(len(c.Spec.NodePools), MaxPools)] {
@@ -46,18 +46,18 @@ func (c *Cluster) countablePools() map[int]NodePool {
 	return all
 }
 
-// nth is the n-th address after p's, wrapping around at the end of IPv4. p must be IPv4.
+// nth returns the n-th address after p's, wrapping around at the end of IPv4. p must be IPv4.
 func nth(p netip.Prefix, n int) netip.Addr {
 	b := p.Addr().As4()
 	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(n))
 	return netip.AddrFrom4(b)
 }
 
-// size is how many addresses p has. p must be IPv4.
+// size returns how many addresses p has. p must be IPv4.
 func size(p netip.Prefix) int { return 1 << (32 - p.Bits()) }
 
 // last is p's last address. p must be IPv4.
 func last(p netip.Prefix) netip.Addr { return nth(p.Masked(), size(p)-1) }
 
-// lengthFor is the longest prefix length that holds n addresses.
+// lengthFor returns the longest prefix length that holds n addresses.
 func lengthFor(n int) int { return 32 - bits.Len(uint(n-1)) }

@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/node/ipmasq"
 )
 
-// Bootstrap is what the lab adds to upstream's default roles.
+// Bootstrap returns what the lab adds to upstream's default roles.
 //
 // One role for what a node agent reads beyond upstream's role for kube-proxy:
 // the ip-masq-agent's ConfigMaps, by their names, which holds in every namespace and so makes only kube-system's of use. And upstream's own

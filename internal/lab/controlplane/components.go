@@ -18,7 +18,7 @@ type Component struct {
 	Ready   Probe // answers when all of it works; zero: it has no address
 }
 
-// Components are the control plane's processes, each after the one that it needs.
+// Components returns the control plane's processes, each after the one that it needs.
 //
 // The API server serves (to the lab's admin, from storage) a second before it is ready: upstream's hook that makes the default roles waits
 // that long. The controller manager asks /healthz once a second, so one that starts before the roles are there often loses that second; the
@@ -137,7 +137,7 @@ func (c Config) schedulerArgs() []string {
 	}
 }
 
-// configurationFiles are the files that flags name.
+// configurationFiles returns the files that flags name.
 func configurationFiles(c Config) []file {
 	files := []file{{c.schedulerFile(), schedulerConfiguration(c)}}
 	if c.EgressSocket != "" {
@@ -161,7 +161,8 @@ egressSelections:
 `, c.EgressSocket)
 }
 
-// schedulerConfiguration is a file because the scheduler takes client limits by file only (kube-scheduler's deprecated flags lose to it).
+// schedulerConfiguration returns a file because the scheduler takes client limits by file only (kube-scheduler's deprecated flags lose to
+// it).
 func schedulerConfiguration(c Config) []byte {
 	return fmt.Appendf(nil, `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

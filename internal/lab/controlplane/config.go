@@ -64,26 +64,26 @@ func (c Config) Validate() error {
 // maxSocketPath is the longest path of a unix socket (unix(7): sun_path has 108 bytes, the last a zero).
 const maxSocketPath = 107
 
-// Server is the API server's URL.
+// Server returns the API server's URL.
 func (c Config) Server() string { return "https://" + c.serverAddress() }
 
-// serverAddress is the API server's address and port.
+// serverAddress returns the API server's address and port.
 func (c Config) serverAddress() string {
 	return net.JoinHostPort(c.Address.String(), strconv.Itoa(Port))
 }
 
-// KubernetesService is the address of the Service default/kubernetes: the first of the Service CIDR.
+// KubernetesService returns the address of the Service default/kubernetes: the first of the Service CIDR.
 func (c Config) KubernetesService() netip.Addr { return c.ServiceCIDR.Masked().Addr().Next() }
 
-// PKIDir is the folder of certificates and keys.
+// PKIDir returns the folder of certificates and keys.
 func (c Config) PKIDir() string { return filepath.Join(c.Dir, "pki") }
 
-// KubeconfigPath is where WriteFiles puts the kubeconfig of a component's identity.
+// KubeconfigPath returns where WriteFiles puts the kubeconfig of a component's identity.
 func (c Config) KubeconfigPath(user User) string {
 	return filepath.Join(c.Dir, "pki", user.Name+".kubeconfig")
 }
 
-// LogFile is where a component's output goes.
+// LogFile returns where a component's output goes.
 func (c Config) LogFile(component string) string {
 	return filepath.Join(c.logDir(), component+".log")
 }

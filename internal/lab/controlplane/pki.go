@@ -45,8 +45,8 @@ var (
 	FrontProxyUser = User{Name: "front-proxy-client", Common: "front-proxy-client"}
 )
 
-// NodeUser is the kubelet of a real node: the Node authorizer and the admission plugin NodeRestriction let it do what concerns that node
-// (https://kubernetes.io/docs/reference/access-authn-authz/node/).
+// NodeUser returns the kubelet of a real node: the Node authorizer and the admission plugin NodeRestriction let it do what concerns that
+// node (https://kubernetes.io/docs/reference/access-authn-authz/node/).
 func NodeUser(node string) User {
 	return User{Name: "kubelet", Common: "system:node:" + node, Groups: []string{"system:nodes"}}
 }
@@ -185,7 +185,7 @@ func (a *Authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []str
 	return sign(template, a.certificate, key, a.key)
 }
 
-// template is what all certificates share. They hold from an hour back, so that a clock set back does not break a lab.
+// template returns what all certificates share. They hold from an hour back, so that a clock set back does not break a lab.
 func template(subject pkix.Name, now time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

@@ -71,7 +71,7 @@ func (l apps) start(h *host) error {
 	return nil
 }
 
-// spec is the host's application as its image says, with the host's own arguments and files.
+// spec returns the host's application as its image says, with the host's own arguments and files.
 func (l apps) spec(h *host) (confine.Spec, error) {
 	a, err := app.ByName(h.App)
 	if err != nil {

@@ -37,7 +37,7 @@ type host struct {
 	app    atomic.Pointer[supervise.Supervisor] // nil without one
 }
 
-// hostsOf are the cluster's VMs and internet hosts.
+// hostsOf returns the cluster's VMs and internet hosts.
 func hostsOf(c *cluster.Cluster) []status.Host {
 	var all []status.Host
 	for _, h := range c.Spec.Internet.Hosts {

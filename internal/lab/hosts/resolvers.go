@@ -24,7 +24,7 @@ import (
 	"packetwalk.dev/internal/pods/confine"
 )
 
-// resolverOf is the name server that a kind of host asks.
+// resolverOf returns the name server that a kind of host asks.
 func resolverOf(kind string) netip.Addr {
 	if kind == status.KindInternet {
 		return plan.InternetResolver
@@ -111,7 +111,7 @@ const zoneKeyFile = "/etc/dns/tsig-secret"
 // ZoneSecret returns the key's secret.
 func ZoneSecret(d layout.Dir) (string, error) { return layout.Secret(d.Path("dns-tsig-secret")) }
 
-// resolverArgs are the arguments of the application dns.
+// resolverArgs returns the arguments of the application dns.
 func resolverArgs(m *host, c *cluster.Cluster) []string {
 	args := []string{"--listen", m.Address}
 	if c.HasAddon(cluster.AddonHTTPRouting) {

@@ -143,7 +143,7 @@ func (l *Service) ensure(ctx context.Context, r source.Request) (*images.Store, 
 	return l.pull.Ensure(ctx, client, pull.Request{Ref: r.Ref, Policy: policy, Pulling: r.Pulling})
 }
 
-// Manifest is the registry's.
+// Manifest returns the registry's.
 func (l *Service) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
 	found, err := l.finder().Find(ctx, source.Request{Ref: ref})
 	if err != nil {
@@ -152,7 +152,7 @@ func (l *Service) Manifest(ctx context.Context, ref string) (images.Manifest, er
 	return found.Store.Manifest(found.Ref)
 }
 
-// Blob is the registry's.
+// Blob returns the registry's.
 func (l *Service) Blob(digest string) (*os.File, error) {
 	store, err := l.Open()
 	if err != nil {
@@ -161,7 +161,7 @@ func (l *Service) Blob(digest string) (*os.File, error) {
 	return store.Blob(digest)
 }
 
-// fullName is an image's name with registry and tag, "" for an invalid one.
+// fullName returns an image's name with registry and tag, "" for an invalid one.
 func fullName(ref string) string {
 	r, err := name.ParseReference(ref)
 	if err != nil {

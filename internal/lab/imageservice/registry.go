@@ -20,12 +20,12 @@ import (
 // that nothing else is known for.
 var registryAddress = netip.MustParseAddrPort("127.0.0.1:911")
 
-// registryToken is the secret by which a machine's containerd is known, the same for all of the machine's life. It is kept in dir.
+// registryToken returns the secret by which a machine's containerd is known, the same for all of the machine's life. It is kept in dir.
 func registryToken(dir string) (string, error) {
 	return layout.Secret(filepath.Join(dir, "registry-token"))
 }
 
-// RegistryHosts is what a machine's containerd is told of registries.
+// RegistryHosts returns what a machine's containerd is told of registries.
 func RegistryHosts(dir string) (string, error) {
 	token, err := registryToken(dir)
 	return registry.Hosts(registryAddress.String(), filepath.Join(realnode.KubernetesDir, realnode.ClientCA), token), err

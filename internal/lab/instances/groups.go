@@ -138,7 +138,7 @@ func (s *Groups) find(name string) (*group, error) {
 	return g, nil
 }
 
-// Namespaces are the network namespaces of the groups and of their machines.
+// Namespaces returns the network namespaces of the groups and of their machines.
 func (s *Groups) Namespaces() []*netns.Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()

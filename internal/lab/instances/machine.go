@@ -142,7 +142,7 @@ func (g *group) join(ctx context.Context, file *os.File) (netip.Prefix, error) {
 	return g.prefix()
 }
 
-// prefix is the group's address with the length of its subnet's.
+// prefix returns the group's address with the length of its subnet's.
 func (g *group) prefix() (netip.Prefix, error) {
 	n, _ := g.cfg.Network.Snapshot()
 	network, subnet, _ := parseSubnet(g.spec.Properties.SubnetIDs[0].ID)

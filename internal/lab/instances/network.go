@@ -34,7 +34,7 @@ func (g *group) machineName() string { return g.name + ".group" }
 
 func (g *group) hostMachine() string { return g.name + ".host" }
 
-// nicOf is the name of a machine's NIC (vnet.Network.AllocateNIC).
+// nicOf returns the name of a machine's NIC (vnet.Network.AllocateNIC).
 func nicOf(machine string) string { return machine + "-nic" }
 
 // allocate gives the group its addresses: of its subnet, the one that it had or the first that is free, and of its machine's network.

@@ -34,7 +34,7 @@ const (
 	livenessGrace = 10
 )
 
-// pod is the group as the pod that the machine's kubelet runs.
+// pod returns the group as the pod that the machine's kubelet runs.
 func (g *group) pod() *corev1.Pod {
 	p := &g.spec.Properties
 	grace, no := int64(podGrace), false
@@ -56,13 +56,13 @@ func (g *group) pod() *corev1.Pod {
 	return pod
 }
 
-// hostname is the containers' host name. Azure's begins with SandboxHost-; a pod's must be in lower case.
+// hostname returns the containers' host name. Azure's begins with SandboxHost-; a pod's must be in lower case.
 func (g *group) hostname() string {
 	sum := sha256.Sum256([]byte(cmp.Or(g.spec.Tags[aci.TagUID], g.name)))
 	return fmt.Sprintf("sandboxhost-%018d", binary.BigEndian.Uint64(sum[:])%1e18)
 }
 
-// dnsConfig is the containers' /etc/resolv.conf: as the group asks for, or Azure's name server.
+// dnsConfig returns the containers' /etc/resolv.conf: as the group asks for, or Azure's name server.
 func dnsConfig(d *aci.DNSConfig) *corev1.PodDNSConfig {
 	if d == nil || len(d.NameServers) == 0 {
 		return &corev1.PodDNSConfig{Nameservers: []string{azureDNS}}
@@ -172,7 +172,7 @@ func (g *group) writePod() error {
 	return atomicfile.Write(g.podFile(), text, 0o600)
 }
 
-// podsDir is where the machine finds the group's pod.
+// podsDir returns where the machine finds the group's pod.
 func (g *group) podsDir() string { return filepath.Join(g.disk, realnode.Pods) }
 
 func (g *group) podFile() string { return filepath.Join(g.podsDir(), "pod.json") }

@@ -27,12 +27,12 @@ func addEvent(list []aci.Event, kind, name, message string) []aci.Event {
 	return list[max(0, len(list)-maxEvents):]
 }
 
-// newView is the view of a container that nothing is known of.
+// newView returns the view of a container that nothing is known of.
 func newView() aci.ContainerView {
 	return aci.ContainerView{CurrentState: aci.ContainerState{State: aci.StateWaiting}, Events: []aci.Event{}}
 }
 
-// viewOf is a container's view by the kubelet's status of it, after the view before.
+// viewOf returns a container's view by the kubelet's status of it, after the view before.
 func viewOf(was aci.ContainerView, s *corev1.ContainerStatus) aci.ContainerView {
 	is := aci.ContainerView{
 		RestartCount: int(s.RestartCount), CurrentState: stateOf(s.State), Ready: s.Ready, Events: slices.Clone(was.Events),
@@ -51,7 +51,7 @@ func viewOf(was aci.ContainerView, s *corev1.ContainerStatus) aci.ContainerView 
 	return is
 }
 
-// news are the events of a container that came from one state to another. A kubelet without an API server publishes no events.
+// news returns the events of a container that came from one state to another. A kubelet without an API server publishes no events.
 func news(was, is aci.ContainerState) []aci.Event {
 	switch {
 	case is.State == was.State && is.StartTime.Equal(was.StartTime) && is.DetailStatus == was.DetailStatus && is.Message == was.Message:
@@ -91,7 +91,7 @@ func again(p aci.RestartPolicy, code int) bool {
 	return p == aci.RestartAlways || p == aci.RestartOnFailure && code != 0
 }
 
-// view is the group as it is now.
+// view returns the group as it is now.
 func (g *group) view() aci.ContainerGroup {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,7 +113,7 @@ func (g *group) view() aci.ContainerGroup {
 	return v
 }
 
-// stateLocked is the group's state by its containers'. Held: mu.
+// stateLocked returns the group's state by its containers'. Held: mu.
 func (g *group) stateLocked() string {
 	if g.state != aci.ProvisioningSucceeded {
 		return aci.GroupPending

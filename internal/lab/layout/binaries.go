@@ -46,7 +46,7 @@ func (b Binaries) RealNodePrograms() (programs map[string]string, plugins []stri
 	return programs, plugins, err
 }
 
-// CalicoFile is the path of a file of Calico's that the control plane's builder made.
+// CalicoFile returns the path of a file of Calico's that the control plane's builder made.
 func (b Binaries) CalicoFile(what string, version cluster.CalicoVersion) string {
 	return filepath.Join(b.Calico, "calico-"+what+"-"+string(version))
 }

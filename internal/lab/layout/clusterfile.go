@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/pods/app"
 )
 
-// NextClusterFile is the configuration that the lab is being changed to.
+// NextClusterFile returns the configuration that the lab is being changed to.
 func (d Dir) NextClusterFile() string { return d.ClusterFile() + ".next" }
 
 // EndLine is the last line of both. Any part of a cluster.yaml may be a valid one, of another cluster.
@@ -40,8 +40,8 @@ func ReadClusterFile(path string) ([]byte, error) {
 	return source, nil
 }
 
-// ClusterSource is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again. A lab is
-// there when it has that file; namespaces or a process without one are a lab that lost it, and an error.
+// ClusterSource returns the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again.
+// A lab is there when it has that file; namespaces or a process without one are a lab that lost it, and an error.
 func (d Dir) ClusterSource() (source []byte, there bool, err error) {
 	if d.Process() == 0 {
 		if next, err := ReadClusterFile(d.NextClusterFile()); err == nil {
@@ -70,7 +70,7 @@ func (d Dir) DamagedError(err error) error {
 // MaxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
 const MaxClusterFile = 1 << 21
 
-// placement is where the machines of the lab have their addresses, by the fabric's file.
+// placement returns where the machines of the lab have their addresses, by the fabric's file.
 func (d Dir) placement() (cluster.Placement, error) {
 	n, err := fabric.ReadNetwork(d.FabricState())
 	return plan.Placement(n), err

@@ -13,27 +13,27 @@ import (
 // Dir is a lab's directory; its base name is the lab's name.
 type Dir string
 
-// Name is the lab's name.
+// Name returns the lab's name.
 func (d Dir) Name() string { return filepath.Base(string(d)) }
 
-// Path is a path below the directory.
+// Path returns a path below the directory.
 func (d Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
 
-// Socket is the control socket: HTTP with JSON.
+// Socket returns the control socket: HTTP with JSON.
 func (d Dir) Socket() string { return d.Path("lab.sock") }
 
-// EgressSocket is where the API server finds its way to nodes and pods: HTTP CONNECT.
+// EgressSocket returns where the API server finds its way to nodes and pods: HTTP CONNECT.
 func (d Dir) EgressSocket() string { return d.Path("egress.sock") }
 
-// ClusterFile is the configuration that the lab was made from.
+// ClusterFile returns the configuration that the lab was made from.
 func (d Dir) ClusterFile() string { return d.Path("cluster.yaml") }
 
-// FabricState is the file in which the fabric keeps the network as it is.
+// FabricState returns the file in which the fabric keeps the network as it is.
 func (d Dir) FabricState() string { return d.Path("fabric.json") }
 
-// Kubeconfig is the administrator's, for use on the host.
+// Kubeconfig returns the administrator's, for use on the host.
 func (d Dir) Kubeconfig() string { return d.Path("kubeconfig") }
 
 // Tools returns the directory of the files that nodes start with, whose programs read states that the machine's cannot. It returns "" for a
@@ -61,7 +61,7 @@ func (d Dir) SetTools(root string) error {
 	return errors.Join(os.Symlink(root, link), os.Rename(link, d.toolsLink()), os.Remove(next))
 }
 
-// NetNS is the bind mount of a host's network namespace.
+// NetNS returns the bind mount of a host's network namespace.
 func (d Dir) NetNS(host string) string { return d.Path("netns", host) }
 
 // PodNetNSDir holds the bind mounts of the pods' network namespaces.
@@ -73,25 +73,25 @@ func (d Dir) GroupNetNSDir() string { return d.Path("netns", "groups") }
 // GroupHostNetNSDir holds those of the machines that container groups run on.
 func (d Dir) GroupHostNetNSDir() string { return d.Path("netns", "group-hosts") }
 
-// Groups is the directory of container groups.
+// Groups returns the directory of container groups.
 func (d Dir) Groups() string { return d.Path("groups") }
 
-// Node is the directory of a node.
+// Node returns the directory of a node.
 func (d Dir) Node(name string) string { return d.Path("nodes", name) }
 
-// Host is the directory of a VM or an internet host.
+// Host returns the directory of a VM or an internet host.
 func (d Dir) Host(name string) string { return d.Path("hosts", name) }
 
-// Log is the log of a component, a node agent or the lab process ("lab").
+// Log returns the log of a component, a node agent or the lab process ("lab").
 func (d Dir) Log(component string) string { return filepath.Join(d.Logs(), component+".log") }
 
-// Logs is the directory of logs, on the lab's disk; no node has such a name.
+// Logs returns the directory of logs, on the lab's disk; no node has such a name.
 func (d Dir) Logs() string { return filepath.Join(d.Disk(), ".logs") }
 
-// EtcdData is the directory of etcd's data, on the lab's disk; no node has such a name.
+// EtcdData returns the directory of etcd's data, on the lab's disk; no node has such a name.
 func (d Dir) EtcdData() string { return filepath.Join(d.Disk(), ".etcd") }
 
-// GroupLog is the log of the service proxy of a container group's machine.
+// GroupLog returns the log of the service proxy of a container group's machine.
 func (d Dir) GroupLog(group string) string {
 	return filepath.Join(d.Logs(), containerGroup, group+".log")
 }
@@ -106,50 +106,50 @@ func (d Dir) Exists() bool {
 // that is no memory, as /run is.
 const StateRoot = "/var/lib/packetwalk"
 
-// State is the directory of what the lab's nodes have on disk.
+// State returns the directory of what the lab's nodes have on disk.
 func (d Dir) State() string { return filepath.Join(StateRoot, d.Name()) }
 
-// NodeState is the directory of what a node has on disk.
+// NodeState returns the directory of what a node has on disk.
 func (d Dir) NodeState(node string) string { return filepath.Join(d.State(), "nodes", node) }
 
-// Cgroup is the control group of a real node, or of all of the lab's without a name, below the root of each hierarchy.
+// Cgroup returns the control group of a real node, or of all of the lab's without a name, below the root of each hierarchy.
 func (d Dir) Cgroup(node string) string { return filepath.Join("packetwalk", d.Name(), node) }
 
-// MachinePid is the pid file of a real node's first process.
+// MachinePid returns the pid file of a real node's first process.
 func (d Dir) MachinePid(node string) string { return filepath.Join(d.Node(node), machinePidFile) }
 
-// MachineLog is the log of what goes wrong before a real node has one of its own.
+// MachineLog returns the log of what goes wrong before a real node has one of its own.
 func (d Dir) MachineLog(node string) string { return d.Log(node + ".machine") }
 
-// ProgramsLayer is what nodes have of containerd, kubelet and what they start.
+// ProgramsLayer returns what nodes have of containerd, kubelet and what they start.
 func (d Dir) ProgramsLayer() string { return filepath.Join(d.State(), "programs") }
 
-// GroupState is the directory of what a group's machine has on disk, among those of the nodes, whose names have no dot.
+// GroupState returns the directory of what a group's machine has on disk, among those of the nodes, whose names have no dot.
 func (d Dir) GroupState(group string) string { return d.NodeState(group + ".group") }
 
-// GroupCgroup is the control group of a group's machine.
+// GroupCgroup returns the control group of a group's machine.
 func (d Dir) GroupCgroup(group string) string { return d.Cgroup(group + ".group") }
 
-// GroupPid is the pid file of the first process of a group's machine.
+// GroupPid returns the pid file of the first process of a group's machine.
 func (d Dir) GroupPid(group string) string { return filepath.Join(d.Groups(), group, machinePidFile) }
 
 // machinePidFile is the pid file's name of a machine's first process.
 const machinePidFile = "machine.pid"
 
-// AppPid is the pid file of a host's application.
+// AppPid returns the pid file of a host's application.
 func (d Dir) AppPid(host string) string { return filepath.Join(d.Host(host), "app.pid") }
 
-// AppCgroup is the control group of a host's application.
+// AppCgroup returns the control group of a host's application.
 func (d Dir) AppCgroup(host string) string { return d.Cgroup(host + ".app") }
 
-// ProxyPid is the pid file of a node's kube-proxy.
+// ProxyPid returns the pid file of a node's kube-proxy.
 func (d Dir) ProxyPid(node string) string { return filepath.Join(d.Node(node), "kube-proxy.pid") }
 
-// NoModules is a directory with a modprobe that loads nothing: kube-proxy would load ip_vs into the machine's kernel, to see whether there
-// is something of it to clean up.
+// NoModules returns a directory with a modprobe that loads nothing: kube-proxy would load ip_vs into the machine's kernel, to see whether
+// there is something of it to clean up.
 func (d Dir) NoModules() string { return d.Path("no-modules") }
 
-// FelixPid is the pid file of a node's felix.
+// FelixPid returns the pid file of a node's felix.
 func (d Dir) FelixPid(node string) string { return filepath.Join(d.Node(node), "calico-felix.pid") }
 
 // FelixKubeconfig is felix's kubeconfig of a node, outside of the node.

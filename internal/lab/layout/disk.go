@@ -22,7 +22,7 @@ import (
 
 // A lab has a file system in a file, whose size bounds what its nodes and processes write: images, writable layers, volumes, logs.
 
-// Disk is where it is mounted.
+// Disk returns where it is mounted.
 func (d Dir) Disk() string { return filepath.Join(d.State(), "disk") }
 
 // The size of the file, which takes only what is written: half of what is free on its own disk, in bytes.

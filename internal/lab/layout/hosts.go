@@ -71,7 +71,7 @@ func (d Dir) Machines() []CommandTarget {
 	return running
 }
 
-// resolvConf is what a node, a VM or an internet host has as /etc/resolv.conf.
+// resolvConf returns what a node, a VM or an internet host has as /etc/resolv.conf.
 func (d Dir) resolvConf(host string) []byte {
 	for _, dir := range []string{d.Node(host), d.Host(host)} {
 		if text, err := os.ReadFile(filepath.Join(dir, resolvFile)); err == nil {
@@ -151,7 +151,7 @@ func (d Dir) findGroup(host, dir, name string) (CommandTarget, error) {
 	return CommandTarget{}, fmt.Errorf("no host %q; container groups are: %s", host, strings.Join(there, ", "))
 }
 
-// realPods are the pods of the lab's real nodes that have a network namespace of their own, by NAMESPACE/NAME.
+// realPods returns the pods of the lab's real nodes that have a network namespace of their own, by NAMESPACE/NAME.
 func (d Dir) realPods() (map[string]hostns.Pod, error) {
 	all := map[string]hostns.Pod{}
 	machines, _ := filepath.Glob(d.MachinePid("*")) // the pattern is well formed
@@ -185,7 +185,7 @@ func (d Dir) podsOf(node string) (map[string]hostns.Pod, error) {
 // sandboxName is what containerd calls a pod's sandbox.
 var sandboxName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// sandboxResolvConf is what the containers of a real node's pod have as /etc/resolv.conf; nil where it is not there.
+// sandboxResolvConf returns what the containers of a real node's pod have as /etc/resolv.conf; nil where it is not there.
 func (d Dir) sandboxResolvConf(sandbox string) []byte {
 	if !sandboxName.MatchString(sandbox) {
 		return nil
@@ -202,7 +202,7 @@ func (d Dir) sandboxResolvConf(sandbox string) []byte {
 // sandboxes is where a machine's containerd has what it knows of sandboxes, below the machine's state.
 const sandboxes = "containerd/io.containerd.grpc.v1.cri/sandboxes"
 
-// resolvConfIn is what a sandbox's containers have as /etc/resolv.conf; nil where the machine has no such sandbox.
+// resolvConfIn returns what a sandbox's containers have as /etc/resolv.conf; nil where the machine has no such sandbox.
 func resolvConfIn(state, sandbox string) []byte {
 	f, err := openOf(state, filepath.Join(sandboxes, sandbox, resolvFile))
 	if err != nil {
@@ -216,8 +216,8 @@ func resolvConfIn(state, sandbox string) []byte {
 	return text
 }
 
-// groupResolvConf is what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has one
-// pod.
+// groupResolvConf returns what a container group's containers have as /etc/resolv.conf; nil where none has been started. Its machine has
+// one pod.
 func (d Dir) groupResolvConf(group string) []byte {
 	state, err := safepath.Open(d.GroupState(group))
 	if err != nil {
@@ -274,7 +274,7 @@ const resolvFile = "resolv.conf"
 
 var resolverNamespaces = map[string]string{AzureDNS: fabric.FabricNamespace, InternetDNS: fabric.InternetNamespace}
 
-// Namespaces are the mounts of the lab's hosts by their full names.
+// Namespaces returns the mounts of the lab's hosts by their full names.
 func (d Dir) Namespaces() (map[string]string, error) {
 	kinds, err := d.kinds()
 	if err != nil {
@@ -367,7 +367,7 @@ func (d Dir) RemountNamespaces() error {
 	return nil
 }
 
-// HostProcesses are the recorded processes of the lab's hosts that run, by the path where their host's namespace is mounted.
+// HostProcesses returns the recorded processes of the lab's hosts that run, by the path where their host's namespace is mounted.
 func (d Dir) HostProcesses() map[string][]int {
 	all := map[string][]int{}
 	add := func(path string, pid int) {
@@ -409,7 +409,7 @@ const (
 	InternetDNS = "internet-dns"
 )
 
-// LastLinesOfNode are the last lines of a real node's log, for an error.
+// LastLinesOfNode returns the last lines of a real node's log, for an error.
 func LastLinesOfNode(state, name string) string {
 	f, err := openOf(state, name)
 	if err != nil {

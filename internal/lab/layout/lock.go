@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 )
 
-// LockFile is the pid file that the lab process locks.
+// LockFile returns the pid file that the lab process locks.
 func (d Dir) LockFile() string { return d.Path("lab.pid") }
 
 // Process returns the pid of the lab process, or 0 when none runs. The pid file is locked for as long as the process that wrote

@@ -30,7 +30,7 @@ type Deadline struct {
 // NewDeadline is timeout from now.
 func NewDeadline(timeout time.Duration) Deadline { return Deadline{time.Now().Add(timeout), timeout} }
 
-// Bound is a context that ends at the deadline.
+// Bound returns a context that ends at the deadline.
 func (d Deadline) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.at.IsZero() {
 		return context.WithCancel(ctx)
@@ -42,13 +42,13 @@ func errLate(timeout time.Duration) error {
 	return fmt.Errorf("not done within %v; --timeout allows more time", timeout.Round(100*time.Millisecond))
 }
 
-// BoundAnswer is a context that ends when the lab process should have said that it is late.
+// BoundAnswer returns a context that ends when the lab process should have said that it is late.
 func (d Deadline) BoundAnswer(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(ctx, d.at.Add(AnswerTime),
 		fmt.Errorf("%w; the lab process does not answer; its log: packetwalk logs lab", errLate(d.timeout)))
 }
 
-// Left is the time until the deadline, for the lab process.
+// Left returns the time until the deadline, for the lab process.
 func (d Deadline) Left() time.Duration { return max(time.Until(d.at), 0).Round(time.Millisecond) }
 
 // lateError is why something was ended before it was done, and what it waited for, nil where it did not say.

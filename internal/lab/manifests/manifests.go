@@ -23,7 +23,7 @@ var files embed.FS
 
 var templates = template.Must(template.New("").Option("missingkey=error").ParseFS(files, "*.yaml"))
 
-// objects are the documents of a template.
+// objects returns the documents of a template.
 func objects(name string, values map[string]any) ([]string, error) {
 	var b bytes.Buffer
 	err := templates.ExecuteTemplate(&b, name, values)
@@ -48,7 +48,7 @@ func UserNamespaces() ([]string, error) { return objects("user-namespaces.yaml",
 // Warnings returns the policy that warns of pods that could reach the machine.
 func Warnings() ([]string, error) { return objects("warnings.yaml", nil) }
 
-// DNS are the objects of the cluster's DNS.
+// DNS returns the objects of the cluster's DNS.
 func DNS(c *cluster.Cluster) ([]string, error) {
 	return objects("coredns.yaml", map[string]any{
 		"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion,
@@ -58,12 +58,13 @@ func DNS(c *cluster.Cluster) ([]string, error) {
 // metricsServerVersion is that of controlplane/metrics/go.mod.
 const metricsServerVersion = "v0.8.0"
 
-// MetricsServer are the objects of upstream's metrics-server.
+// MetricsServer returns the objects of upstream's metrics-server.
 func MetricsServer() ([]string, error) {
 	return objects("metrics-server.yaml", map[string]any{"Version": metricsServerVersion})
 }
 
-// HTTPRouting are the objects of the addon for HTTP application routing; its zone is changed with the secret of a TSIG key of that name.
+// HTTPRouting returns the objects of the addon for HTTP application routing; its zone is changed with the secret of a TSIG key of that
+// name.
 func HTTPRouting(c *cluster.Cluster, key, secret string) ([]string, error) {
 	return objects("http_application_routing.yaml", map[string]any{
 		"Zone": c.HTTPRoutingZone(), "Resolver": plan.AzureResolver, "Key": key, "Secret": secret,
@@ -78,7 +79,7 @@ type Credentials struct {
 	ProxyIdentity []byte // a kubeconfig
 }
 
-// Connector are the objects of the virtual node.
+// Connector returns the objects of the virtual node.
 func Connector(c *cluster.Cluster, as Credentials) ([]string, error) {
 	network, subnet, _ := strings.Cut(c.Spec.VirtualNode.Subnet, "/")
 	encode := base64.StdEncoding.EncodeToString
@@ -91,8 +92,8 @@ func Connector(c *cluster.Cluster, as Credentials) ([]string, error) {
 	})
 }
 
-// IPMasqAgent are the ip-masq-agent's ConfigMap, AKS's own, and DaemonSet, for a cluster that has one. The ConfigMap is of form v1 the one
-// that users edit, which AKS makes once; of form v2 the one that it keeps as it is.
+// IPMasqAgent returns the ip-masq-agent's ConfigMap, AKS's own, and DaemonSet, for a cluster that has one. The ConfigMap is of form v1 the
+// one that users edit, which AKS makes once; of form v2 the one that it keeps as it is.
 func IPMasqAgent(c *cluster.Cluster) (configMap, daemonSet string, err error) {
 	agent := c.Spec.Network.IPMasqAgent
 	form, err := ipmasq.ParseForm(string(agent))
@@ -124,7 +125,7 @@ func IPMasqAgent(c *cluster.Cluster) (configMap, daemonSet string, err error) {
 // imageLine is an image in a document.
 var imageLine = regexp.MustCompile(`(?m)^\s*(?:- )?image: (\S+)$`)
 
-// Images are the references of all images that the objects of a cluster name, those of addons too.
+// Images returns the references of all images that the objects of a cluster name, those of addons too.
 func Images(c *cluster.Cluster) ([]string, error) {
 	dns, err := DNS(c)
 	if err != nil {
@@ -160,11 +161,11 @@ func Images(c *cluster.Cluster) ([]string, error) {
 	return slices.Compact(images), nil
 }
 
-// StorageClass is the class of claims that name none, as AKS has one; its provisioner is package volumes's.
+// StorageClass returns the class of claims that name none, as AKS has one; its provisioner is package volumes's.
 func StorageClass() ([]string, error) { return objects("storageclass.yaml", nil) }
 
-// CalicoSettings are what a cluster with Calico has beside the definitions of Calico's resources: the agent's service account and rights,
-// and Calico's own objects. Users may change those, so they are made once.
+// CalicoSettings returns what a cluster with Calico has beside the definitions of Calico's resources: the agent's service account and
+// rights, and Calico's own objects. Users may change those, so they are made once.
 func CalicoSettings(c *cluster.Cluster) (rights, settings []string, err error) {
 	docs, err := objects("calico.yaml", map[string]any{"Version": c.CalicoVersion(), "Tiers": c.CalicoVersion() != cluster.Calico327})
 	if err != nil {
@@ -184,7 +185,7 @@ func CalicoSettings(c *cluster.Cluster) (rights, settings []string, err error) {
 	return rights, settings, nil
 }
 
-// calicoPool is the pool that AKS made with Kubernetes 1.19: the range that its pods get addresses of. Today's AKS makes none.
+// calicoPool returns the pool that AKS made with Kubernetes 1.19: the range that its pods get addresses of. Today's AKS makes none.
 // Labels and annotation are what its add-on manager, which applies it as kubectl does, leaves on it.
 func calicoPool(pods netip.Prefix) (string, error) {
 	type object = map[string]any

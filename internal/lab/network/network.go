@@ -118,7 +118,7 @@ func (a *Network) Report(s *status.Status) {
 // Repair makes again what the kernel lacks of Azure's network and returns what that was, in words.
 func (a *Network) Repair(context.Context) ([]string, error) { return a.Fabric.Repair() }
 
-// outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
+// outbound returns how far the nodes' outbound ports are used; none where the kernel does not tell.
 func (a *Network) outbound() []status.Outbound {
 	uses, err := a.PortUses()
 	if err != nil {
@@ -139,7 +139,7 @@ func (a *Network) outbound() []status.Outbound {
 	return all
 }
 
-// Frontends are the load balancing rules with those of their back ends that are up.
+// Frontends returns the load balancing rules with those of their back ends that are up.
 func Frontends(n vnet.Network, h vnet.Health) []status.Frontend {
 	all := []status.Frontend{}
 	for _, lb := range n.LoadBalancers {
@@ -180,7 +180,7 @@ func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Healt
 	return f
 }
 
-// probedAt is where a load balancer probes a member.
+// probedAt returns where a load balancer probes a member.
 func probedAt(lb vnet.LoadBalancer, probe string, nic vnet.NIC, m vnet.IPConfigRef) (netip.AddrPort, bool) {
 	p := slices.IndexFunc(lb.Probes, func(p vnet.Probe) bool { return p.Name == probe })
 	c := slices.IndexFunc(nic.IPConfigs, func(c vnet.IPConfig) bool { return c.Name == m.IPConfig })

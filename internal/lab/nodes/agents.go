@@ -85,7 +85,7 @@ func (a Agents) agentCommand(c *cluster.Cluster, n *Node) supervise.Process {
 	return p
 }
 
-// agentKubeconfig is the file of a node's agent.
+// agentKubeconfig returns the file of a node's agent.
 func (l *Nodes) agentKubeconfig(n *Node) string {
 	return filepath.Join(l.Dir.Node(n.Name), "kubeconfig")
 }

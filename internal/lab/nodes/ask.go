@@ -41,7 +41,7 @@ func askAgent[T any](n *Node, path string) (report T) {
 // longestAnswer is how long an answer may be, in bytes.
 const longestAnswer = 4 << 20
 
-// askNode is what a process of a node answers at a port of 127.0.0.1: empty where it does not, or not in full.
+// askNode returns what a process of a node answers at a port of 127.0.0.1: empty where it does not, or not in full.
 func askNode(n *Node, port int, path string) []byte {
 	if status, text := getFromNode(n, port, path); status == http.StatusOK {
 		return text

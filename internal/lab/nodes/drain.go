@@ -52,7 +52,7 @@ func (l *Nodes) patched(ctx context.Context, name string, patch any) (*corev1.No
 	return n, nil
 }
 
-// podsOn are the pods that are bound to a node.
+// podsOn returns the pods that are bound to a node.
 func podsOn(ctx context.Context, client kubernetes.Interface, name string) ([]corev1.Pod, error) {
 	list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
 		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
@@ -128,7 +128,7 @@ func evict(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod) 
 	return refused, nil
 }
 
-// refusal is the API server's reason for not evicting a pod, with the budget's name, which is in the details.
+// refusal returns the API server's reason for not evicting a pod, with the budget's name, which is in the details.
 func refusal(err error) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {

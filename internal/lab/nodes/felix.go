@@ -57,7 +57,8 @@ func (a Agents) startFelix(ctx context.Context, n *Node) error {
 // kernel cannot trace a packet there.
 const iptablesHint = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
 
-// iptablesBackend is the variant of iptables that the machine, and so each node, has chosen (update-alternatives(1)), in felix's words.
+// iptablesBackend returns the variant of iptables that the machine, and so each node, has chosen (update-alternatives(1)), in felix's
+// words.
 func iptablesBackend() string {
 	if target, err := os.Readlink("/etc/alternatives/iptables"); err == nil && strings.HasSuffix(target, "-legacy") {
 		return "Legacy"

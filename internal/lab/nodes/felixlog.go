@@ -58,7 +58,7 @@ func felixRefusal(line string) (refusedPolicy, bool) {
 	return refusedPolicy{}, false
 }
 
-// object is the API's path and kind of what was refused.
+// object returns the API's path and kind of what was refused.
 func (r refusedPolicy) object() (path, version, kind string) {
 	const calico = "crd.projectcalico.org/v1"
 	name, ofKubernetes := strings.CutPrefix(r.name, "knp.default.")
@@ -84,7 +84,7 @@ type tail struct {
 // maxTail is how much of a log is read at once, bytes.
 const maxTail = 1 << 20
 
-// lines are the whole lines that were added since the last call. A log that has become shorter was set aside, and begins anew.
+// lines returns the whole lines that were added since the last call. A log that has become shorter was set aside, and begins anew.
 func (t *tail) lines() ([]string, error) {
 	file, err := os.Open(t.path)
 	if err != nil {
@@ -184,7 +184,7 @@ func (p *PolicyEngine) record(ctx context.Context, events record.EventRecorder, 
 	return nil
 }
 
-// unreadable are the lists that felix cannot read now, as problems.
+// unreadable returns the lists that felix cannot read now, as problems.
 func (p *PolicyEngine) unreadable() (problems []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +216,7 @@ func (p *PolicyEngine) noteFailure(line string) string {
 	return words
 }
 
-// lastFailure is why felix has ended lately, as a problem; "" where it has not.
+// lastFailure returns why felix has ended lately, as a problem; "" where it has not.
 func (p *PolicyEngine) lastFailure() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

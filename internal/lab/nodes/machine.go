@@ -179,7 +179,7 @@ func (k kubelets) machineProcess(ctx context.Context, n *Node) (supervise.Proces
 	return c, err
 }
 
-// identity is a real node's kubeconfig, as system:node:NAME, and the certificate that its kubelet serves with, as files.
+// identity returns a real node's kubeconfig, as system:node:NAME, and the certificate that its kubelet serves with, as files.
 func (k kubelets) identity(n *Node) (map[string][]byte, error) {
 	now := time.Now()
 	kubeconfig, err := k.Access.CA.Kubeconfig(k.Dir.Name(), k.Access.Config.Server(), controlplane.NodeUser(n.Name), now)

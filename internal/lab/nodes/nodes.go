@@ -165,7 +165,8 @@ func (m Machines) writeNodeFiles(n *Node) error {
 	return err
 }
 
-// networksDir is the directory of a node's CNI configuration. A containerd node's is on the lab's disk, which bounds what pods write to it.
+// networksDir returns the directory of a node's CNI configuration. A containerd node's is on the lab's disk, which bounds what pods write
+// to it.
 func (l *Nodes) networksDir(n *Node) string {
 	if n.Runtime == cluster.RuntimeContainerd {
 		return filepath.Join(l.Dir.NodeState(n.Name), realnode.Networks)

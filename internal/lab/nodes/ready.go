@@ -85,7 +85,7 @@ func readyCondition(n *corev1.Node) *corev1.NodeCondition {
 	return &n.Status.Conditions[i]
 }
 
-// upWord is what a node is that has been brought up.
+// upWord returns what a node is that has been brought up.
 func (l *Nodes) upWord() string {
 	if l.Cluster().Spec.Network.Plugin == cluster.PluginNone {
 		return "up; Ready as soon as it has a CNI plugin of yours"
@@ -96,7 +96,8 @@ func (l *Nodes) upWord() string {
 // askTime is how long the API may take to tell a status how a node is.
 const askTime = time.Second
 
-// realStatus is how many pods run on a real node, those in its own network too, -1 when that is not known, and what is wrong with the node.
+// realStatus returns how many pods run on a real node, those in its own network too, -1 when that is not known, and what is wrong with the
+// node.
 func (l *Nodes) realStatus(n *Node) (pods int, problem string) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()

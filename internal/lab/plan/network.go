@@ -216,13 +216,13 @@ func setVMPublicIP(n *vnet.Network, c *cluster.Cluster, vm string, nic *vnet.NIC
 	}
 }
 
-// publicIPOf is the name of a VM's public address.
+// publicIPOf returns the name of a VM's public address.
 func publicIPOf(vm string) string { return vm + "-pip" }
 
-// NICOf is the name of a VM's NIC.
+// NICOf returns the name of a VM's NIC.
 func NICOf(vm string) string { return vm + "-nic" }
 
-// HalfPeerings are the peerings that carry nothing because only one side has them.
+// HalfPeerings returns the peerings that carry nothing because only one side has them.
 func HalfPeerings(n vnet.Network) []string {
 	var all []string
 	for _, v := range n.VNets {
@@ -247,7 +247,7 @@ var (
 	InternetResolver = vnet.InternetRouter
 )
 
-// InternetNames are the names of the internet, NAME=ADDRESS.
+// InternetNames returns the names of the internet, NAME=ADDRESS.
 func InternetNames(c *cluster.Cluster) []string {
 	var all []string
 	for _, h := range c.Spec.Internet.Hosts {

@@ -26,7 +26,7 @@ const (
 	KubeProxyPort = 10251
 )
 
-// NodeObject is the Node as AKS registers it.
+// NodeObject returns the Node as AKS registers it.
 func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	azure, group := c.Spec.Azure, c.NodeResourceGroup()
 	zone := "0" // Azure's for a machine in none
@@ -70,7 +70,7 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	}
 }
 
-// Taints are those of a pool as a node's object has them.
+// Taints returns those of a pool as a node's object has them.
 func Taints(taints []string) []corev1.Taint {
 	var all []corev1.Taint
 	for _, t := range taints {
@@ -83,7 +83,7 @@ func Taints(taints []string) []corev1.Taint {
 // adminLabels are those that a kubelet may not give its own node (NodeRestriction; upstream's kubelet refuses them as flags).
 var adminLabels = []string{"kubernetes.io/role", "node-role.kubernetes.io/agent"}
 
-// KubeletLabels are the labels of a node that its kubelet gives it, and AdminLabels those that it may not.
+// KubeletLabels returns the labels of a node that its kubelet gives it, and AdminLabels those that it may not.
 func KubeletLabels(n *corev1.Node) map[string]string {
 	labels := maps.Clone(n.Labels)
 	for _, name := range adminLabels {
@@ -92,7 +92,7 @@ func KubeletLabels(n *corev1.Node) map[string]string {
 	return labels
 }
 
-// AdminLabels are the labels of a node that its kubelet may not give it.
+// AdminLabels returns the labels of a node that its kubelet may not give it.
 func AdminLabels(n *corev1.Node) map[string]string {
 	labels := map[string]string{}
 	for _, name := range adminLabels {
@@ -101,9 +101,9 @@ func AdminLabels(n *corev1.Node) map[string]string {
 	return labels
 }
 
-// Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's portmap's,
-// as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are masqueraded
-// by the mark of the service proxy, where it has a chain that makes it.
+// Conflist returns the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's
+// portmap's, as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are
+// masqueraded by the mark of the service proxy, where it has a chain that makes it.
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"
@@ -175,8 +175,8 @@ func proxyFlags(c *cluster.Cluster) []string {
 	return flags
 }
 
-// KubeProxyConfig is the configuration of a node's kube-proxy (kubeproxy.config.k8s.io/v1alpha1), as JSON, which is YAML too. Limits of
-// connection tracking are the machine's, and its out-of-memory score cannot be lowered everywhere.
+// KubeProxyConfig returns the configuration of a node's kube-proxy (kubeproxy.config.k8s.io/v1alpha1), as JSON, which is YAML too. Limits
+// of connection tracking are the machine's, and its out-of-memory score cannot be lowered everywhere.
 func KubeProxyConfig(c *cluster.Cluster, node, kubeconfig string) ([]byte, error) {
 	type object = map[string]any
 	config := object{
@@ -212,7 +212,7 @@ func masqueradeFlags(c *cluster.Cluster) []string {
 	}
 }
 
-// MasqConfigMaps are the names of those that the ip-masq-agent of a form reads.
+// MasqConfigMaps returns the names of those that the ip-masq-agent of a form reads.
 func MasqConfigMaps(a cluster.IPMasqAgent) []string {
 	if a == cluster.IPMasqV1 {
 		return []string{ipmasq.UserConfigMap}

@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// Placement is where a network's machines have their addresses.
+// Placement returns where a network's machines have their addresses.
 func Placement(n vnet.Network) cluster.Placement {
 	p := cluster.Placement{}
 	for _, nic := range n.NICs {
@@ -21,7 +21,7 @@ func Placement(n vnet.Network) cluster.Placement {
 	return p
 }
 
-// Nodes are the cluster's nodes, and after them those that a network still has of its pools: they are to leave, or were about to.
+// Nodes returns the cluster's nodes, and after them those that a network still has of its pools: they are to leave, or were about to.
 func Nodes(c *cluster.Cluster, n vnet.Network) []cluster.Node {
 	all := c.Nodes()
 	for _, nic := range n.NICs {
@@ -33,7 +33,7 @@ func Nodes(c *cluster.Cluster, n vnet.Network) []cluster.Node {
 	return all
 }
 
-// PoolsOf are the load balancer's pools that a NIC is in.
+// PoolsOf returns the load balancer's pools that a NIC is in.
 func PoolsOf(n vnet.Network, nic string) []string {
 	var names []string
 	if lb, ok := n.LoadBalancer(CloudName); ok {

@@ -7,7 +7,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// securityGroupsOf are the network security groups of cluster.yaml and the nodes', as they are before the first Service.
+// securityGroupsOf returns the network security groups of cluster.yaml and the nodes', as they are before the first Service.
 func securityGroupsOf(c *cluster.Cluster) []vnet.SecurityGroup {
 	var all []vnet.SecurityGroup
 	nodes := false
@@ -69,7 +69,7 @@ func reviseSecurity(n *vnet.Network, before, after vnet.Network) {
 	}
 }
 
-// withFreePriority is the rule, behind those that have its priority.
+// withFreePriority returns the rule, behind those that have its priority.
 func withFreePriority(r vnet.SecurityRule, rules []vnet.SecurityRule) vnet.SecurityRule {
 	for slices.ContainsFunc(rules, func(o vnet.SecurityRule) bool { return o.Direction == r.Direction && o.Priority == r.Priority }) {
 		r.Priority++

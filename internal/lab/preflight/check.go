@@ -35,7 +35,7 @@ type Row struct {
 	Loaded    []string `json:"loaded,omitempty"` // the kernel modules that were loaded for it
 }
 
-// String is one line, for an error.
+// String returns one line, for an error.
 func (r Row) String() string {
 	return fmt.Sprintf("%s: %s: %s; needed for %s; %s", r.Feature, r.Result, r.Cause, joinNeeds(r.NeededFor), r.Remedy)
 }
@@ -119,7 +119,7 @@ func (m *machine) check(ctx context.Context, needs []Need) []Row {
 	return rows
 }
 
-// row is the feature's row: the program that it lacks, why it failed, and what came of loading its modules.
+// row returns the feature's row: the program that it lacks, why it failed, and what came of loading its modules.
 func (f *feature) row(lacking string, failed error, l load) Row {
 	r := Row{Feature: f.name, NeededFor: f.needs, Result: Works}
 	switch {
@@ -185,7 +185,7 @@ func tryAll(ctx context.Context, features []feature) map[string]error {
 	return failed
 }
 
-// sameTool are the features that one run of the feature's tool can try.
+// sameTool returns the features that one run of the feature's tool can try.
 func sameTool(features []feature, f feature) (same []feature) {
 	for _, other := range features {
 		if f.input != "" && other.input != "" && other.tool() == f.tool() {
@@ -216,7 +216,7 @@ func (f *feature) try(ctx context.Context, ns *netns.Namespace) error {
 	return nil
 }
 
-// tool is the program that the feature is, or is tried with; "" for none.
+// tool returns the program that the feature is, or is tried with; "" for none.
 func (f *feature) tool() string {
 	if len(f.with) > 0 {
 		return f.with[0]

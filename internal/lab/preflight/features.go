@@ -60,7 +60,7 @@ func nft(name string, needs []Need, modules []string, family, body string) featu
 		with: []string{"nft", "-f", "-"}, input: input}
 }
 
-// chain is an nft chain at a hook with one rule.
+// chain returns an nft chain at a hook with one rule.
 func chain(at, rule string) string { return "chain c {\ntype " + at + "\n" + rule + "\n}" }
 
 const (
@@ -107,7 +107,7 @@ var nftFeatures = []feature{
 	nft("trace", liveWalks, nil, "inet", chain(atRaw, "meta nftrace set 1")),
 }
 
-// xt is an extension of iptables, of the variant of nf_tables.
+// xt returns an extension of iptables, of the variant of nf_tables.
 func xt(name string, needs []Need, modules []string, table, rule string) feature {
 	return feature{name: "iptables " + name, needs: needs, modules: append([]string{"nft_compat"}, modules...),
 		with: []string{"iptables-restore", "--wait=5"}, input: "*" + table + "\n-A " + rule + "\nCOMMIT\n"}

@@ -141,7 +141,7 @@ func (m *machine) modulesDir() string { return "lib/modules/" + m.release }
 
 func (m *machine) path(name string) string { return filepath.Join(m.root, name) }
 
-// read is the trimmed content of a file, "" where it cannot be read.
+// read returns the trimmed content of a file, "" where it cannot be read.
 func (m *machine) read(name string) string {
 	text, _ := os.ReadFile(m.path(name))
 	return strings.TrimSpace(string(text))

@@ -39,10 +39,10 @@ var optional = map[Need]string{
 // allNeeds is for the user who asks about the machine as a whole.
 var allNeeds = []Need{Lab, PodBridge, IPTablesProxy, NFTablesProxy, Calico, Limits, DiskLimit, LiveWalk, FlowList, Counters, PodUsers, Fixes}
 
-// AllNeeds are the needs of all worlds, the optional ones last.
+// AllNeeds returns the needs of all worlds, the optional ones last.
 func AllNeeds() []Need { return slices.Clone(allNeeds) }
 
-// OptionalNeeds are those that every lab does without.
+// OptionalNeeds returns those that every lab does without.
 func OptionalNeeds() []Need {
 	return slices.DeleteFunc(AllNeeds(), func(n Need) bool { return n.Without() == "" })
 }

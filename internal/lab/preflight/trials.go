@@ -187,7 +187,7 @@ func tryDisk(ctx context.Context, ns *netns.Namespace) error {
 	})
 }
 
-// group is the control group of a trial.
+// group returns the control group of a trial.
 func group() string { return fmt.Sprintf("packetwalk-check-%d", os.Getpid()) }
 
 func tryLimits(context.Context, *netns.Namespace) error {

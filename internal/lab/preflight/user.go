@@ -56,7 +56,7 @@ func Inside(ctx context.Context) ([]Row, error) {
 	return m.check(ctx, allNeeds), ctx.Err()
 }
 
-// untried are the rows where no user namespace can be made: programs are found, and nothing else is known.
+// untried returns the rows where no user namespace can be made: programs are found, and nothing else is known.
 func (m *machine) untried(err error) []Row {
 	m.user = true
 	m.tryAll = func(_ context.Context, features []feature) map[string]error {

@@ -165,7 +165,7 @@ func (s *Signer) check(ctx context.Context, csr *certificatesv1.CertificateSigni
 	return request, checkAddress(request, pod)
 }
 
-// requester is the pod whose token made the request, once it has an address.
+// requester returns the pod whose token made the request, once it has an address.
 func (s *Signer) requester(ctx context.Context, spec certificatesv1.CertificateSigningRequestSpec) (*corev1.Pod, error) {
 	name, uid := spec.Extra[extraPodName], spec.Extra[extraPodUID]
 	if len(name) != 1 || len(uid) != 1 {

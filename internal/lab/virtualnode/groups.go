@@ -63,7 +63,7 @@ func (l *Groups) Start(ctx context.Context) error {
 	return l.serveManagement(ctx, management(s.Handler(), manager))
 }
 
-// management is all of Azure's interface: container groups and their sessions, and the other resources.
+// management returns all of Azure's interface: container groups and their sessions, and the other resources.
 func management(instances, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := strings.ToLower(r.URL.Path)
@@ -145,5 +145,5 @@ func (l *Groups) serveManagement(ctx context.Context, h http.Handler) error {
 	})
 }
 
-// azureToken is the bearer token for Azure's interface.
+// azureToken returns the bearer token for Azure's interface.
 func azureToken(d layout.Dir) (string, error) { return layout.Secret(d.Path("pki", "azure-token")) }

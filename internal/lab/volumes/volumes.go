@@ -68,7 +68,7 @@ func check(c *corev1.PersistentVolumeClaim) error {
 	return nil
 }
 
-// object is the volume as the API has it. Its size is what was asked for; nothing holds it to that.
+// object returns the volume as the API has it. Its size is what was asked for; nothing holds it to that.
 func (p Provisioner) object(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	name, mode, node := "pvc-"+string(c.UID), corev1.PersistentVolumeFilesystem, c.Annotations[volume.AnnSelectedNode]
 	return &corev1.PersistentVolume{
@@ -115,7 +115,7 @@ func (p Provisioner) remove(v *corev1.PersistentVolume) error {
 	return removetree.RemoveIn(dir, filepath.Base(name))
 }
 
-// nodeOf is the node whose directory a volume is.
+// nodeOf returns the node whose directory a volume is.
 func nodeOf(v *corev1.PersistentVolume) (string, error) {
 	if a := v.Spec.NodeAffinity; a != nil && a.Required != nil {
 		for _, term := range a.Required.NodeSelectorTerms {

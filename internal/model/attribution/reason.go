@@ -177,7 +177,7 @@ func (w *Writer) parts(p, name string) []Part {
 	return append(parts, Part{Text: name[end:]})
 }
 
-// entries are all that fit a chain.
+// entries returns all that fit a chain.
 func (b *Book) entries(at chainKey) []entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +210,7 @@ func (w *Writer) chain(c *Chain, family Family, table, name string) Fields {
 	return nil
 }
 
-// Said are the fields of a rule that its own text and its chain's name have, whatever else is known.
+// Said returns the fields of a rule that its own text and its chain's name have, whatever else is known.
 func (b *Book) Said(r *Rule) Fields {
 	f := Fields{}
 	b.lines(r, func(_ *Writer, _ *Line, said Fields) bool { f = said; return true })
@@ -248,8 +248,8 @@ func (b *Book) Sign(r *Rule) (reason Reason, ok bool) {
 // TableWriter names a table, by a pattern or "" for any, and the writer of a chain in it.
 type TableWriter struct{ Table, Writer string }
 
-// Tables are where a rule's chain may stand, for a rule of which the table is not known: where a line names what it leads to, then where
-// one fits otherwise.
+// Tables returns where a rule's chain may stand, for a rule of which the table is not known: where a line names what it leads to, then
+// where one fits otherwise.
 func (b *Book) Tables(r *Rule) []TableWriter {
 	var named, fits []TableWriter
 	for _, e := range b.entries(chainKey{r.Family, r.Table, r.Chain}) {
@@ -303,7 +303,7 @@ var (
 	verdict = regexp.MustCompile(`(?:^| )(accept|drop|return|reject|masquerade|dnat|snat|notrack)\b`)
 )
 
-// target is what a rule's text leads to: a chain, or a target of the kernel's; of nft's verdicts the last.
+// target returns what a rule's text leads to: a chain, or a target of the kernel's; of nft's verdicts the last.
 func target(text string) string {
 	text = quoted.ReplaceAllString(text, "")
 	if m := leads.FindStringSubmatch(text); m != nil {

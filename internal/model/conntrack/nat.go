@@ -138,7 +138,7 @@ func portInRange(tuple packet.Tuple, t *packet.Translation) bool {
 
 func hasPorts(t *packet.Translation) bool { return t.PortLow != 0 || t.PortHigh != 0 }
 
-// addresses is the range of addresses that a translation gives. With Netmap it is one: the prefix of the range with the host's bits of
+// addresses returns the range of addresses that a translation gives. With Netmap it is one: the prefix of the range with the host's bits of
 // the packet's own address (nft_nat_setup_netmap, xt_NETMAP).
 func addresses(tuple packet.Tuple, t *packet.Translation) (low, high netip.Addr) {
 	if !t.Netmap {
@@ -231,7 +231,7 @@ func bestAddress(tuple *packet.Tuple, t *packet.Translation, zone uint16) {
 	*into = fromWords(chosen, tuple.Source.Is4())
 }
 
-// words are an address as the kernel's union nf_inet_addr holds it, read as a little-endian machine does: of IPv4 the first word only.
+// words returns an address as the kernel's union nf_inet_addr holds it, read as a little-endian machine does: of IPv4 the first word only.
 func words(a netip.Addr) (w [4]uint32) {
 	for i, b := 0, a.AsSlice(); len(b) > 0; i, b = i+1, b[4:] {
 		w[i] = binary.LittleEndian.Uint32(b)
@@ -288,7 +288,7 @@ func (v *View) uniquePort(tuple packet.Tuple, t *packet.Translation, f *packet.F
 	return tuple
 }
 
-// keepPrivilege is the range of ports that a source port may be changed to without a rule that says so: below 512, 600 to 1023, or all
+// keepPrivilege returns the range of ports that a source port may be changed to without a rule that says so: below 512, 600 to 1023, or all
 // others.
 func keepPrivilege(port uint16) (low, high uint16) {
 	switch {
@@ -303,8 +303,8 @@ func keepPrivilege(port uint16) (low, high uint16) {
 // mostExamples is how many ports of a range example looks at.
 const mostExamples = 4096
 
-// pick is the port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is free,
-// also of other flows' picks out of the same range, so that two picks are never the same. Where every port of the range is another
+// pick returns the port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is
+// free, also of other flows' picks out of the same range, so that two picks are never the same. Where every port of the range is another
 // flow's, it is one of those, as the last that the kernel tries: no packet of the flow passes Confirm.
 func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *packet.Flow) packet.Port {
 	port := &tuple.SourcePort
@@ -346,7 +346,7 @@ func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *p
 	return p
 }
 
-// settled are the ports of the range that the kernel is known to have picked for flows with the same first packet.
+// settled returns the ports of the range that the kernel is known to have picked for flows with the same first packet.
 func (v *View) settled(f *packet.Flow, destination bool, low, high uint16) (ports []packet.Port) {
 	for _, s := range v.settings.Settled {
 		translated := s.Reply.Reply()

@@ -95,7 +95,8 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// sourcePart is what a source translation changes beside the address, seen from the reply: its destination port, or the ICMP identifier.
+// sourcePart returns what a source translation changes beside the address, seen from the reply: its destination port, or the ICMP
+// identifier.
 func sourcePart(reply packet.Tuple) packet.Port {
 	if isICMP(reply.Protocol) {
 		return reply.SourcePort

@@ -51,7 +51,7 @@ func NewTable(flows []packet.Flow) *Table {
 	return t
 }
 
-// keys are what a flow's packets are found by in both directions.
+// keys returns what a flow's packets are found by in both directions.
 func keys(f *packet.Flow) (original, reply key) {
 	return key{f.Original, f.Zone.In(false), false}, key{f.Reply, f.Zone.In(true), true}
 }
@@ -60,7 +60,7 @@ func bySource(t *packet.Tuple, zone packet.Zone) sourceKey {
 	return sourceKey{t.Protocol, t.Source, t.SourcePort, zone.In(false)}
 }
 
-// identity is a packet's tuple as conntrack knows it: without fields that its protocol does not have.
+// identity returns a packet's tuple as conntrack knows it: without fields that its protocol does not have.
 func identity(t packet.Tuple) packet.Tuple {
 	switch {
 	case isICMP(t.Protocol):

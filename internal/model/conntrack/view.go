@@ -76,8 +76,9 @@ func (v *View) inDirection(t packet.Tuple, zone packet.Zone, reply bool) (entry,
 	return entry{f, reply}, true
 }
 
-// holder is the flow other than f that has a tuple that f is to have in one direction; nil where there is none (nf_conntrack_tuple_taken,
-// nf_conntrack_confirm). In whichever direction the other has it, f must be in the same zone in that one (nf_ct_zone_equal).
+// holder returns the flow other than f that has a tuple that f is to have in one direction; nil where there is none
+// (nf_conntrack_tuple_taken, nf_conntrack_confirm). In whichever direction the other has it, f must be in the same zone in that one
+// (nf_ct_zone_equal).
 func (v *View) holder(t packet.Tuple, f *packet.Flow, reply bool) *packet.Flow {
 	for _, direction := range [...]bool{false, true} {
 		k := key{t, f.Zone.In(reply), direction}

@@ -107,7 +107,7 @@ func keep[T any](to *[]T, from []T, want func(T) bool) {
 	}
 }
 
-// String is the state for people, in the words of ip(8).
+// String returns the state for people, in the words of ip(8).
 func (s State) String() string {
 	var b strings.Builder
 	for _, x := range s.Sysctls {
@@ -131,7 +131,7 @@ func (s State) String() string {
 // mainTable is the number of the main routing table (RT_TABLE_MAIN).
 const mainTable = 254
 
-// String is the route as ip-route(8) writes it.
+// String returns the route as ip-route(8) writes it.
 func (r Route) String() string {
 	var b strings.Builder
 	if r.Kind != "" {

@@ -2,7 +2,7 @@ package fib
 
 import "net/netip"
 
-// AddressType is what kind of address a is to this machine, in the words of Route.Type. link, where not "", restricts it to that
+// AddressType returns what kind of address a is to this machine, in the words of Route.Type. link, where not "", restricts it to that
 // interface (xt_addrtype's --limit-iface, nft's "fib daddr . iif type").
 //
 // IPv4 is inet_addr_type and inet_dev_addr_type (net/ipv4/fib_frontend.c): what the local table does not know is "unicast", also where

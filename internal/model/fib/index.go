@@ -211,7 +211,7 @@ func (x *index) addLocal(fam int, addresses []Address) {
 	}
 }
 
-// last is a prefix's highest address, of IPv4.
+// last returns a prefix's highest address, of IPv4.
 func last(p netip.Prefix) netip.Addr {
 	a := p.Masked().Addr().As4()
 	for bit := p.Bits(); bit < 32; bit++ {

@@ -58,7 +58,7 @@ type SkippedRule struct {
 	Why  string
 }
 
-// Take is the answer for one of its Ways.
+// Take returns the answer for one of its Ways.
 func (a Answer) Take(way int) Answer {
 	w := a.Ways[way]
 	a.Link, a.Gateway, a.Ways = w.Link, w.Gateway, nil
@@ -199,7 +199,7 @@ func (l *search) withoutRoute() bool {
 	return true
 }
 
-// linkOf is the link that has an address of the machine; "" for none.
+// linkOf returns the link that has an address of the machine; "" for none.
 func (l *search) linkOf(a netip.Addr) string {
 	found := ""
 	for i := range l.s.Addresses {

@@ -41,7 +41,7 @@ func (l *search) rules() {
 	}
 }
 
-// position is the first rule of a priority; -1 for none.
+// position returns the first rule of a priority; -1 for none.
 func position(list []*Rule, priority int) int {
 	for i, r := range list {
 		if r.Priority == priority {

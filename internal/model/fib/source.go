@@ -51,7 +51,7 @@ func (s *State) selectAddress(link string, gateway netip.Addr, scope int) netip.
 	return netip.Addr{}
 }
 
-// SelectSource is the address that the machine itself uses on a link towards a destination or next hop, as masquerading takes it: for
+// SelectSource returns the address that the machine itself uses on a link towards a destination or next hop, as masquerading takes it: for
 // IPv4 inet_select_addr with universal scope, for IPv6 ipv6_dev_get_saddr. The zero address where it has none.
 func (s *State) SelectSource(link string, towards netip.Addr) netip.Addr {
 	if towards.Is6() {
@@ -60,7 +60,7 @@ func (s *State) SelectSource(link string, towards netip.Addr) netip.Addr {
 	return s.selectAddress(link, towards, 0)
 }
 
-// subnet is what the address makes reachable on its link: the other end's, where it has one.
+// subnet returns what the address makes reachable on its link: the other end's, where it has one.
 func (a *Address) subnet() netip.Prefix {
 	if a.Peer.IsValid() {
 		return a.Peer
@@ -108,7 +108,8 @@ func (c *candidate) isBetter(other *candidate) bool {
 	return false
 }
 
-// marks are those of ipv6_get_saddr_eval: the address itself, scope, not deprecated, outgoing link, label, public, ORCHID, common prefix.
+// marks returns those of ipv6_get_saddr_eval: the address itself, scope, not deprecated, outgoing link, label, public, ORCHID, common
+// prefix.
 func marks(a *Address, link string, destination netip.Addr) [8]int {
 	addr := a.Prefix.Addr()
 	scope := scopeIPv6(addr)
@@ -131,7 +132,7 @@ func mark(b bool) int {
 	return 0
 }
 
-// scopeIPv6 is an address's scope as in RFC 4291, section 2.7: 2 for link-local and loopback, 5 for site-local, 14 for all other.
+// scopeIPv6 returns an address's scope as in RFC 4291, section 2.7: 2 for link-local and loopback, 5 for site-local, 14 for all other.
 func scopeIPv6(a netip.Addr) int {
 	raw := a.As16()
 	switch {

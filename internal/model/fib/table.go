@@ -41,7 +41,7 @@ func (l *search) ipv4(t *table) *Route {
 	return nil
 }
 
-// legacyTOS are the bits of the TOS field that IPv4's routes and rules compare (INET_DSCP_LEGACY_TOS_MASK, include/net/inet_dscp.h).
+// legacyTOS returns the bits of the TOS field that IPv4's routes and rules compare (INET_DSCP_LEGACY_TOS_MASK, include/net/inet_dscp.h).
 func legacyTOS(tos uint8) uint8 { return tos & 0x1c }
 
 func (l *search) pickIPv4(r *Route) bool {

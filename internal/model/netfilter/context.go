@@ -107,7 +107,7 @@ func (c *Context) put(q Choice) int {
 	return min(max(c.Chooser.Choose(q), 0), len(q.Options)-1)
 }
 
-// routeLink is the interface of a route that was found. Of several next hops, who asks in IPv4 gets the one with the interface that it
+// routeLink returns the interface of a route that was found. Of several next hops, who asks in IPv4 gets the one with the interface that it
 // names, or the first (fib_info_nh_uses_dev, fib_table_lookup); in IPv6 the one that the kernel's hash gives (fib6_select_path).
 func (c *Context) routeLink(a *RouteAnswer, named string, test fmt.Stringer) string {
 	if len(a.Ways) == 0 {
@@ -146,8 +146,8 @@ func (c *Context) route(q RouteQuery) (RouteAnswer, bool) {
 	return c.Host.Route(q)
 }
 
-// connection is the packet's flow as the rule sees it. A packet that a rule has put into a zone has a template until conntrack looks at it,
-// of which matches of iptables see a new connection, and nft's nothing but the state (nft_ct_get_eval).
+// connection returns the packet's flow as the rule sees it. A packet that a rule has put into a zone has a template until conntrack looks
+// at it, of which matches of iptables see a new connection, and nft's nothing but the state (nft_ct_get_eval).
 func (c *Context) connection() *packet.Flow {
 	if c.Chain != nil && c.Chain.Table.Dialect == NFTables {
 		return c.Packet.Track.Flow

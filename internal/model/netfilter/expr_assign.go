@@ -119,7 +119,7 @@ func (t Target) set(p *packet.Packet, v Value) {
 	}
 }
 
-// Address is the value as an address.
+// Address returns the value as an address.
 func (v Value) Address(ipv6 bool) netip.Addr {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], v.Hi)
@@ -130,7 +130,7 @@ func (v Value) Address(ipv6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// MAC is the value as a link-layer address.
+// MAC returns the value as a link-layer address.
 func (v Value) MAC() packet.MAC {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], v.Lo)

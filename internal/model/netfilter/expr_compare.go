@@ -138,7 +138,7 @@ type draw struct {
 
 func (d draw) String() string { return d.words }
 
-// Key is the field's value, under a mask.
+// Key returns the field's value, under a mask.
 func (m *Compare) Key() (Key, []Value, bool) {
 	if m.Op != Equal || len(m.Right) != 1 {
 		return Key{}, nil, false

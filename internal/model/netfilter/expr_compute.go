@@ -101,7 +101,7 @@ func (b *Bitwise) compute(left, right Span) Span {
 	return Span{High: AllOnes}
 }
 
-// bounds is the smallest and the largest number that can come out.
+// bounds returns the smallest and the largest number that can come out.
 func (b *Bitwise) bounds(left, right Span) Span {
 	most := left.High.or(right.High)
 	all := lowBits(128 - leadingZeros(most))
@@ -168,7 +168,7 @@ func (g *GeneratedNumber) span() Span {
 	return Span{Value{Lo: uint64(g.Offset)}, Value{Lo: uint64(g.Offset) + uint64(max(g.Mod, 1)) - 1}}
 }
 
-// question is what is asked, with the values that are hashed; or the hash, where everything that goes into it is known.
+// question returns what is asked, with the values that are hashed; or the hash, where everything that goes into it is known.
 func (g *GeneratedNumber) question(c *Context) (what string, hash *Span, t truth) {
 	if g.Mod == 1 {
 		one := Number(uint64(g.Offset))
@@ -200,7 +200,7 @@ func spansText(spans []Span) string {
 	return b.String()
 }
 
-// String is the span's bounds as hexadecimal numbers.
+// String returns the span's bounds as hexadecimal numbers.
 func (s Span) String() string {
 	if s.Certain() {
 		return s.Low.String()
@@ -208,7 +208,7 @@ func (s Span) String() string {
 	return s.Low.String() + "-" + s.High.String()
 }
 
-// String is the value as a hexadecimal number.
+// String returns the value as a hexadecimal number.
 func (v Value) String() string {
 	if v.Hi != 0 {
 		return fmt.Sprintf("%#x%016x", v.Hi, v.Lo)

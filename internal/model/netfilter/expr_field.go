@@ -42,14 +42,14 @@ func UnknownField(text, datatype string, tracking Tracking) *Field {
 	return &Field{Words: text, Type: datatype, tracks: tracking.truth(), get: func(*Context) (Span, truth) { return Span{High: AllOnes}, maybe }}
 }
 
-// anything is a field of so many bits that the packet has, but whose value is not known.
+// anything returns a field of so many bits that the packet has, but whose value is not known.
 func anything(bits int) Span { return Span{High: lowBits(bits)} }
 
 func number(n uint64) (Span, truth) { return Number(n), yes }
 
 func absent() (Span, truth) { return Span{}, no }
 
-// addressSpan is an address, which need not be known.
+// addressSpan returns an address, which need not be known.
 func addressSpan(a netip.Addr, ipv6 bool) (Span, truth) {
 	switch {
 	case !packet.IsUnknown(a):
@@ -76,7 +76,7 @@ func macSpan(m packet.MAC) (Span, truth) {
 // tests that nft puts in front of it (payload dependencies) say.
 var payloads = map[[2]string]*Field{}
 
-// Payload is a header field by nft's names, for example "ip" "daddr"; false where it is not known.
+// Payload returns a header field by nft's names, for example "ip" "daddr"; false where it is not known.
 func Payload(protocol, field string) (*Field, bool) {
 	f, ok := payloads[[2]string{protocol, field}]
 	return f, ok
@@ -155,7 +155,7 @@ func addFramePayloads() {
 	arp("daddr ip", "ARP target", "ipv4_addr", 32, func(a *packet.ARP) (Span, truth) { return addressSpan(a.Target, false) })
 }
 
-// etherType is the type of the payload, also where the packet has no frame yet (skb->protocol).
+// etherType returns the type of the payload, also where the packet has no frame yet (skb->protocol).
 func etherType(c *Context) (Span, truth) {
 	switch p := c.Packet; {
 	case p.Frame.ARP != nil:
@@ -222,7 +222,7 @@ func addIPPayloads() {
 	ip6("flowlabel", "flow label", "integer", 20, unknownBits(20))
 }
 
-// lengthSpan is a length in bytes less the header's, if it is known.
+// lengthSpan returns a length in bytes less the header's, if it is known.
 func lengthSpan(length, header int) (Span, truth) {
 	if length == 0 {
 		return anything(16), yes

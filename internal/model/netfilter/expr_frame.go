@@ -37,7 +37,7 @@ func (s *SetFrame) Eval(c *Context) Verdict {
 	return Verdict{}
 }
 
-// bridge is the bridge of the port by which the frame came in, where its address is known.
+// bridge returns the bridge of the port by which the frame came in, where its address is known.
 func (c *Context) bridge() (Link, bool) {
 	port, ok := c.link(c.Packet.In)
 	if !ok {

@@ -6,8 +6,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// hash is the number, before Offset is added, where the seed and every value are known (net/netfilter/nft_hash.c: jhash over the registers,
-// each field padded to 32 bits, scaled to the modulus).
+// hash returns the number, before Offset is added, where the seed and every value are known (net/netfilter/nft_hash.c: jhash over the
+// registers, each field padded to 32 bits, scaled to the modulus).
 func (g *GeneratedNumber) hash(spans []Span) (uint32, bool) {
 	if g.Kind != Hash || !g.HasSeed {
 		return 0, false
@@ -30,7 +30,7 @@ func (g *GeneratedNumber) hash(spans []Span) (uint32, bool) {
 	return uint32(h), true
 }
 
-// widthsOf are the fields' widths in bits, where the bytes that the kernel hashes are those of the values: fields that are kept in the
+// widthsOf returns the fields' widths in bits, where the bytes that the kernel hashes are those of the values: fields that are kept in the
 // machine's byte order, or are compared by name here, are not.
 func widthsOf(e Expr) ([]int, bool) {
 	switch e := e.(type) {

@@ -49,7 +49,7 @@ func (m *InSet) generated(c *Context, g *GeneratedNumber) Verdict {
 // maxKeyElements bounds the elements that a test is found by.
 const maxKeyElements = 64
 
-// Key is the field's value, where the set has few elements of one kind.
+// Key returns the field's value, where the set has few elements of one kind.
 func (m *InSet) Key() (Key, []Value, bool) {
 	f, ok := m.Value.(*Field)
 	if !ok || !f.keyed || m.Not || len(m.Set.Elements) > maxKeyElements || len(m.Set.Elements) == 0 {

@@ -9,7 +9,7 @@ import (
 // metas are what the kernel keeps beside the packet, by nft's names (net/netfilter/nft_meta.c).
 var metas = map[string]*Field{}
 
-// Meta is what the kernel keeps beside the packet by nft's name ("mark", "iifname", …); false where it is not known.
+// Meta returns what the kernel keeps beside the packet by nft's name ("mark", "iifname", …); false where it is not known.
 func Meta(name string) (*Field, bool) {
 	f, ok := metas[name]
 	return f, ok
@@ -151,8 +151,8 @@ func owner(id func(p *packet.Packet) (n uint32, assumed bool)) func(c *Context) 
 	}
 }
 
-// Conntrack is what conntrack says of the packet by nft's name ("state", "mark", "ip saddr", …), for the direction "original", "reply" or
-// "" (net/netfilter/nft_ct.c); false where it is not known. Packets without a connection have only a state.
+// Conntrack returns what conntrack says of the packet by nft's name ("state", "mark", "ip saddr", …), for the direction "original", "reply"
+// or "" (net/netfilter/nft_ct.c); false where it is not known. Packets without a connection have only a state.
 func Conntrack(key, direction string) (*Field, bool) {
 	f := conntrackField(key, direction)
 	if f == nil {
@@ -162,7 +162,7 @@ func Conntrack(key, direction string) (*Field, bool) {
 	return f, true
 }
 
-// flowField is a field of the packet's connection.
+// flowField returns a field of the packet's connection.
 func flowField(words, datatype string, bits int, get func(c *Context, f *packet.Flow) (Span, truth)) *Field {
 	return &Field{Words: words, Type: datatype, Bits: bits, get: func(c *Context) (Span, truth) {
 		f := c.connection()
@@ -213,7 +213,7 @@ func conntrackField(key, direction string) *Field {
 	return tupleField(key, direction)
 }
 
-// tupleField is a part of the connection's tuples.
+// tupleField returns a part of the connection's tuples.
 func tupleField(key, direction string) *Field {
 	tuple := func(c *Context, f *packet.Flow) *packet.Tuple {
 		if direction == "reply" || direction == "" && c.Packet.Track.Reply {
@@ -264,7 +264,7 @@ func tupleField(key, direction string) *Field {
 	return nil
 }
 
-// tuplePort is the port of a tuple; ICMP has its identifier, and type and code, in their place (struct nf_conntrack_tuple).
+// tuplePort returns the port of a tuple; ICMP has its identifier, and type and code, in their place (struct nf_conntrack_tuple).
 func tuplePort(t *packet.Tuple, source bool) (Span, truth) {
 	switch {
 	case source:

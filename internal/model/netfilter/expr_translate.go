@@ -51,7 +51,7 @@ func (t *TranslateTo) Eval(c *Context) Verdict {
 	return c.Translate(n)
 }
 
-// fields is the number of values that the expressions have to give.
+// fields returns the number of values that the expressions have to give.
 func (t *TranslateTo) fields() int {
 	n := 0
 	for _, has := range []bool{t.Address != nil, t.WithPort, t.Port != nil} {

@@ -36,7 +36,7 @@ var AllOnes = Value{^uint64(0), ^uint64(0)}
 
 func (v Value) and(w Value) Value { return Value{v.Hi & w.Hi, v.Lo & w.Lo} }
 
-// AddressValue is an address as a Value; addresses of IPv4 fill the lower 32 bits.
+// AddressValue returns an address as a Value; addresses of IPv4 fill the lower 32 bits.
 func AddressValue(a netip.Addr) Value {
 	if a.Is4() {
 		b := a.As4()
@@ -46,7 +46,7 @@ func AddressValue(a netip.Addr) Value {
 	return Value{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// PrefixMask is the mask of a prefix of so many bits of an address of the family.
+// PrefixMask returns the mask of a prefix of so many bits of an address of the family.
 func PrefixMask(bits int, ipv6 bool) Value {
 	if !ipv6 {
 		return Value{Lo: uint64(^uint32(0) << (32 - bits))}
@@ -57,21 +57,21 @@ func PrefixMask(bits int, ipv6 bool) Value {
 	return Value{Hi: ^uint64(0), Lo: ^uint64(0) << (128 - bits)}
 }
 
-// NameValue is an interface's name as a Value: its bytes from the left, padded with zeros (kernel: IFNAMSIZ).
+// NameValue returns an interface's name as a Value: its bytes from the left, padded with zeros (kernel: IFNAMSIZ).
 func NameValue(name string) Value {
 	var b [16]byte
 	copy(b[:15], name)
 	return Value{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// MACValue is a link-layer address as a Value.
+// MACValue returns a link-layer address as a Value.
 func MACValue(m packet.MAC) Value {
 	var b [8]byte
 	copy(b[2:], m[:])
 	return Value{Lo: binary.BigEndian.Uint64(b[:])}
 }
 
-// value is the field's content, or false where it is not certain.
+// value returns the field's content, or false where it is not certain.
 func (f KeyField) value(c *Context) (Value, bool) {
 	p := c.Packet
 	switch f {
@@ -268,7 +268,7 @@ func (b *indexBuilder) node(rules []int32, used []Key) *node {
 	return n
 }
 
-// values are those that a rule has for a key.
+// values returns those that a rule has for a key.
 func (b *indexBuilder) values(r int32, key Key) ([]Value, bool) {
 	for i := range b.conditions[r] {
 		if b.conditions[r][i].key == key {

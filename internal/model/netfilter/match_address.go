@@ -36,7 +36,7 @@ func (m *MatchAddress) match(c *Context) truth {
 	return truthOf(m.Prefix.Contains(a)).xor(m.Not)
 }
 
-// Key is the address under the prefix's mask.
+// Key returns the address under the prefix's mask.
 func (m *MatchAddress) Key() (Key, []Value, bool) {
 	if m.Not || m.Mask.IsValid() || m.Prefix.Bits() <= 0 {
 		return Key{}, nil, false
@@ -94,7 +94,7 @@ func (m *MatchRange) Eval(c *Context) Verdict {
 	return c.hold(truthOf(m.Low.Compare(a) <= 0 && a.Compare(m.High) <= 0).xor(m.Not), m)
 }
 
-// Key is the address, where the range has one only.
+// Key returns the address, where the range has one only.
 func (m *MatchRange) Key() (Key, []Value, bool) {
 	if m.Not || m.Low != m.High {
 		return Key{}, nil, false

@@ -27,7 +27,7 @@ const (
 var addressTypeNames = [...]string{"UNSPEC", "UNICAST", "LOCAL", "BROADCAST", "ANYCAST", "MULTICAST", "BLACKHOLE", "UNREACHABLE",
 	"PROHIBIT"}
 
-// String is the type's name as iptables has it: "LOCAL".
+// String returns the type's name as iptables has it: "LOCAL".
 func (t AddressType) String() string {
 	if int(t) >= len(addressTypeNames) {
 		return fmt.Sprintf("type %d", uint8(t))

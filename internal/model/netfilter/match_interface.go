@@ -52,7 +52,7 @@ func (m *MatchInterface) ask(c *Context) Verdict {
 	return c.hold(truthOf(c.put(q) == 0), m)
 }
 
-// Key is the name's bytes.
+// Key returns the name's bytes.
 func (m *MatchInterface) Key() (Key, []Value, bool) {
 	if m.Not || m.name.mask == (Value{}) {
 		return Key{}, nil, false

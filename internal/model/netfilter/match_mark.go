@@ -22,7 +22,7 @@ func (m *MatchMark) Eval(c *Context) Verdict {
 	return c.hold(truthOf(mark&m.Mask == m.Value).xor(m.Not), m)
 }
 
-// Key is the packet's mark under the mask.
+// Key returns the packet's mark under the mask.
 func (m *MatchMark) Key() (Key, []Value, bool) {
 	if m.Connection || m.Not || m.Value&^m.Mask != 0 {
 		return Key{}, nil, false
@@ -38,7 +38,7 @@ func (m *MatchMark) String() string {
 	return what + negated(m.Not, "is ", "is not ") + masked(m.Value, m.Mask)
 }
 
-// masked is a number, with its mask unless every bit counts.
+// masked returns a number, with its mask unless every bit counts.
 func masked(value, mask uint32) string {
 	if mask == ^uint32(0) {
 		return fmt.Sprintf("%#x", value)

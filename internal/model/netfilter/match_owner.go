@@ -52,7 +52,7 @@ func (r *IDRange) match(id uint32) truth {
 	return compare(id, id, r.Low, r.High).xor(r.Not)
 }
 
-// negatedNo is the answer for a group that is in the range: with it the other groups do not count.
+// negatedNo returns the answer for a group that is in the range: with it the other groups do not count.
 func (r *IDRange) negatedNo() truth {
 	if r == nil {
 		return yes

@@ -73,7 +73,7 @@ func inRanges(p packet.Port, ranges []PortRange) truth {
 	return yes
 }
 
-// covered is how many ports from one on lie in one range: of the range that reaches furthest.
+// covered returns how many ports from one on lie in one range: of the range that reaches furthest.
 func covered(port uint16, ranges []PortRange) int {
 	n := 0
 	for _, r := range ranges {
@@ -102,7 +102,7 @@ func (q portQuestion) String() string {
 // maxKeyPorts bounds the ports that a test is found by.
 const maxKeyPorts = 16
 
-// Key is the port, where the ranges hold few.
+// Key returns the port, where the ranges hold few.
 func (m *MatchPort) Key() (Key, []Value, bool) {
 	if m.Not || m.Side == EitherPort {
 		return Key{}, nil, false

@@ -18,7 +18,7 @@ func (m *MatchProtocol) Eval(c *Context) Verdict {
 	return c.hold(truthOf(c.Packet.Protocol == m.Protocol).xor(m.Not), m)
 }
 
-// Key is the number.
+// Key returns the number.
 func (m *MatchProtocol) Key() (Key, []Value, bool) {
 	return Key{KeyProtocol, AllOnes}, []Value{{Lo: uint64(m.Protocol)}}, !m.Not
 }

@@ -15,7 +15,7 @@ const (
 	Netdev
 )
 
-// String is the family's name in nft: "ip", "ip6", "inet", "bridge", "arp", "netdev".
+// String returns the family's name in nft: "ip", "ip6", "inet", "bridge", "arp", "netdev".
 func (f Family) String() string {
 	return [...]string{"ip", "ip6", "inet", "bridge", "arp", "netdev"}[f]
 }
@@ -35,7 +35,7 @@ const (
 	Egress
 )
 
-// String is the hook's name as nft has it.
+// String returns the hook's name as nft has it.
 func (h Hook) String() string {
 	return [...]string{"", "prerouting", "input", "forward", "output", "postrouting", "ingress", "egress"}[h]
 }

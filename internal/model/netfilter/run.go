@@ -99,7 +99,8 @@ func (r *evaluation) base(base *Chain) (Verdict, error) {
 	return v, nil
 }
 
-// depthOf is how many jumps can be open at once. Legacy tables have room for each of their chains (net/netfilter/x_tables.c, stacksize).
+// depthOf returns how many jumps can be open at once. Legacy tables have room for each of their chains (net/netfilter/x_tables.c,
+// stacksize).
 func depthOf(t *Table) int {
 	if t != nil && t.Dialect == IPTablesLegacy {
 		return max(len(t.Chains), 1)
@@ -133,8 +134,8 @@ func (r *evaluation) advance(f *frame) *Rule {
 	return &f.chain.Rules[i]
 }
 
-// candidate is the number of the next rule, not before f.next, that the packet as it is now can match; the number of rules where there is
-// none.
+// candidate returns the number of the next rule, not before f.next, that the packet as it is now can match; the number of rules where there
+// is none.
 func (r *evaluation) candidate(f *frame, root *node) int {
 	if f.version != r.version {
 		f.lists, f.version = root.candidates(r.Context, f.lists[:0]), r.version

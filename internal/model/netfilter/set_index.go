@@ -238,7 +238,7 @@ func (s *Set) findOnNet(key []Span) (int32, Found) {
 	return 0, NotFound
 }
 
-// tablesOf are the tables from i on with the same first mask.
+// tablesOf returns the tables from i on with the same first mask.
 func (s *Set) tablesOf(i int) []setTable {
 	end := i
 	for end < len(s.tables) && s.tables[end].masks[0] == s.tables[i].masks[0] {
@@ -296,13 +296,13 @@ func (s Span) within(t Span) truth {
 	return maybe
 }
 
-// Exactly is the span of one value.
+// Exactly returns the span of one value.
 func Exactly(v Value) Span { return Span{v, v} }
 
-// Number is the span of one number.
+// Number returns the span of one number.
 func Number(n uint64) Span { return Exactly(Value{Lo: n}) }
 
-// Wildcard is the span of the values that have the bits of v under the mask of a prefix.
+// Wildcard returns the span of the values that have the bits of v under the mask of a prefix.
 func Wildcard(v, mask Value) Span { return Span{v.and(mask), v.or(mask.not())} }
 
 func (v Value) or(w Value) Value { return Value{v.Hi | w.Hi, v.Lo | w.Lo} }
@@ -329,7 +329,7 @@ func (v Value) plus(w Value) Value {
 	return Value{hi, lo}
 }
 
-// lowBits is the mask of the n lowest bits.
+// lowBits returns the mask of the n lowest bits.
 func lowBits(n int) Value {
 	switch {
 	case n >= 128:

@@ -55,7 +55,7 @@ const (
 	Undecided // the outcome is unknown: an unknown target, the reader of a queue
 )
 
-// String is the verdict's name.
+// String returns the verdict's name.
 func (k VerdictKind) String() string {
 	return [...]string{"continue", "break", "accept", "drop", "reject", "return", "jump", "goto", "stolen", "unknown"}[k]
 }
@@ -127,7 +127,7 @@ const (
 	Unknown                   // a construct, a field or a state of the machine that is not known
 )
 
-// String is the kind's name.
+// String returns the kind's name.
 func (k ChoiceKind) String() string {
 	return [...]string{"random", "hash", "counter", "history", "unknown"}[k]
 }

@@ -6,7 +6,7 @@ type Decision struct {
 	Words string // in plain words; "" for the verdict's name
 }
 
-// HandTo is the decision of a rule that gives the packet to a program, or out past the other rules: what that does is not known.
+// HandTo returns the decision of a rule that gives the packet to a program, or out past the other rules: what that does is not known.
 func HandTo(who string) *Decision {
 	return &Decision{Verdict: Verdict{Kind: Undecided, Detail: "what " + who + " does is not known"}, Words: "hand to " + who}
 }
@@ -17,7 +17,7 @@ func (d *Decision) Eval(*Context) Verdict { return d.Verdict }
 // Effect tells that it decides.
 func (d *Decision) Effect() EffectKind { return Decides }
 
-// String is the decision in words.
+// String returns the decision in words.
 func (d *Decision) String() string {
 	switch {
 	case d.Words != "":

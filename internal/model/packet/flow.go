@@ -29,7 +29,7 @@ type Zone struct {
 	Only ZoneDirection // in which direction the ID counts; in the other one it is the default zone
 }
 
-// In is the number that counts in a direction (nf_ct_zone_id).
+// In returns the number that counts in a direction (nf_ct_zone_id).
 func (z Zone) In(reply bool) uint16 {
 	if z.Only == ZoneOriginal && reply || z.Only == ZoneReply && !reply {
 		return 0
@@ -37,7 +37,7 @@ func (z Zone) In(reply bool) uint16 {
 	return z.ID
 }
 
-// String is "3", or "3 in the direction of requests" where it counts in one only.
+// String returns "3", or "3 in the direction of requests" where it counts in one only.
 func (z Zone) String() string {
 	return strconv.Itoa(int(z.ID)) + [...]string{"", " in the direction of requests", " in the direction of answers"}[z.Only]
 }
@@ -85,7 +85,7 @@ const (
 var trackStateNames = map[TrackState]string{Invalid: "INVALID", Established: "ESTABLISHED", Related: "RELATED", New: "NEW",
 	Untracked: "UNTRACKED"}
 
-// String is the state's name in capital letters.
+// String returns the state's name in capital letters.
 func (s TrackState) String() string { return trackStateNames[s] }
 
 // Track is what conntrack says of one packet.

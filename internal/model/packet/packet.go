@@ -92,7 +92,7 @@ const (
 	SumDoubtful            // right or wrong
 )
 
-// VXLANOverhead is how much longer a packet is that carries another one in VXLAN, in bytes: headers of Ethernet, VXLAN, UDP and IP.
+// VXLANOverhead returns how much longer a packet is that carries another one in VXLAN, in bytes: headers of Ethernet, VXLAN, UDP and IP.
 func VXLANOverhead(ipv6 bool) int {
 	if ipv6 {
 		return 14 + 8 + 8 + 40
@@ -110,7 +110,7 @@ type Frame struct {
 // Known reports whether anything is known of its addresses.
 func (f *Frame) Known() bool { return !f.Source.IsZero() || !f.Destination.IsZero() }
 
-// Back is the header of a frame that answers this one.
+// Back returns the header of a frame that answers this one.
 func (f *Frame) Back() Frame {
 	return Frame{Source: f.Destination, Destination: f.Source, Type: f.Type}
 }
@@ -170,8 +170,8 @@ type ARP struct {
 	Sender, Target       netip.Addr
 }
 
-// Connection is the packet's flow as rules see it: between a rule that asked for a zone and conntrack it is a template, nil where there is
-// none.
+// Connection returns the packet's flow as rules see it: between a rule that asked for a zone and conntrack it is a template, nil where
+// there is none.
 func (l *Local) Connection() *Flow {
 	if f := l.Track.Flow; f != nil || !l.Template {
 		return f
@@ -179,7 +179,7 @@ func (l *Local) Connection() *Flow {
 	return &Flow{Zone: l.Zone, Status: Template | Confirmed}
 }
 
-// TrackState is the state of the packet's connection as rules see it.
+// TrackState returns the state of the packet's connection as rules see it.
 func (l *Local) TrackState() TrackState {
 	switch {
 	case l.Track.State != 0:
@@ -193,7 +193,7 @@ func (l *Local) TrackState() TrackState {
 // IsIPv6 tells the family.
 func (p *Packet) IsIPv6() bool { return p.Destination.Is6() }
 
-// EtherType is the kind of payload that a frame with the packet has.
+// EtherType returns the kind of payload that a frame with the packet has.
 func (p *Packet) EtherType() EtherType {
 	switch {
 	case p.Frame.ARP != nil:

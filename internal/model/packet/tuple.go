@@ -40,7 +40,7 @@ var protocolNumbers = func() map[string]Protocol {
 	return byName
 }()
 
-// String is the name as /etc/protocols has it, or the number.
+// String returns the name as /etc/protocols has it, or the number.
 func (p Protocol) String() string {
 	if name, ok := protocolNames[p]; ok {
 		return name
@@ -71,10 +71,10 @@ type Port struct {
 	Number, Low, High uint16
 }
 
-// Exactly is a port that is known.
+// Exactly returns a port that is known.
 func Exactly(n uint16) Port { return Port{Number: n} }
 
-// OneOf is a port that the kernel picks out of [low, high]; example stands for it.
+// OneOf returns a port that the kernel picks out of [low, high]; example stands for it.
 func OneOf(low, high, example uint16) Port {
 	if low == high {
 		return Exactly(low)
@@ -93,7 +93,7 @@ func (p Port) Span() (low, high uint16) {
 	return p.Low, p.High
 }
 
-// String is the number, or "LOW-HIGH".
+// String returns the number, or "LOW-HIGH".
 func (p Port) String() string {
 	if p.Known() {
 		return strconv.Itoa(int(p.Number))
@@ -116,7 +116,7 @@ var icmpReply = map[Protocol]map[uint8]uint8{
 	ICMPv6: {128: 129, 129: 128, 139: 140, 140: 139},
 }
 
-// Reply is the tuple of the packets that answer this one, before any translation.
+// Reply returns the tuple of the packets that answer this one, before any translation.
 func (t Tuple) Reply() Tuple {
 	r := t
 	r.Source, r.Destination = t.Destination, t.Source
@@ -173,15 +173,15 @@ func IsRedacted(a netip.Addr) bool {
 // isNameless tells of an unknown address that is not redacted.
 func isNameless(a netip.Addr) bool { return IsUnknown(a) && !IsRedacted(a) }
 
-// String is "tcp 10.0.0.1:1234 > 10.0.0.2:80", without ports where the protocol has none.
+// String returns "tcp 10.0.0.1:1234 > 10.0.0.2:80", without ports where the protocol has none.
 func (t Tuple) String() string {
 	return t.Protocol.String() + " " + t.SourceEnd() + " > " + t.DestinationEnd()
 }
 
-// SourceEnd is the source address with its port, where there is one.
+// SourceEnd returns the source address with its port, where there is one.
 func (t Tuple) SourceEnd() string { return end(t.Protocol, t.Source, t.SourcePort) }
 
-// DestinationEnd is the destination address with its port, where there is one.
+// DestinationEnd returns the destination address with its port, where there is one.
 func (t Tuple) DestinationEnd() string { return end(t.Protocol, t.Destination, t.DestinationPort) }
 
 func end(p Protocol, a netip.Addr, port Port) string {
@@ -198,7 +198,7 @@ func end(p Protocol, a netip.Addr, port Port) string {
 	return a.String() + ":" + port.String()
 }
 
-// LastOf is the highest address of a prefix.
+// LastOf returns the highest address of a prefix.
 func LastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -182,7 +182,7 @@ type VirtualService struct {
 	Mark     uint32          `json:"mark,omitzero"`     // of a service for all packets that have it, instead of the others
 }
 
-// String is "service tcp 10.96.0.10:53", or "service for the mark 0x1".
+// String returns "service tcp 10.96.0.10:53", or "service for the mark 0x1".
 func (s *VirtualService) String() string {
 	if s.Mark != 0 {
 		return fmt.Sprintf("service for the mark %#x", s.Mark)
@@ -208,7 +208,7 @@ type IPsecPolicy struct {
 	Mask        uint32          `json:"mask,omitzero"`
 }
 
-// String is "out tcp 10.1.0.0/16 > 10.2.0.0/16 mark 0x1/0xf".
+// String returns "out tcp 10.1.0.0/16 > 10.2.0.0/16 mark 0x1/0xf".
 func (p *IPsecPolicy) String() string {
 	text := p.Direction
 	if p.Protocol != 0 {
@@ -353,8 +353,8 @@ func (h *Host) Peer(link string) (Peer, bool) {
 	return Peer{}, false
 }
 
-// SysctlKey is the key of a setting in [Host.Sysctls], from the elements of its path: they are joined by dots, and a dot inside an element
-// (of an interface "eth0.100") becomes a slash, as sysctl(8) prints it: "net.ipv4.conf.eth0/100.forwarding".
+// SysctlKey returns the key of a setting in [Host.Sysctls], from the elements of its path: they are joined by dots, and a dot inside an
+// element (of an interface "eth0.100") becomes a slash, as sysctl(8) prints it: "net.ipv4.conf.eth0/100.forwarding".
 func SysctlKey(elements ...string) string {
 	var b strings.Builder
 	for i, e := range elements {
@@ -366,8 +366,8 @@ func SysctlKey(elements ...string) string {
 	return b.String()
 }
 
-// Sysctl is a setting of the host by the elements of its path, as Sysctl("net", "ipv4", "conf", link, "rp_filter"); false where it is not
-// known.
+// Sysctl returns a setting of the host by the elements of its path, as Sysctl("net", "ipv4", "conf", link, "rp_filter"); false where it is
+// not known.
 func (h *Host) Sysctl(elements ...string) (string, bool) {
 	v, ok := h.Sysctls[SysctlKey(elements...)]
 	return v, ok

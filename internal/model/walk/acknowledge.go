@@ -42,7 +42,7 @@ func Forgets(src snapshot.Source, req Request, o *Outcome) (ends []End, always b
 	return ends, always, nil
 }
 
-// with is a list of flows with one as it is now.
+// with returns a list of flows with one as it is now.
 func with(flows []packet.Flow, now packet.Flow) []packet.Flow {
 	i := slices.IndexFunc(flows, func(f packet.Flow) bool { return f.Original == now.Original && f.Zone == now.Zone })
 	if i < 0 {

@@ -9,7 +9,8 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// answer is what comes back for a packet whose way ended: the packet where that was, and the stage that sends it; nil where nothing does.
+// answer returns what comes back for a packet whose way ended: the packet where that was, and the stage that sends it; nil where nothing
+// does.
 func (w *route) answer() (transit, stage) {
 	t := w.last
 	t.inReplyTo, t.steps, t.before = &w.steps[0], nil, len(w.steps)
@@ -70,8 +71,8 @@ func (t transit) reply(end *End) (transit, stage) {
 	return t.start(next)
 }
 
-// errorSource is where an IPv6 error comes from: the address that the route back prefers, or else one that the machine would use on the
-// interface by which the packet came in (icmp6_send). That of a packet that a bridge has routed is the one by which it is to leave
+// errorSource returns where an IPv6 error comes from: the address that the route back prefers, or else one that the machine would use on
+// the interface by which the packet came in (icmp6_send). That of a packet that a bridge has routed is the one by which it is to leave
 // (ip6_rcv_core), and one that stays bridged has none (br_validate_ipv6), but the route's.
 func (t *transit) errorSource(p *packet.Packet) netip.Addr {
 	back := t.m.FIB.Lookup(fib.Query{Destination: p.Source, Protocol: packet.ICMPv6})
@@ -107,7 +108,7 @@ func (t transit) start(p packet.Packet) (transit, stage) {
 	return t.with(p), transit.send
 }
 
-// with is another packet in the machine.
+// with returns a transit of another packet through the machine.
 func (t transit) with(p packet.Packet) transit {
 	t.p, t.route, t.bridge, t.loopback = p, nil, nil, false
 	return t
@@ -125,7 +126,7 @@ func (m *machine) reflectsMark(answer *packet.Packet) bool {
 	return m.sysctl(false, "net.ipv4.fwmark_reflect")
 }
 
-// replyFromOutside is the answer to a packet that left what is known: it comes back by the link that it left by.
+// replyFromOutside returns the answer to a packet that left what is known: it comes back by the link that it left by.
 func (t transit) replyFromOutside(link string) (transit, stage) {
 	p := &t.p
 	next := packet.Packet{Tuple: p.Reply(), TTL: 64, SomeTTL: true, Frame: p.Frame.Back(), Sum: packet.SumUnknown}
@@ -147,7 +148,7 @@ func attach(answer, to *packet.Packet) {
 	answer.AboutUntracked = to.Track.State == packet.Untracked
 }
 
-// rejection is what a machine that rejects a packet sends to its sender.
+// rejection returns what a machine that rejects a packet sends to its sender.
 func (t transit) rejection(how string) (transit, stage) {
 	if how == "tcp-reset" {
 		return t.reset()
@@ -159,7 +160,7 @@ func (t transit) rejection(how string) (transit, stage) {
 	return t.icmpError(false, kind[familyIndex(&t.p)])
 }
 
-// resetFor are the flags of the reset for a segment, none where it is one itself (RFC 9293 section 3.10.7.1, nf_send_reset).
+// resetFor returns the flags of the reset for a segment, none where it is one itself (RFC 9293 section 3.10.7.1, nf_send_reset).
 func resetFor(p *packet.Packet) packet.TCPFlags {
 	switch {
 	case p.TCPFlags&packet.RST != 0:

@@ -18,10 +18,10 @@ type bridge struct {
 	*fib.Link
 }
 
-// bridgeOf is the bridge that a link is a port of; false where it is none.
+// bridgeOf returns the bridge that a link is a port of; false where it is none.
 func (m *machine) bridgeOf(port *fib.Link) (bridge, bool) { return m.bridge(port.Master) }
 
-// bridge is the bridge of a name; false where no bridge is called so.
+// bridge returns the bridge of a name; false where no bridge is called so.
 func (m *machine) bridge(name string) (bridge, bool) {
 	l := m.FIB.Link(name)
 	return bridge{m, l}, l != nil && l.Kind == "bridge"
@@ -138,7 +138,7 @@ func (b bridge) isolated(port string) bool {
 	return l != nil && l.Port != nil && l.Port.Isolated
 }
 
-// flooded are the ports out of which a frame goes that came in by one, or with "" is the machine's own, for an unknown station.
+// flooded returns the ports out of which a frame goes that came in by one, or with "" is the machine's own, for an unknown station.
 func (b bridge) flooded(in string) []string {
 	var names []string
 	for _, p := range b.ports() {
@@ -205,7 +205,7 @@ func (m *machine) leadsAway(l *fib.Link, depth int) bool {
 	return slices.ContainsFunc(far.FIB.Ports(end.Master), func(p *fib.Link) bool { return p.Name != end.Name && far.leadsAway(p, depth-1) })
 }
 
-// otherEnd is the machine at the other end of a link, and that end. It is nil if that is not in the snapshot, or not read.
+// otherEnd returns the machine at the other end of a link, and that end. It is nil if that is not in the snapshot, or not read.
 func (m *machine) otherEnd(link string) (*machine, *fib.Link) {
 	peer, ok := m.peer(link)
 	if !ok {

@@ -8,8 +8,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// copyUp is the copy that a promiscuous bridge gives to the host of a frame that it also sends to a port (br_handle_frame_finish); false
-// where there is none. The copy of a frame for another station is dropped by IP at once (ip_rcv), and is left out unless rules of the
+// copyUp returns the copy that a promiscuous bridge gives to the host of a frame that it also sends to a port (br_handle_frame_finish);
+// false where there is none. The copy of a frame for another station is dropped by IP at once (ip_rcv), and is left out unless rules of the
 // bridge's input look at it.
 func (t transit) copyUp(b bridge) (transit, bool) {
 	if !b.Promiscuous {
@@ -35,8 +35,8 @@ func (t *transit) forgetsCopies() bool {
 	return since || !known
 }
 
-// withCopy is the passage of a frame of which a copy goes through the host before the frame goes on. Where the frame has ended and the copy
-// gets on, the copy is the packet from there.
+// withCopy returns the passage of a frame of which a copy goes through the host before the frame goes on. Where the frame has ended and the
+// copy gets on, the copy is the packet from there.
 func (p passage) withCopy(c transit, b bridge) passage {
 	c.before = p.before + len(p.steps)
 	way, err := runStages(c, func(t transit) passage { return t.passUp(b) })

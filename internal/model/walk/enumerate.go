@@ -124,7 +124,7 @@ func NextPin(choices []Decision, pinned int) ([]int, bool) {
 	return nil, false
 }
 
-// nextOption is the first possible answer from index from on, or -1: an option without weight among ones that have it never happens.
+// nextOption returns the first possible answer from index from on, or -1: an option without weight among ones that have it never happens.
 func nextOption(options []netfilter.Option, from int) int {
 	weighted := total(options) > 0
 	for i := from; i < len(options); i++ {

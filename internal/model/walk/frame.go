@@ -19,7 +19,7 @@ type bridgeInfo struct {
 	firstCopy string
 }
 
-// bridgeIn is a frame that came in by a port of a bridge (br_handle_frame).
+// bridgeIn handles a frame that came in by a port of a bridge (br_handle_frame).
 func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 	t.m.sayMissingBridgeRules()
 	if !forwarding(port) {

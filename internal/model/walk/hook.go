@@ -42,7 +42,7 @@ func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
 	return nil
 }
 
-// ipHook is hook for the packet's own family, and then the next stage.
+// ipHook runs hook for the packet's own family, and leads to the next stage.
 func (t transit) ipHook(h netfilter.Hook, next stage) passage {
 	if end := t.hook(family(&t.p), h); end != nil {
 		return t.over(end)
@@ -58,7 +58,7 @@ type builtin struct {
 
 const last = math.MaxInt // NF_IP_PRI_CONNTRACK_CONFIRM, NF_BR_PRI_LAST
 
-// builtinsAt are those of a hook. The priorities of br_netfilter are those of net/bridge/br_netfilter_hooks.c, br_nf_ops, and those
+// builtinsAt returns those of a hook. The priorities of br_netfilter are those of net/bridge/br_netfilter_hooks.c, br_nf_ops, and those
 // of IPVS those of net/netfilter/ipvs/ip_vs_core.c, ip_vs_ops4.
 func builtinsAt(f netfilter.Family, h netfilter.Hook) []builtin {
 	switch {

@@ -33,7 +33,7 @@ func (t *transit) ipsec(direction string) *End {
 	return nil
 }
 
-// onTheWire are the addresses that a packet came in with, as its connection has them: what came in is asked about by those
+// onTheWire returns the addresses that a packet came in with, as its connection has them: what came in is asked about by those
 // (__xfrm_policy_check: nf_nat_decode_session).
 func (t *transit) onTheWire() packet.Tuple {
 	switch f := t.p.Track.Flow; {

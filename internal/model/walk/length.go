@@ -19,7 +19,7 @@ func ipHeader(ipv6 bool) int {
 	return 20
 }
 
-// synLength is the length of a SYN, or of the answer to one with the same options: what sysctls leave of the four that Linux sends
+// synLength returns the length of a SYN, or of the answer to one with the same options: what sysctls leave of the four that Linux sends
 // (tcp_syn_options, net/ipv4/tcp_output.c).
 func (m *machine) synLength(ipv6 bool) int {
 	const timestamps, selectiveAcknowledgement, windowScale = 12, 4, 4
@@ -36,7 +36,8 @@ func (m *machine) synLength(ipv6 bool) int {
 	return n
 }
 
-// answerLength is the length of what answers a packet; 0 where it is not known: how much a program sends back, or which options a SYN had.
+// answerLength returns the length of what answers a packet; 0 where it is not known: how much a program sends back, or which options a SYN
+// had.
 func (m *machine) answerLength(p *packet.Packet, refused, echoes bool) int {
 	switch {
 	case p.Protocol == packet.TCP && refused:
@@ -49,7 +50,8 @@ func (m *machine) answerLength(p *packet.Packet, refused, echoes bool) int {
 	return 0
 }
 
-// errorLength is the length of an ICMP error about a packet, which quotes as much of it as there is room for (__icmp_send, icmp6_send).
+// errorLength returns the length of an ICMP error about a packet, which quotes as much of it as there is room for (__icmp_send,
+// icmp6_send).
 func errorLength(p *packet.Packet) int {
 	most := maxQuote
 	if p.IsIPv6() {

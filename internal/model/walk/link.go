@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// arrive is the start of a walk for a packet that came from outside.
+// arrive starts the walk for a packet that came from outside.
 func (t transit) arrive() passage {
 	if t.p.In = t.run.req.Arrives; t.p.In == "" {
 		t.p.In = t.linkToSender()
@@ -24,7 +24,7 @@ func (t transit) arrive() passage {
 	return t.to(transit.receiveFromOutside)
 }
 
-// linkToSender is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
+// linkToSender returns the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
 func (t *transit) linkToSender() string {
 	if !t.m.isKnown(snapshot.Routes) || t.m.whyUnread(routing...) != "" {
 		return ""
@@ -39,7 +39,8 @@ func (t *transit) linkToSender() string {
 	return l.Name
 }
 
-// receiveFromOutside is a packet from beyond the snapshot. Unless it is an answer to a frame that was seen, its frame is for this host.
+// receiveFromOutside handles a packet from beyond the snapshot. Unless it is an answer to a frame that was seen, its frame is for this
+// host.
 func (t transit) receiveFromOutside() passage {
 	l := t.m.FIB.Link(t.p.In)
 	if l != nil && t.p.Frame.Destination.IsZero() && l.Type == "ether" {
@@ -51,7 +52,7 @@ func (t transit) receiveFromOutside() passage {
 	return t.receive()
 }
 
-// receive is a packet that comes in by interface In.
+// receive handles a packet that comes in by interface In.
 func (t transit) receive() passage {
 	p, m := &t.p, t.m
 	t.note(Step{Stage: Received})
@@ -208,8 +209,8 @@ func (t transit) leave(link string) passage {
 	return t.over(end)
 }
 
-// withoutRequest is what a stateful firewall does with a reply whose request it has not seen. A segment that answers is never the first of
-// a TCP connection. A datagram may be the first of a flow that the firewall's rules allow.
+// withoutRequest returns what a stateful firewall does with a reply whose request it has not seen. A segment that answers is never the
+// first of a TCP connection. A datagram may be the first of a flow that the firewall's rules allow.
 func withoutRequest(reply *packet.Packet) (EndKind, string) {
 	const asymmetric = "asymmetric routing: the request took another way, and a stateful firewall "
 	if reply.Protocol == packet.TCP && reply.TCPFlags&(packet.SYN|packet.RST) != 0 {
@@ -236,7 +237,7 @@ func (t transit) cross(peer snapshot.Peer) passage {
 	return far.to(transit.receive)
 }
 
-// unread is the end of a packet that gets to a host whose state is not read; nil for another error.
+// unread returns the end of a packet that gets to a host whose state is not read; nil for another error.
 func (t *transit) unread(err error) *End {
 	unread, ok := errors.AsType[*snapshot.UnreadError](err)
 	if !ok {

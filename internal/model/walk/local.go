@@ -95,7 +95,7 @@ func (t *transit) listener(end *End) {
 	}
 }
 
-// socket is the one that listens where the packet went, as far as sockets are known.
+// socket returns the one that listens where the packet went, as far as sockets are known.
 func (t *transit) socket() (s snapshot.Listener, ok bool) {
 	p := &t.p
 	for _, l := range t.m.Listeners {
@@ -161,7 +161,7 @@ func sameEnds(a, b *packet.Tuple) bool {
 // is the same by chance is not considered.
 func sameEnd(a, b netip.Addr, p, q packet.Port) bool { return a == b && p == q }
 
-// send is a packet of a socket of the machine (ip_queue_xmit): a route, with it a source, and the packet.
+// send sends a packet of a socket of the machine (ip_queue_xmit). It finds a route, and with it a source.
 func (t transit) send() passage {
 	p, m := &t.p, t.m
 	if m.Sandbox != "" {
@@ -236,14 +236,15 @@ func (t *transit) assumeOwner() {
 	t.m.assume("the sending user is unknown, and a rule tests it; assuming root")
 }
 
-// unsent is the end of a packet that never was: the program gets an error.
+// unsent ends the walk of a packet that is not made: the program gets an error.
 func (t transit) unsent(why string) passage {
 	end := t.end(Dropped, why)
 	end.Unsent = true
 	return t.over(end)
 }
 
-// selfAddress is the destination that the kernel uses for an unspecified one: the sender (ip_route_output_key_hash_rcu, tcp_v6_connect).
+// selfAddress returns the destination that the kernel uses for an unspecified one: the sender (ip_route_output_key_hash_rcu,
+// tcp_v6_connect).
 func (t *transit) selfAddress() netip.Addr {
 	switch p := &t.p; {
 	case p.Destination.Is6():
@@ -267,7 +268,7 @@ func toAnycastOf(a *fib.Answer, to netip.Addr) bool {
 	return a.Type == "unicast" && r != nil && !a.Gateway.IsValid() && r.Destination.Bits() < 127 && r.Destination.Addr() == to
 }
 
-// outLink is the interface that local output names: loopback for what stays here.
+// outLink returns the interface that local output names: loopback for what stays here.
 func outLink(a *fib.Answer) string {
 	if staysHere(a) {
 		return "lo"
@@ -308,7 +309,7 @@ func (t transit) output() passage {
 	return t.to(transit.postrouting)
 }
 
-// postrouting is the last hook (ip_output), then the wire.
+// postrouting runs the last hook (ip_output), and leads to the wire.
 func (t transit) postrouting() passage {
 	if end := t.hook(family(&t.p), netfilter.Postrouting); end != nil {
 		return t.over(end)

@@ -39,7 +39,7 @@ type station struct {
 	mac    packet.MAC
 }
 
-// machine is a host in this run.
+// machine returns a host in this run.
 func (r *run) machine(h *snapshot.Host) *machine {
 	if m, ok := r.machines[h.Name]; ok {
 		return m
@@ -146,7 +146,7 @@ func (m *machine) assumeUntraced(what string) {
 	m.run.assume(Assumption{Host: m.Name, What: what, Untraced: true})
 }
 
-// assumeMissing is assume for a part of the machine's state that the snapshot lacks.
+// assumeMissing calls assume, for a part of the machine's state that the snapshot lacks.
 func (m *machine) assumeMissing(part snapshot.Part, what string) {
 	m.assume(what)
 	m.run.notShown(MissingState{Host: m.Name, Part: part})
@@ -220,7 +220,7 @@ func (m *machine) forwards(link string, ipv6 bool) bool {
 	return m.confNumber(link, "forwarding") != 0
 }
 
-// forwardingSetting is the sysctl that decides whether a host forwards what came in by link, "" where that is not known.
+// forwardingSetting returns the sysctl that decides whether a host forwards what came in by link, "" where that is not known.
 func forwardingSetting(link string, ipv6 bool) string {
 	switch {
 	case ipv6:
@@ -231,7 +231,7 @@ func forwardingSetting(link string, ipv6 bool) string {
 	return "net.ipv4.conf." + link + ".forwarding"
 }
 
-// localPorts is the range out of which sockets get their ports (net.ipv4.ip_local_port_range).
+// localPorts returns the range out of which sockets get their ports (net.ipv4.ip_local_port_range).
 func (m *machine) localPorts() [2]uint16 {
 	fields := strings.Fields(m.Sysctls["net.ipv4.ip_local_port_range"])
 	if len(fields) == 2 {
@@ -244,7 +244,7 @@ func (m *machine) localPorts() [2]uint16 {
 	return [2]uint16{32768, 60999} // Documentation/networking/ip-sysctl.rst
 }
 
-// ttl is what packets of the machine's own start with.
+// ttl returns what packets of the machine's own start with.
 func (m *machine) ttl(ipv6 bool) uint8 {
 	key := "net.ipv4.ip_default_ttl"
 	if ipv6 {
@@ -258,7 +258,7 @@ func (m *machine) ttl(ipv6 bool) uint8 {
 	return 64
 }
 
-// peer is the other end of a link's wire, if it is on a host of the snapshot: a capture can be of some hosts only.
+// peer returns the other end of a link's wire, if it is on a host of the snapshot: a capture can be of some hosts only.
 func (m *machine) peer(link string) (snapshot.Peer, bool) {
 	p, ok := m.Peer(link)
 	if !ok {

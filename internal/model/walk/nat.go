@@ -47,7 +47,7 @@ func (t *transit) decideTracking(f netfilter.Family) bool {
 	return t.decide(trackingIn{f}, "it does", "it does not")
 }
 
-// defragment is what conntrack needs before it looks at a packet.
+// defragment does what conntrack needs before it looks at a packet.
 func (t *transit) defragment(f netfilter.Family, _ netfilter.Hook) *End {
 	if !t.isFragment() || !t.decideTracking(f) {
 		return nil
@@ -55,7 +55,7 @@ func (t *transit) defragment(f netfilter.Family, _ netfilter.Hook) *End {
 	return t.waits("conntrack waits for all of a packet (nf_defrag_ipv4)")
 }
 
-// track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
+// track finds the packet's connection as conntrack does (nf_conntrack_in). A packet that the machine sent to itself got it when it went out.
 func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
 	tracked, known := t.tracks(f)
 	if s := t.p.Track.State; s != 0 && s != packet.Invalid && !t.p.Template || !tracked {
@@ -93,8 +93,8 @@ func (t *transit) confirm(netfilter.Family, netfilter.Hook) *End {
 	return t.end(Dropped, "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)")
 }
 
-// translate is address translation at one hook (nf_nat_inet_fn): the nat chains are asked for a flow's first packet only; every packet is
-// then rewritten as its flow says.
+// translate translates addresses at one hook (nf_nat_inet_fn). It asks the nat chains for a flow's first packet only, and rewrites every
+// packet as its flow says.
 func (t *transit) translate(f netfilter.Family, h netfilter.Hook) *End {
 	flow := t.p.Track.Flow
 	mapped := flow != nil && flow.Status&(packet.SNAT|packet.DNAT) != 0 && !t.m.knowsRules(f)
@@ -145,8 +145,8 @@ func unbound(p *packet.Packet) bool {
 	return p.Track.State == packet.New || p.Track.State == packet.Related && !icmp
 }
 
-// bindFirst is bind, for a flooded frame with the copy that comes first: all copies are of one connection, and what else the rules do to
-// that one the others do not have.
+// bindFirst calls bind; for a flooded frame with the copy that comes first. All copies are of one connection. Other changes that the rules
+// make to the first copy do not apply to the others.
 func (t *transit) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) *End {
 	b := t.bridge
 	if h != netfilter.Postrouting || b == nil || b.firstCopy == "" || b.firstCopy == t.p.BridgeOut {
@@ -213,7 +213,7 @@ func (t *transit) translation(h netfilter.Hook, wanted packet.Translation) netfi
 	return netfilter.Verdict{Kind: netfilter.Accept}
 }
 
-// masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
+// masquerade returns the address that the machine has on the interface the packet leaves by, towards its next hop
 // (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is packet.UnknownAddress.
 func (t *transit) masquerade() (netip.Addr, bool) {
 	const some = "addresses unknown; masquerading uses its address on the outgoing interface"
@@ -235,8 +235,8 @@ func (t *transit) masquerade() (netip.Addr, bool) {
 	return a, a.IsValid()
 }
 
-// redirect is the machine's own address (net/netfilter/nf_nat_redirect.c): loopback for what it sends itself, otherwise the first address
-// of the interface that the packet came in by.
+// redirect returns the machine's own address (net/netfilter/nf_nat_redirect.c): loopback for what it sends itself, otherwise the first
+// address of the interface that the packet came in by.
 func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
 	ipv6 := t.p.IsIPv6()
 	switch {
@@ -255,7 +255,7 @@ func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ownAddress is the machine's address on an interface that is unknown, or whose addresses are: the only one that it has, or else
+// ownAddress returns the machine's address on an interface that is unknown, or whose addresses are: the only one that it has, or else
 // packet.UnknownAddress.
 func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 	var own []netip.Addr

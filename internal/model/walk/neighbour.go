@@ -75,8 +75,8 @@ func (m *machine) hasFailedEntry(link string, a netip.Addr) bool {
 	return n != nil && n.State == "FAILED"
 }
 
-// senderAddress is the address that a request says it comes from (arp_solicit with arp_announce 0, ndisc_solicit): the packet's own source
-// where it is the machine's, otherwise one of the link, in IPv6 the link-local one; zero where it has none.
+// senderAddress returns the address that a request says it comes from (arp_solicit with arp_announce 0, ndisc_solicit): the packet's own
+// source where it is the machine's, otherwise one of the link, in IPv6 the link-local one; zero where it has none.
 func (t *transit) senderAddress(link string, a netip.Addr) netip.Addr {
 	own := t.m.FIB.HasAddress(t.p.Source)
 	switch {
@@ -111,7 +111,7 @@ type response struct {
 	frame packet.Packet
 }
 
-// askerResponse is the question and its answer as the one who asks has them.
+// askerResponse returns the question and its answer as the one who asks has them.
 func (q *query) askerResponse(m *machine, l *fib.Link) (response, bool) {
 	if !q.sends(m, q.frame(), l.Name) {
 		return response{}, false
@@ -190,7 +190,8 @@ func (q *query) broadcasts(b bridge, p *fib.Link) bool {
 	return v.Kind == netfilter.Accept && t.p.Frame.Destination == packet.Broadcast
 }
 
-// at is the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other ports.
+// at returns the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other
+// ports.
 func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 	b, isPort := m.bridgeOf(l)
 	if !isPort {
@@ -213,7 +214,7 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 	return others, answered
 }
 
-// ownResponse is the machine's own answer to a question that came in by a link.
+// ownResponse returns the machine's own answer to a question that came in by a link.
 func (q *query) ownResponse(m *machine, l *fib.Link) (response, bool) {
 	if l.NoARP && q.address.Is4() { // arp_rcv
 		return response{}, false
@@ -276,7 +277,7 @@ func (m *machine) answersFor(l *fib.Link, q *query) bool {
 	return d.Link != l.Name && (m.FIB.ProxyNeighbour(l.Name, q.address) != nil || m.confEither(l.Name, "proxy_arp"))
 }
 
-// ignoresARP is arp_ignore (Documentation/networking/ip-sysctl.rst).
+// ignoresARP reports whether arp_ignore keeps the machine from answering (Documentation/networking/ip-sysctl.rst).
 func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
 	switch m.confMax(link, "arp_ignore") {
 	case 1:
@@ -301,7 +302,7 @@ func (q *query) group() packet.MAC {
 	return packet.MAC{0x33, 0x33, 0xff, a[13], a[14], a[15]}
 }
 
-// frame is the question on the wire.
+// frame returns the question on the wire.
 func (q *query) frame() packet.Packet {
 	if q.address.Is6() {
 		return q.solicitation()
@@ -313,7 +314,7 @@ func (q *query) frame() packet.Packet {
 	}
 }
 
-// arpAnswer is the frame that comes back to an ARP request.
+// arpAnswer returns the frame that comes back to an ARP request.
 func (q *query) arpAnswer(mac packet.MAC) packet.Packet {
 	return packet.Packet{
 		Frame: packet.Frame{Source: mac, Destination: q.mac, Type: packet.EtherARP,
@@ -343,7 +344,7 @@ func (q *query) passesAt(m *machine, p packet.Packet, by string, l *fib.Link, h 
 	return q.arpPasses(t, netfilter.Netdev, h, at)
 }
 
-// in is a question or an answer in a machine on its way.
+// in returns a question or an answer in a machine on its way.
 func (q *query) in(m *machine, p packet.Packet) *transit {
 	a := q.asker
 	return &transit{run: a.run, m: m, p: p, inReplyTo: a.inReplyTo, before: a.before + len(a.steps)}

@@ -45,7 +45,8 @@ func placesOf(objects *snapshot.Objects) *places {
 	return p
 }
 
-// node is the node to which what is for an address has to come, "" where the objects do not tell; own says that it is the node's address.
+// node returns the node to which what is for an address has to come, "" where the objects do not tell; own says that it is the node's
+// address.
 func (p *places) node(a netip.Addr) (name string, own bool) {
 	if name = p.own[a]; name != "" {
 		return name, true
@@ -136,8 +137,8 @@ func (t *transit) podHere(known *places, l *fib.Link) *End {
 		pod.Namespace, pod.Name, l.Name))
 }
 
-// entrance is the interface by which what comes from other nodes comes in: the one that has the node's address, or a port of the bridge
-// that has it. It is "" where there is none such.
+// entrance returns the interface by which what comes from other nodes comes in: the one that has the node's address, or a port of the
+// bridge that has it. It is "" where there is none such.
 func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
 	for _, a := range n.IPs {
 		own := m.FIB.HasAddress(a)
@@ -159,8 +160,8 @@ func (m *machine) entersBy(l *fib.Link) bool {
 	return m.leadsOut(l) || l.HasCarrier() && (l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan")
 }
 
-// uplink is the port of a bridge that leads to other nodes: a card, or else one with the bridge's own address, as the CNI plugin of type
-// azure gives it, or the only one that leads out.
+// uplink returns the port of a bridge that leads to other nodes: a card, or else one with the bridge's own address, as the CNI plugin of
+// type azure gives it, or the only one that leads out.
 func (b bridge) uplink() string {
 	var out []*fib.Link
 	for _, p := range b.ports() {
@@ -181,7 +182,7 @@ func (b bridge) uplink() string {
 	return ""
 }
 
-// places are the cluster's, which are looked for once.
+// places returns the cluster's, which are looked for once.
 func (w *walker) places() *places {
 	if w.known == nil {
 		objects := w.src.Objects()

@@ -11,7 +11,7 @@ import (
 // ChainRef names a base chain.
 type ChainRef struct{ Family, Table, Chain string }
 
-// Ref is a chain's name.
+// Ref returns a chain's name.
 func Ref(c *netfilter.Chain) ChainRef {
 	return ChainRef{c.Table.Family.String(), c.Table.Name, c.Name}
 }
@@ -50,7 +50,7 @@ func (t *transit) tieOf(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook
 	return tie{t.m.Name, h, c.Base.Priority, f != netfilter.Bridge && c.Base.Type == "nat"}
 }
 
-// chains are those of a hook in the order in which the kernel calls them.
+// chains returns those of a hook in the order in which the kernel calls them.
 func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chain {
 	chains := t.m.Rules.Hook(f, h)
 	early := t.run.req.Early[t.m.Name]
@@ -128,7 +128,7 @@ func (w *walker) walkOtherOrder(result *Result, limit int) error {
 	return nil
 }
 
-// fates are what becomes of the packet in outcomes, without the way there.
+// fates returns what becomes of the packet in outcomes, without the way there.
 func fates(outcomes []Outcome) (all []string) {
 	text := func(e *End) string {
 		if e == nil {

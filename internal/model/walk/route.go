@@ -46,7 +46,7 @@ func ways(nexthops []fib.Nexthop) []netfilter.Option {
 	return options
 }
 
-// receiveIP is a packet that came up from interface In (ip_rcv).
+// receiveIP handles a packet that came up from interface In (ip_rcv).
 func (t transit) receiveIP() passage {
 	if t.p.Cast == packet.OtherHost {
 		return t.finish(Dropped, fmt.Sprintf("the frame is for %s, which is not this host's", t.p.Frame.Destination))
@@ -98,7 +98,7 @@ func (t transit) routeIn() passage {
 	return t.unreachable(d)
 }
 
-// routedOn is a packet whose route leads out again (__mkroute_input).
+// routedOn handles a packet whose route leads out again (__mkroute_input).
 func (t transit) routedOn(d *fib.Answer) passage {
 	if !t.m.forwards(t.p.In, t.p.IsIPv6()) {
 		return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
@@ -110,8 +110,7 @@ func (t transit) routedOn(d *fib.Answer) passage {
 	return t.to(transit.forward)
 }
 
-// assumeRoute is routing without knowing the routes: what is for one of the machine's addresses, as far as they are known, is delivered,
-// and everything else forwarded.
+// assumeRoute routes without knowing the routes. It delivers packets for the machine's known addresses, and forwards all others.
 func (t *transit) assumeRoute() stage {
 	if t.isOwn() {
 		t.m.meets(snapshot.Routes)
@@ -122,7 +121,7 @@ func (t *transit) assumeRoute() stage {
 	return transit.forward
 }
 
-// unreachable is a packet that has no route: the sender is told, in IPv4 if the machine forwards at all (ip_error).
+// unreachable ends the walk of a packet without a route. The sender is told, in IPv4 if the machine forwards at all (ip_error).
 func (t transit) unreachable(d *fib.Answer) passage {
 	routeType := d.Type
 	refusals := map[string]struct{ why, reject string }{
@@ -201,7 +200,7 @@ func (t *transit) isOwn() bool {
 	return a.IsLoopback() || t.m.FIB.HasAddress(a) != nil || a == packet.UnknownAddress(a.Is6())
 }
 
-// routeOwn is the route of what the machine sends without knowing the routes.
+// routeOwn assumes the route of a packet that the machine sends, without knowing the routes.
 func (t *transit) routeOwn() {
 	t.route = &fib.Answer{Type: "local"}
 	if !t.isOwn() {

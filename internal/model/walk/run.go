@@ -133,7 +133,7 @@ func runStages(t transit, s stage) (route, error) {
 	}
 }
 
-// enter is a packet that gets to a machine.
+// enter returns the transit of a packet that gets to a machine.
 func (r *run) enter(name string, p packet.Packet) (transit, error) {
 	h, err := r.host(name)
 	if err != nil {
@@ -144,10 +144,10 @@ func (r *run) enter(name string, p packet.Packet) (transit, error) {
 	return transit{run: r, m: m, p: p}, nil
 }
 
-// to is the end of a stage: the packet goes on to the next one.
+// to ends a stage; the packet goes on to the next one.
 func (t transit) to(next stage) passage { return passage{transit: t, next: next} }
 
-// over is the end of the packet's way.
+// over ends the packet's way.
 func (t transit) over(end *End) passage {
 	t.p = end.Packet
 	t.note(Step{Stage: Ended, Why: end.Why})
@@ -155,7 +155,7 @@ func (t transit) over(end *End) passage {
 	return passage{transit: t, end: end}
 }
 
-// end is how the packet's way ends here.
+// end returns how the packet's way ends here.
 func (t *transit) end(kind EndKind, why string) *End {
 	return &End{Kind: kind, Host: t.m.Name, Packet: t.p, Why: why}
 }

@@ -30,7 +30,7 @@ func (q *query) solicitation() packet.Packet {
 	return p
 }
 
-// advertisement is the answer that m gives on a link. It comes from the address itself, unless that is an anycast address or another's
+// advertisement returns the answer that m gives on a link. It comes from the address itself, unless that is an anycast address or another's
 // (ndisc_send_na).
 func (q *query) advertisement(m *machine, link string, mac packet.MAC) packet.Packet {
 	source := q.address

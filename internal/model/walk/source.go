@@ -44,8 +44,8 @@ func (m *machine) martian(p *packet.Packet) string {
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// validateSource is the check of the source address: the machine's own addresses do not come in from outside, and with rp_filter the way
-// back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
+// validateSource checks the source address: the machine's own addresses do not come in from outside, and with rp_filter the
+// way back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
 func (m *machine) validateSource(p *packet.Packet, d *fib.Answer, portIn func(fib.PortTest) bool) string {
 	if p.IsIPv6() || p.In == "" {
 		return ""
@@ -99,7 +99,7 @@ func leadsTo(a *fib.Answer, link string) bool {
 	return a.Link == link
 }
 
-// localLink is the link whose local route an address is on: packets to it go by lo, but the route names the link that has the address.
+// localLink returns the link whose local route an address is on: packets to it go by lo, but the route names the link that has the address.
 func (m *machine) localLink(a *fib.Answer, address netip.Addr) string {
 	if a.Route != nil && a.Route.Link != "" {
 		return a.Route.Link

@@ -17,7 +17,7 @@ type TunnelStep struct {
 	Entry *fib.FDBEntry // that told the remote machine; nil where the frame came out
 }
 
-// String is "VXLAN 1 of flannel.1".
+// String returns "VXLAN 1 of flannel.1".
 func (s *TunnelStep) String() string { return fmt.Sprintf("VXLAN %d of %s", s.VNI, s.Link) }
 
 // encapsulate sends a frame out of a link of kind vxlan: it becomes the payload of a packet of the machine's own (vxlan_xmit,
@@ -90,7 +90,7 @@ func (t *transit) remote(l *fib.Link) (*fib.VXLAN, *fib.FDBEntry, *End) {
 	}
 }
 
-// carrier is the packet that carries the present one, until its route is known.
+// carrier returns the packet that carries the present one, until its route is known.
 func (t *transit) carrier(v *fib.VXLAN, step *TunnelStep) packet.Packet {
 	inner := t.p
 	inner.Local = packet.Local{}
@@ -135,7 +135,7 @@ const (
 	congested = 3 // CE
 )
 
-// sourcePort is one that a hash of the packet's flow chooses, with an unknown key (udp_flow_src_port, include/net/udp.h).
+// sourcePort returns one that a hash of the packet's flow chooses, with an unknown key (udp_flow_src_port, include/net/udp.h).
 func sourcePort(v *fib.VXLAN, local [2]uint16) packet.Port {
 	low, high := v.SourcePorts[0], v.SourcePorts[1]
 	if low >= high {
@@ -147,7 +147,7 @@ func sourcePort(v *fib.VXLAN, local [2]uint16) packet.Port {
 // Carrier is a packet of VXLAN that a host has sent, and what was in it.
 type Carrier struct{ Tuple, Carried packet.Tuple }
 
-// seenPort is the port from which the packet is known to have been sent, and else what there is of it.
+// seenPort returns the port from which the packet is known to have been sent, and else what there is of it.
 func (t *transit) seenPort() packet.Port {
 	p := &t.p
 	low, high := p.SourcePort.Span()
@@ -161,8 +161,8 @@ func (t *transit) seenPort() packet.Port {
 	return p.SourcePort
 }
 
-// tunnel is the link of kind vxlan that takes a packet which was delivered to the machine: nil where none does. end is then how the packet
-// ends, nil where no such link receives at its port (vxlan_rcv).
+// tunnel returns the link of kind vxlan that takes a packet which was delivered to the machine: nil where none does. end is then how the
+// packet ends, nil where no such link receives at its port (vxlan_rcv).
 func (t *transit) tunnel() (l *fib.Link, end *End) {
 	p := &t.p
 	if p.Tunnel == nil || p.Protocol != packet.UDP {

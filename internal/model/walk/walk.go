@@ -113,7 +113,7 @@ func (c *Decision) Asks(o *Decision) bool {
 	return c.Host == o.Host && c.Rule == o.Rule && c.Kind == o.Kind && reflect.DeepEqual(c.About, o.About)
 }
 
-// Steps are those of every outcome, there and back.
+// Steps returns those of every outcome, there and back.
 func (r *Result) Steps() iter.Seq[*Step] {
 	return func(yield func(*Step) bool) {
 		for i := range r.Outcomes {
@@ -138,7 +138,7 @@ func (r *Result) Hosts() []string {
 	return slices.Compact(hosts)
 }
 
-// Steps are those of the way there, and of the way back.
+// Steps returns those of the way there, and of the way back.
 func (o *Outcome) Steps() iter.Seq[*Step] {
 	return func(yield func(*Step) bool) {
 		for _, steps := range [...][]Step{o.There, o.Back} {
@@ -231,7 +231,7 @@ type Step struct {
 	Why     string // in words, where the data does not say all
 }
 
-// Flow is the packet's flow as it is after the step; nil where it is not tracked.
+// Flow returns the packet's flow as it is after the step; nil where it is not tracked.
 func (s *Step) Flow() *packet.Flow { return s.Packet.Track.Flow }
 
 // BridgeStep is a bridge's decision.

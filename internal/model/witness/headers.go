@@ -93,8 +93,8 @@ func parseICMP(p *packet.Packet, b []byte) {
 	p.About = &about.Tuple
 }
 
-// Label is what tells a host's packets apart in the IP header that b begins with, and what neither routers nor address translation change:
-// IPv4's identification (RFC 6864), IPv6's flow label (RFC 6437). It is 0 where b is cut before it.
+// Label returns what tells a host's packets apart in the IP header that b begins with, and what neither routers nor address translation
+// change: IPv4's identification (RFC 6864), IPv6's flow label (RFC 6437). It is 0 where b is cut before it.
 func Label(b []byte) uint32 {
 	switch {
 	case len(b) >= 6 && b[0]>>4 == 4:
@@ -105,7 +105,7 @@ func Label(b []byte) uint32 {
 	return 0
 }
 
-// HeaderLength is the length of the IP header that b begins with, at most that of b. IPv6's extension Headers are not followed.
+// HeaderLength returns the length of the IP header that b begins with, at most that of b. IPv6's extension Headers are not followed.
 func HeaderLength(b []byte) int {
 	n := 40
 	if len(b) > 0 && b[0]>>4 == 4 {

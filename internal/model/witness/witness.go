@@ -70,7 +70,7 @@ func Filters(tuples ...packet.Tuple) []PacketFilter {
 	return filters
 }
 
-// Tuples are those of filters, each once.
+// Tuples returns those of filters, each once.
 func Tuples(filters []PacketFilter) (tuples []packet.Tuple) {
 	seen := map[packet.Tuple]bool{}
 	for _, f := range filters {

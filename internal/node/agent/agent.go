@@ -386,7 +386,7 @@ func (a *agent) noteChange() {
 	}
 }
 
-// untilSync is how long it is until a family is due.
+// untilSync returns how long it is until a family is due.
 func (a *agent) untilSync(now time.Time) time.Duration {
 	wait := forever
 	for _, p := range a.proxies {
@@ -395,7 +395,7 @@ func (a *agent) untilSync(now time.Time) time.Duration {
 	return wait
 }
 
-// dueProxies are those of the families that are due.
+// dueProxies returns those of the families that are due.
 func (a *agent) dueProxies() []*familyProxy {
 	now := time.Now()
 	return slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.untilSync(now) > 0 })

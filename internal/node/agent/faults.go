@@ -60,7 +60,7 @@ func (f *faults) set(what, text string) {
 	f.now[what] = now
 }
 
-// of is the fault of something, empty where there is none.
+// of returns the fault of something, empty where there is none.
 func (f *faults) of(what string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

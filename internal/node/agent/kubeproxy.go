@@ -174,7 +174,7 @@ func (a *configReader) conntrack(c *proxyconfig.Conntrack) {
 // presentLimit is how long it may take to find out whether there can be rules of a family.
 const presentLimit = 10 * time.Second
 
-// SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can. With iptables that is where its
+// SupportedFamilies returns those that the node can have rules of: kube-proxy serves both where it can. With iptables that is where its
 // programs get at table nat (k8s.io/kubernetes pkg/util/iptables, Present).
 func (o *Options) SupportedFamilies() []service.Family {
 	_, err := sysctl.Read("net/ipv6/conf/all/forwarding")

@@ -11,7 +11,7 @@ import (
 	"packetwalk.dev/internal/node/conflict"
 )
 
-// livezSocket is one pod's own address of /livez and /readyz, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address
+// livezSocket returns one pod's own address of /livez and /readyz, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address
 // may be the service proxy that this one waits for.
 func livezSocket(podUID string) string { return "@packetwalk-node/livez/" + podUID }
 

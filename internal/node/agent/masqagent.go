@@ -110,7 +110,7 @@ func (m *masqAgent) ask(by trigger) {
 	}
 }
 
-// untilReconcile is the time until the next reconcile.
+// untilReconcile returns the time until the next reconcile.
 func (m *masqAgent) untilReconcile(now time.Time) time.Duration {
 	if len(m.asked) > 0 {
 		return max(0, m.earliest.Sub(now))
@@ -220,7 +220,7 @@ func (m *masqAgent) fallbackText() string {
 	return "the one before stays in force"
 }
 
-// configFiles are the files that the ConfigMaps would be in a pod.
+// configFiles returns the files that the ConfigMaps would be in a pod.
 func configFiles(maps []*corev1.ConfigMap) []ipmasq.File {
 	var files []ipmasq.File
 	for _, c := range maps {
@@ -235,7 +235,7 @@ func configFiles(maps []*corev1.ConfigMap) []ipmasq.File {
 	return files
 }
 
-// oneLineConfig is a configuration as upstream's agents log it.
+// oneLineConfig returns a configuration as upstream's agents log it.
 func oneLineConfig(c *ipmasq.Config) string {
 	ranges := []string{}
 	for _, r := range c.NonMasquerade {

@@ -166,7 +166,7 @@ func (s *masqState) hold(f service.Family, set *ipmasq.RuleSet) {
 	s.report.Rules[f.String()] = rules
 }
 
-// now is the report of this moment.
+// now returns the report of this moment.
 func (s *masqState) now() masqReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *masqState) now() masqReport {
 	return r
 }
 
-// refusals are why the configuration read last is not applied, none where it is.
+// refusals returns why the configuration read last is not applied, none where it is.
 func (s *masqState) refusals() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *masqState) refusalsLocked() (reasons []string) {
 	return reasons
 }
 
-// unready is why the configuration that was accepted last is not in force, none where it is.
+// unready returns why the configuration that was accepted last is not in force, none where it is.
 func (s *masqState) unready() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// nodeIP is the node's internal address of a family, else any of that family, else invalid.
+// nodeIP returns the node's internal address of a family, else any of that family, else invalid.
 func nodeIP(f service.Family, n *corev1.Node) netip.Addr {
 	var found netip.Addr
 	if n == nil {
@@ -35,7 +35,7 @@ func nodeIP(f service.Family, n *corev1.Node) netip.Addr {
 	return found
 }
 
-// serviceCIDRs are the ranges of cluster IPs of a family, sorted.
+// serviceCIDRs returns the ranges of cluster IPs of a family, sorted.
 func serviceCIDRs(f service.Family, objects []*networkingv1.ServiceCIDR) []netip.Prefix {
 	var all []netip.Prefix
 	for _, o := range objects {
@@ -80,7 +80,7 @@ func (a *agent) configure(p *familyProxy, delta kube.Delta) error {
 	return a.nodePortIPs(p, n)
 }
 
-// podRange is the range of a family that the node's object has for its pods, invalid when there is one of the other only.
+// podRange returns the range of a family that the node's object has for its pods, invalid when there is one of the other only.
 func podRange(f service.Family, n *corev1.Node) (netip.Prefix, error) {
 	if n == nil || n.Spec.PodCIDR == "" && len(n.Spec.PodCIDRs) == 0 {
 		return netip.Prefix{}, errors.New("the node has no range for its pods yet (spec.podCIDRs), as detectLocalMode NodeCIDR needs it")
@@ -109,7 +109,7 @@ func (a *agent) nodePortIPs(p *familyProxy, n *corev1.Node) (err error) {
 	return err
 }
 
-// localAddresses are those of the node's addresses that are in one of the ranges.
+// localAddresses returns those of the node's addresses that are in one of the ranges.
 func localAddresses(ranges []netip.Prefix) ([]netip.Addr, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

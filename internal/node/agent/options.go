@@ -200,7 +200,7 @@ func (o *Options) recognisesNoPods() bool {
 	return len(o.ClusterCIDRs) == 0 && o.PodInterface == "" && !o.PodsOfNode && !o.MasqueradeAll
 }
 
-// nodeRules are the node's own rules. With the ip-masq-agent a node has docker0's rule only in POSTROUTING.
+// nodeRules returns the node's own rules. With the ip-masq-agent a node has docker0's rule only in POSTROUTING.
 func (o *Options) nodeRules() noderules.Rules {
 	rules := noderules.Rules{Postrouting: noderules.Masquerade(o.NodeMasquerade, o.DockerBridge)}
 	if len(rules.Postrouting) == 0 && (o.IPMasqAgent || o.NonMasquerade.IsValid()) && o.DockerBridge.IsValid() {
@@ -215,7 +215,7 @@ func (o *Options) nodeRules() noderules.Rules {
 	return rules
 }
 
-// config is what the rules of a family depend on.
+// config returns what the rules of a family depend on.
 func (o *Options) config(f service.Family) proxy.Config {
 	c := proxy.Config{
 		Family: f, Rules: o.Rules, MasqueradeBit: o.MasqueradeBit, MasqueradeAll: o.MasqueradeAll,

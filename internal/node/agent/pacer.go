@@ -32,7 +32,7 @@ func restsOf(backend string) rests {
 	return rests{long: 250 * time.Millisecond}
 }
 
-// from is how long to rest from a sync.
+// from returns how long to rest from a sync.
 func (r rests) from(took time.Duration) time.Duration {
 	most := r.short
 	if took >= r.long {
@@ -48,7 +48,7 @@ const burst = 5 * time.Second
 // lookFactor is how many times its duration passes between two looks at all rules: those of 10,000 services take seconds to read.
 const lookFactor = 20
 
-// untilLook is how long it is until the next look, after one that took so long.
+// untilLook returns how long it is until the next look, after one that took so long.
 func untilLook(period, took time.Duration) time.Duration { return max(period, lookFactor*took) }
 
 // pacer decides when the next sync begins. After quiet, and after the first one that succeeds, it is as soon as it is asked for: with
@@ -68,7 +68,7 @@ type pacer struct {
 // waits for the last of a few changes does not wait a second for each.
 const usualPeriod = time.Second
 
-// newPacer is the pace of a backend whose syncs are to be a period apart; another than the usual one is kept between any two, as by
+// newPacer returns the pace of a backend whose syncs are to be a period apart; another than the usual one is kept between any two, as by
 // kube-proxy (k8s.io/kubernetes pkg/proxy/runner).
 func newPacer(backend string, period, most time.Duration) pacer {
 	p := pacer{min: period, rests: restsOf(backend), backoff: backoff{max: most}}
@@ -99,7 +99,7 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 // forever is the delay of a sync that is neither requested nor to be retried.
 const forever = time.Duration(math.MaxInt64)
 
-// untilSync is the time until the next sync starts.
+// untilSync returns the time until the next sync starts.
 func (p *pacer) untilSync(now time.Time) time.Duration {
 	switch {
 	case p.asked:
@@ -117,5 +117,5 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// delay is how long a sync that is due now has to wait.
+// delay returns how long a sync that is due now has to wait.
 func (p *pacer) delay(now time.Time) time.Duration { return max(0, p.next.Sub(now)) }

@@ -37,7 +37,7 @@ func (m *meters) addProcess() {
 	m.addRead("gauge", "go_goroutines", "Goroutines.", func() (float64, error) { return float64(runtime.NumGoroutine()), nil })
 }
 
-// MetricNames are the metrics that an agent of a backend has as the service proxy.
+// MetricNames returns the metrics that an agent of a backend has as the service proxy.
 func MetricNames(backend string) []string {
 	names := map[string]bool{}
 	for _, m := range newMetrics(backend).all {

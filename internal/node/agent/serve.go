@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/node/proxyconfig"
 )
 
-// listenIPs are the addresses of the health check node ports: those that node ports are restricted to, none for all.
+// listenIPs returns the addresses of the health check node ports: those that node ports are restricted to, none for all.
 func (a *agent) listenIPs() (ips []string) {
 	for _, p := range a.proxies {
 		for _, ip := range p.config.NodePortIPs {

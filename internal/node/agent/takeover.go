@@ -48,7 +48,7 @@ func (w *waitState) state() (others []string, unknown error) {
 	return w.others, w.unknown
 }
 
-// condition is the state as a condition of the agent's pod; false: it is not known yet.
+// condition returns the state as a condition of the agent's pod; false: it is not known yet.
 func (w *waitState) condition() (c corev1.PodCondition, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,7 +90,7 @@ func (w *waitState) set(others []string, unknown error) bool {
 	return true
 }
 
-// roles are what the agent keeps, by the names under which it acquires them.
+// roles returns what the agent keeps, by the names under which it acquires them.
 func (a *agent) roles() (names []string) {
 	for name, wanted := range map[string]bool{conflict.ServiceProxy: a.ServiceProxy, conflict.MasqAgent: a.IPMasqAgent} {
 		if wanted {

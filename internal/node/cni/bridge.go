@@ -79,7 +79,7 @@ func (b *bridge) release(master, br netlink.Link) error {
 	return moveLayer3(b.Handle, br, master)
 }
 
-// hostAddrs are the node's own IPv4 addresses, wherever the move from one link to the other stands.
+// hostAddrs returns the node's own IPv4 addresses, wherever the move from one link to the other stands.
 func (b *bridge) hostAddrs(links ...netlink.Link) ([]netip.Addr, error) {
 	var all []netip.Addr
 	seen := map[netip.Addr]bool{}

@@ -282,7 +282,7 @@ func (c *config) parseGateway(s string, f *faults) {
 	}
 }
 
-// addressLines are the entries of an address file: one a line, # starts a comment.
+// addressLines returns the entries of an address file: one a line, # starts a comment.
 func addressLines(data []byte) []string {
 	var list []string
 	for line := range strings.Lines(string(data)) {

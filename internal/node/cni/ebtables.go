@@ -39,8 +39,8 @@ func restoreInput(op byte, rules []ebRule) []byte {
 	return b.Bytes()
 }
 
-// canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how
-// they write MAC addresses and "unicast".
+// canonical returns a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in
+// how they write MAC addresses and "unicast".
 func canonical(rule ebRule) ebRule {
 	words := strings.Fields(rule.Text)
 	for i, w := range words {
@@ -64,7 +64,7 @@ func canonicalMAC(s string) string {
 	return strings.Join(parts, ":")
 }
 
-// savedRules are the rules in ebtables-save's output, canonical.
+// savedRules returns the rules in ebtables-save's output, canonical.
 func savedRules(output []byte) map[ebRule]int {
 	rules, table := map[ebRule]int{}, ""
 	for line := range strings.Lines(string(output)) {
@@ -168,7 +168,7 @@ func (e ebtables) currentRules() (map[ebRule]int, error) {
 	return savedRules(out), nil
 }
 
-// missing are the rules that are not there, in their order.
+// missing returns the rules that are not there, in their order.
 func (e ebtables) missing(rules []ebRule) ([]ebRule, error) {
 	saved, err := e.currentRules()
 	if err != nil {

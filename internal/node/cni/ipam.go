@@ -15,7 +15,7 @@ const maxPool = 1 << 16
 // addrRange is a row of addresses, both ends included.
 type addrRange struct{ First, Last netip.Addr }
 
-// size is the number of addresses in the row.
+// size returns the number of addresses in the row.
 func (r addrRange) size() int { return int(v4(r.Last)-v4(r.First)) + 1 }
 
 func v4(a netip.Addr) uint32 {

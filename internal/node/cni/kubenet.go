@@ -100,7 +100,7 @@ func (k *kubenet) address(br netlink.Link) error {
 	return nil
 }
 
-// nodeRules are the rules that all pods of the node share; none where the bridge is not promiscuous.
+// nodeRules returns the rules that all pods of the node share; none where the bridge is not promiscuous.
 func (k *kubenet) nodeRules() []ebRule {
 	if !k.Promiscuous {
 		return nil

@@ -24,7 +24,7 @@ func dump[T any](f func() (T, error)) (T, error) {
 	}
 }
 
-// link is an interface of the namespace by name; nil without an error when there is none.
+// link returns an interface of the namespace by name; nil without an error when there is none.
 func link(h *netlink.Handle, name string) (netlink.Link, error) {
 	l, err := h.LinkByName(name)
 	var none netlink.LinkNotFoundError
@@ -37,7 +37,7 @@ func link(h *netlink.Handle, name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// masterLink is the node's NIC, which must be there.
+// masterLink returns the node's NIC, which must be there.
 func (n *node) masterLink() (netlink.Link, error) {
 	l, err := link(n.Handle, n.Master)
 	if err == nil && l == nil {
@@ -47,7 +47,7 @@ func (n *node) masterLink() (netlink.Link, error) {
 	return l, err
 }
 
-// addrs are an interface's addresses except the link-local ones that the kernel makes by itself.
+// addrs returns an interface's addresses except the link-local ones that the kernel makes by itself.
 func addrs(h *netlink.Handle, l netlink.Link) ([]netlink.Addr, error) {
 	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -62,7 +62,7 @@ func addrs(h *netlink.Handle, l netlink.Link) ([]netlink.Addr, error) {
 	return list, nil
 }
 
-// v4Addrs are the IPv4 addresses of an interface.
+// v4Addrs returns the IPv4 addresses of an interface.
 func v4Addrs(h *netlink.Handle, l netlink.Link) ([]netip.Addr, error) {
 	list, err := addrs(h, l)
 	var out []netip.Addr
@@ -197,7 +197,7 @@ func setNeighbour(h *netlink.Handle, l netlink.Link, addr netip.Addr, mac net.Ha
 	return wrap(fmt.Sprintf("set neighbour %s on %s", addr, l.Attrs().Name), err)
 }
 
-// neighbours are the permanent entries on an interface.
+// neighbours returns the permanent entries on an interface.
 func neighbours(h *netlink.Handle, l netlink.Link) (map[netip.Addr]string, error) {
 	list, err := dump(func() ([]netlink.Neigh, error) { return h.NeighList(l.Attrs().Index, netlink.FAMILY_V4) })
 	if err != nil {

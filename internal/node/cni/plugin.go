@@ -18,13 +18,13 @@ import (
 	"packetwalk.dev/internal/base/sysctl"
 )
 
-// Versions are the versions of the CNI specification that the plugin speaks.
+// Versions returns the versions of the CNI specification that the plugin speaks.
 func Versions() version.PluginInfo {
 	return version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }
 
-// Funcs are the plugin's commands for skel. Results go to out. Errors are the specification's (*types.Error). They must run in the node's
-// network namespace.
+// Funcs returns the plugin's commands for skel. Results go to out. Errors are the specification's (*types.Error). They must run in the
+// node's network namespace.
 func Funcs(out io.Writer) skel.CNIFuncs {
 	in := func(f func(*session, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
@@ -51,7 +51,7 @@ type podArgs struct {
 	K8S_POD_UID                types.UnmarshallableString //nolint:staticcheck
 }
 
-// attachment is the attachment that the arguments are about, without an address.
+// attachment returns the attachment that the arguments are about, without an address.
 func (s *session) attachment(args *skel.CmdArgs) (attachment, error) {
 	var pod podArgs
 	if err := types.LoadArgs(args.Args, &pod); err != nil {
@@ -193,7 +193,7 @@ func (s *session) attach(a *attachment, pod *os.File, podHandle *netlink.Handle,
 	return versioned.PrintTo(out)
 }
 
-// nodeAddrs are the node's own addresses, which no pod may get.
+// nodeAddrs returns the node's own addresses, which no pod may get.
 func (s *session) nodeAddrs() ([]netip.Addr, error) {
 	list, err := dump(func() ([]netlink.Addr, error) { return s.node.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *session) nodeAddrs() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// result is the ADD's result, joined to that of the plugin before this one, if there was one.
+// result returns the ADD's result, joined to that of the plugin before this one, if there was one.
 func (s *session) result(a *attachment) (*current.Result, error) {
 	ifs, err := s.net.Interfaces(a)
 	if err != nil {

@@ -151,7 +151,7 @@ func checkPodRoutes(h *netlink.Handle, l netlink.Link, want podSide) []error {
 	return bad
 }
 
-// String is the route as ip route prints it.
+// String returns the route as ip route prints it.
 func (r podRoute) String() string {
 	if r.Gateway.IsValid() {
 		return fmt.Sprintf("%s via %s", r.Dst, r.Gateway)

@@ -59,7 +59,7 @@ func (a *attachment) owner() string {
 	return "interface " + a.HostIf
 }
 
-// find is the attachment of a container's interface; one that was rebuilt is known by its host interface only.
+// find returns the attachment of a container's interface; one that was rebuilt is known by its host interface only.
 func (s *state) find(containerID, ifName, hostIf string) *attachment {
 	for i := range s.Attachments {
 		if a := &s.Attachments[i]; a.is(containerID, ifName, hostIf) {

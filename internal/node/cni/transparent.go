@@ -112,7 +112,7 @@ func (t *transparentMode) Check(a *attachment) []error {
 	return bad
 }
 
-// routed are the host routes of the main table: address to interface index.
+// routed returns the host routes of the main table: address to interface index.
 func (t *transparentMode) routed() (map[netip.Addr]int, error) {
 	all, err := dump(func() ([]netlink.Route, error) { return t.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {

@@ -44,7 +44,7 @@ var (
 	linkLocal6 = netip.MustParsePrefix("fe80::/10")
 )
 
-// defaultRanges are the private ranges of RFC 1918.
+// defaultRanges returns the private ranges of RFC 1918.
 func defaultRanges() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16")}
 }
@@ -56,7 +56,7 @@ type Origin struct {
 	Entry     string `json:"entry,omitempty"` // "nonMasqueradeCIDRs[2]", "masqLinkLocal"; empty: the file as a whole
 }
 
-// String is "ConfigMap kube-system/azure-ip-masq-agent-config, key ip-masq-agent, nonMasqueradeCIDRs[2]".
+// String returns "ConfigMap kube-system/azure-ip-masq-agent-config, key ip-masq-agent, nonMasqueradeCIDRs[2]".
 func (o Origin) String() string {
 	s := "ConfigMap " + o.ConfigMap
 	if o.Key != "" {
@@ -102,7 +102,7 @@ type Switch struct {
 	From []Origin `json:"from,omitempty"`
 }
 
-// defaults is the configuration that holds without any file.
+// defaults returns the configuration that holds without any file.
 func defaults() *Config {
 	c := &Config{CIDRLimit: DefaultCIDRLimit, ResyncInterval: DefaultResyncInterval, Default: true}
 	for _, p := range defaultRanges() {
@@ -111,8 +111,8 @@ func defaults() *Config {
 	return c
 }
 
-// Text is a file that says what c says, laid out as AKS's own ConfigMaps are. Form v1 has the keys cidrLimit (where it is not the default)
-// and resyncInterval, form v2 does not know them. masqLinkLocalIPv6 stands only where it is true.
+// Text returns a file that says what c says, laid out as AKS's own ConfigMaps are. Form v1 has the keys cidrLimit (where it is not the
+// default) and resyncInterval, form v2 does not know them. masqLinkLocalIPv6 stands only where it is true.
 func (c *Config) Text(form Form) string {
 	var b strings.Builder
 	b.WriteString("nonMasqueradeCIDRs:")
@@ -135,7 +135,7 @@ func (c *Config) Text(form Form) string {
 	return b.String()
 }
 
-// interval is a duration as people write it here: 60s, not 1m0s.
+// interval returns a duration as people write it here: 60s, not 1m0s.
 func interval(d time.Duration) string {
 	if d%time.Second == 0 {
 		return fmt.Sprintf("%ds", d/time.Second)

@@ -31,7 +31,7 @@ type Problem struct {
 	Remedy   string   `json:"remedy"` // what to write instead
 }
 
-// String is the problem without its ConfigMap: an Event or a log line names that by itself.
+// String returns the problem without its ConfigMap: an Event or a log line names that by itself.
 func (p Problem) String() string {
 	at := ""
 	if p.Key != "" {
@@ -301,7 +301,7 @@ func (p *parser) entry(at Origin, e any) (prefix netip.Prefix, ok bool) {
 	return prefix, false
 }
 
-// likely is what the author of an entry that is no range may have meant.
+// likely returns what the author of an entry that is no range may have meant.
 func likely(text string) string {
 	trimmed := strings.TrimSpace(text)
 	if a, err := netip.ParseAddr(trimmed); err == nil && a.Zone() == "" && !a.Is4In6() {
@@ -313,7 +313,7 @@ func likely(text string) string {
 	return "write it as 10.0.0.0/8"
 }
 
-// quote is a value for a message: not longer than it has to be to be found.
+// quote returns a value for a message: not longer than it has to be to be found.
 func quote(s string) string {
 	const most = 64
 	s = strings.Trim(s, `"`)

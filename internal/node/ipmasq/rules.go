@@ -54,7 +54,7 @@ var versions = map[string]ruleSetVersion{
 // AgentVersions returns the known versions.
 func AgentVersions() []string { return slices.Sorted(maps.Keys(versions)) }
 
-// FormOf is the form of configuration that the agent of a version reads.
+// FormOf returns the form of configuration that the agent of a version reads.
 func FormOf(name string) (Form, error) {
 	a, err := versionOf(name)
 	return a.form, err
@@ -114,9 +114,9 @@ func Rules(name string, f service.Family, c *Config) (*RuleSet, error) {
 	return set, nil
 }
 
-// Edit is what brings table nat to the rule set, zero when it is there: one transaction, so that no packet ever meets the jump without the
-// rules, or some of the rules. A chain that has the right rules is left alone, and so are their counters. Jumps to the chain that are not
-// the right one, are there twice or stand before a rule of ahead give way to one at the end. nat is nil where there is no table yet.
+// Edit returns what brings table nat to the rule set, zero when it is there: one transaction, so that no packet ever meets the jump without
+// the rules, or some of the rules. A chain that has the right rules is left alone, and so are their counters. Jumps to the chain that are
+// not the right one, are there twice or stand before a rule of ahead give way to one at the end. nat is nil where there is no table yet.
 func (s *RuleSet) Edit(nat *iptables.Table, ahead []iptables.Rule) iptables.Edit {
 	edit := iptables.Edit{Table: iptables.NAT}
 	var chain, from *iptables.Chain

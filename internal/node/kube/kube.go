@@ -207,7 +207,7 @@ type Delta struct {
 	Whole        bool // Services are all there are
 }
 
-// Whole is a snapshot as if all of it were new.
+// Whole returns a snapshot as if all of it were new.
 func (s Snapshot) Whole() Delta {
 	d := Delta{Node: s.Node, ServiceCIDRs: s.ServiceCIDRs, Services: make(map[service.Key]ServiceObjects, len(s.Services)), Whole: true}
 	for _, o := range s.Services {
@@ -223,7 +223,7 @@ func (s Snapshot) Whole() Delta {
 	return d
 }
 
-// Delta is what has changed since it was asked for the last time, or all there is.
+// Delta returns what has changed since it was asked for the last time, or all there is.
 func (w *Watcher) Delta(whole bool) Delta {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -30,7 +30,7 @@ func (p *packedObject) GetObjectMeta() metav1.Object {
 	return &metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}
 }
 
-// key is the service's that it is, or belongs to.
+// key returns the service's that it is, or belongs to.
 func (p *packedObject) key() service.Key {
 	if p.slice {
 		return service.Key{Namespace: p.namespace, Service: p.service}
@@ -71,7 +71,7 @@ type object[T any] interface {
 	Unmarshal([]byte) error
 }
 
-// unpacked is an object of a store.
+// unpacked returns an object of a store.
 func unpacked[T any, P object[T]](p *packedObject) P {
 	o := P(new(T))
 	if err := o.Unmarshal(p.data); err != nil {
@@ -80,7 +80,7 @@ func unpacked[T any, P object[T]](p *packedObject) P {
 	return o
 }
 
-// allUnpacked are all objects of a store.
+// allUnpacked returns all objects of a store.
 func allUnpacked[T any, P object[T]](store cache.Store) (all []P) {
 	for _, p := range Objects[*packedObject](store) {
 		all = append(all, unpacked[T, P](p))
@@ -88,7 +88,7 @@ func allUnpacked[T any, P object[T]](store cache.Store) (all []P) {
 	return all
 }
 
-// get is an object of a store; nil where there is none.
+// get returns an object of a store; nil where there is none.
 func get(store cache.Store, namespace, name string) *packedObject {
 	if o, there, err := store.GetByKey(namespace + "/" + name); err == nil && there {
 		return o.(*packedObject)
@@ -96,7 +96,7 @@ func get(store cache.Store, namespace, name string) *packedObject {
 	return nil
 }
 
-// endpointSlice is a slice, kept for the next time or not.
+// endpointSlice returns a slice, kept for the next time or not.
 func (p *packedObject) endpointSlice(keep bool) (s *discoveryv1.EndpointSlice) {
 	if s, p.kept = p.kept, nil; s == nil {
 		s = unpacked[discoveryv1.EndpointSlice](p)

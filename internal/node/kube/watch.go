@@ -161,7 +161,7 @@ func (w *Watches) WaitForSync(ctx context.Context) bool {
 	}
 }
 
-// Objects are those of stores. They are shared: read only.
+// Objects returns those of stores. They are shared: read only.
 func Objects[T any](stores ...cache.Store) (all []T) {
 	for _, store := range stores {
 		for _, o := range store.List() {

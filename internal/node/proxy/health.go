@@ -98,8 +98,8 @@ func (h *Health) status() healthStatus {
 // Healthy reports whether changes reach the kernel in time.
 func (h *Health) Healthy() bool { return h.status().Healthy }
 
-// Unready is why the rules of a family are not what the API says, empty where they are: also before they were written the first time, where
-// Healthy has patience.
+// Unready returns why the rules of a family are not what the API says, empty where they are: also before they were written the first time,
+// where Healthy has patience.
 func (h *Health) Unready(f service.Family) string {
 	switch st, known := h.status().Status[f.String()]; {
 	case !known || st.LastUpdated.IsZero():

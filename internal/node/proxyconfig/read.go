@@ -54,7 +54,7 @@ func hasMore(text []byte) bool {
 	return more != nil || err != nil && !errors.Is(err, io.EOF)
 }
 
-// WithoutEffect are the paths of fields that are set and that packetwalk-node does nothing with, here or in the mode that is set.
+// WithoutEffect returns the paths of fields that are set and that packetwalk-node does nothing with, here or in the mode that is set.
 func (c *Configuration) WithoutEffect() []string {
 	nftables := c.Mode == ModeNFTables
 	mode := cmp.Or(c.DetectLocalMode, LocalClusterCIDR)
@@ -66,7 +66,7 @@ func (c *Configuration) WithoutEffect() []string {
 	}, false)
 }
 
-// withoutEffect are the paths at and below one where none says that there is no effect, or off or a tag does further down.
+// withoutEffect returns the paths at and below one where none says that there is no effect, or off or a tag does further down.
 func withoutEffect(path string, v reflect.Value, off map[string]bool, none bool) (paths []string) {
 	none = none || off[path]
 	child := func(name string, v reflect.Value, none bool) {

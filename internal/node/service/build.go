@@ -68,7 +68,7 @@ func Of(family Family, node Node, s *corev1.Service, endpointSlices []*discovery
 	return ports
 }
 
-// clusterIP is the service's cluster IP of the family, invalid when this proxy has nothing to do for the service.
+// clusterIP returns the service's cluster IP of the family, invalid when this proxy has nothing to do for the service.
 func clusterIP(family Family, s *corev1.Service) netip.Addr {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone {
 		return netip.Addr{}
@@ -175,7 +175,7 @@ func affinitySeconds(s *corev1.Service) int {
 	return int(corev1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// sourceRanges are those of the family; a range that holds every address is the same as no restriction. Blanks around a range pass the
+// sourceRanges returns those of the family; a range that holds every address is the same as no restriction. Blanks around a range pass the
 // API server's validation, so they are cut.
 func sourceRanges(family Family, texts []string) []netip.Prefix {
 	var out []netip.Prefix
@@ -199,7 +199,7 @@ type portEndpoints struct {
 	list     []Endpoint
 }
 
-// gatherEndpoints are those of a service's slices, by port.
+// gatherEndpoints returns those of a service's slices, by port.
 func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.EndpointSlice) (all []portEndpoints) {
 	most := 0
 	for _, slice := range endpointSlices {
@@ -261,7 +261,7 @@ func addEndpoints(all []Endpoint, family Family, node Node, endpoints []discover
 	return all
 }
 
-// localReady are the distinct addresses of ready endpoints on this node, over all ports of a service's slices.
+// localReady returns the distinct addresses of ready endpoints on this node, over all ports of a service's slices.
 func localReady(endpoints []portEndpoints) (all []netip.Addr) {
 	for _, port := range endpoints {
 		for i := range port.list {

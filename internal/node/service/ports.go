@@ -43,13 +43,13 @@ func (p *Ports) Put(key Key, ports []Port) {
 	p.byService[key] = ports
 }
 
-// Of are the ports of a service.
+// Of returns the ports of a service.
 func (p *Ports) Of(key Key) []Port { return p.byService[key] }
 
-// Len is how many there are.
+// Len returns how many there are.
 func (p *Ports) Len() int { return p.count }
 
-// Services are those that have ports, sorted: read only.
+// Services returns those that have ports, sorted: read only.
 func (p *Ports) Services() []Key {
 	if p.sorted == nil {
 		p.sorted = slices.SortedFunc(maps.Keys(p.byService), CompareKeys)
@@ -57,13 +57,13 @@ func (p *Ports) Services() []Key {
 	return p.sorted
 }
 
-// All are those of all services, sorted by name and protocol.
+// All returns those of all services, sorted by name and protocol.
 func (p *Ports) All() []Port { return p.of(p.Services()) }
 
-// UDP are those of services with UDP ports.
+// UDP returns those of services with UDP ports.
 func (p *Ports) UDP() []Port { return p.of(slices.SortedFunc(maps.Keys(p.udp), CompareKeys)) }
 
-// Checked are those of services with health check node ports.
+// Checked returns those of services with health check node ports.
 func (p *Ports) Checked() []Port { return p.of(slices.SortedFunc(maps.Keys(p.checked), CompareKeys)) }
 
 func (p *Ports) of(services []Key) (all []Port) {

@@ -53,7 +53,7 @@ const (
 	SCTP Protocol = "SCTP"
 )
 
-// Lower is the protocol's name in rules.
+// Lower returns the protocol's name in rules.
 func (p Protocol) Lower() string { return strings.ToLower(string(p)) }
 
 // Policy is a traffic policy.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// combined is one line of an access log in Apache's combined format, which nginx's predefined "combined" is too.
+// combined returns one line of an access log in Apache's combined format, which nginx's predefined "combined" is too.
 func combined(r *request, resp *response, now time.Time) string {
 	status := resp.status
 	if status == 0 {

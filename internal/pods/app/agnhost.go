@@ -41,7 +41,7 @@ func hostname() string {
 	return name
 }
 
-// flagValue is the number that "--name=N" or "--name N" gives.
+// flagValue returns the number that "--name=N" or "--name N" gives.
 func flagValue(args []string, name string, otherwise int) int {
 	for i, arg := range args {
 		value, ok := strings.CutPrefix(arg, "--"+name+"=")

@@ -29,7 +29,7 @@ type request struct {
 	remote, local         netip.AddrPort
 }
 
-// values are the query's parameters.
+// values returns the query's parameters.
 func (r *request) values() url.Values {
 	v, _ := url.ParseQuery(r.query) // what can be parsed
 	return v
@@ -44,7 +44,7 @@ type response struct {
 	close  bool
 }
 
-// length is how many bytes the body has.
+// length returns how many bytes the body has.
 func (r *response) length() int64 {
 	if r.file != nil {
 		return r.size
@@ -131,7 +131,7 @@ func serve(ctx context.Context, ln net.Listener, h handler) error {
 	return err
 }
 
-// addrPort is a TCP or UDP address with IPv4 as such, not mapped into IPv6.
+// addrPort returns a TCP or UDP address with IPv4 as such, not mapped into IPv6.
 func addrPort(a net.Addr) netip.AddrPort {
 	switch a := a.(type) {
 	case *net.TCPAddr:
@@ -146,7 +146,7 @@ func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }
 
-// dump is the request's head, each line with \r\n but the last; its fields sorted, the host first.
+// dump returns the request's head, each line with \r\n but the last; its fields sorted, the host first.
 func (r *request) dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\r\nHost: %s", r.method, r.target, r.proto, r.host)

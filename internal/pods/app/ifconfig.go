@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// ifconfigCo is the internet host that answers with its caller's address: ifconfig.co, mpolden/echoip.
+// ifconfigCo returns the internet host that answers with its caller's address: ifconfig.co, mpolden/echoip.
 func ifconfigCo(ctx context.Context, p *Process) int {
 	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, answerIfconfig))
 }
@@ -64,7 +64,7 @@ func ifconfigJSON(r *request) response {
 	return jsonResponse(answer)
 }
 
-// decimal is an address as one number: the bytes in network order.
+// decimal returns an address as one number: the bytes in network order.
 func decimal(a netip.Addr) string {
 	if a.Is4() {
 		b := a.As4()
@@ -102,7 +102,7 @@ func answerPort(r *request) response {
 	return jsonResponse(map[string]any{"ip": target.Addr().String(), "port": port, "reachable": err == nil})
 }
 
-// hello is a service of no particular kind: one line with the server and the client.
+// hello returns a service of no particular kind: one line with the server and the client.
 func hello(ctx context.Context, p *Process) int {
 	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, func(r *request) response {
 		hostname, _ := os.Hostname()
@@ -168,7 +168,7 @@ func echoUDP(conn net.PacketConn) {
 	}
 }
 
-// portArg is the port that "--port=N" or the environment's PORT give, else the default.
+// portArg returns the port that "--port=N" or the environment's PORT give, else the default.
 func portArg(p *Process, port int) int {
 	for _, pair := range p.Env {
 		if v, ok := strings.CutPrefix(pair, "PORT="); ok {

@@ -113,7 +113,7 @@ var pageContext = %s
 
 var escapeHTML = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace
 
-// ownIPv4 are the addresses of the interfaces but the loopback's.
+// ownIPv4 returns the addresses of the interfaces but the loopback's.
 func ownIPv4() []string {
 	addresses := []string{}
 	all, _ := net.InterfaceAddrs()

@@ -28,8 +28,8 @@ type webServer struct {
 
 const nginxVersion = "nginx/1.27.5"
 
-// nginx is the image's nginx: /usr/share/nginx/html on port 80, access log on standard output, in the image's "main" format: combined with
-// X-Forwarded-For at the end.
+// nginx returns the image's nginx: /usr/share/nginx/html on port 80, access log on standard output, in the image's "main" format: combined
+// with X-Forwarded-For at the end.
 func nginx(ctx context.Context, p *Process) int {
 	if len(p.Args) > 1 && (p.Args[1] == "-v" || p.Args[1] == "-V") {
 		fmt.Fprintf(p.Stderr, "nginx version: %s\n", nginxVersion)
@@ -118,7 +118,7 @@ func (s *webServer) failure(status int) response {
 	return resp
 }
 
-// serveFile is a file below root; symbolic links are followed, dots in the path do not leave it.
+// serveFile returns a file below root; symbolic links are followed, dots in the path do not leave it.
 func serveFile(root, name string) response {
 	file, info, err := openServed(path.Join(root, path.Clean("/"+name)))
 	switch {

@@ -76,7 +76,7 @@ func dnsFailure(err error) string {
 	return err.Error()
 }
 
-// nameServers are those of resolv.conf(5).
+// nameServers returns those of resolv.conf(5).
 func nameServers() (servers []string) {
 	file, err := os.Open("/etc/resolv.conf")
 	if err != nil {

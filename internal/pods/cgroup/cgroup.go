@@ -23,7 +23,7 @@ type Hierarchy struct {
 // V2 reports whether it is cgroup v2's.
 func (h Hierarchy) V2() bool { return h.Controllers == "" }
 
-// Dir is the name of its directory in /sys/fs/cgroup where there is more than one.
+// Dir returns the name of its directory in /sys/fs/cgroup where there is more than one.
 func (h Hierarchy) Dir() string {
 	if h.V2() {
 		return "unified"
@@ -31,7 +31,7 @@ func (h Hierarchy) Dir() string {
 	return strings.TrimPrefix(h.Controllers, "name=")
 }
 
-// Hierarchies are those of this machine. Containers and chroots often have none of them mounted, or not cgroup v2's.
+// Hierarchies returns those of this machine. Containers and chroots often have none of them mounted, or not cgroup v2's.
 func Hierarchies() ([]Hierarchy, error) {
 	mounted, err := mounts.Own()
 	if err != nil {
@@ -80,7 +80,7 @@ func parseHierarchies(mounted []mounts.Mount, own string) (all []Hierarchy) {
 	return all
 }
 
-// ownHierarchies are the controllers of each line of proc_pid_cgroup(5); cgroup v2 has none there.
+// ownHierarchies returns the controllers of each line of proc_pid_cgroup(5); cgroup v2 has none there.
 func ownHierarchies(own string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(own) {
@@ -91,8 +91,8 @@ func ownHierarchies(own string) iter.Seq[string] {
 	}
 }
 
-// unmounted are the hierarchies that own names and mounted lacks. The kernel has cgroup v2's even where own does not name it, because it
-// was never mounted.
+// unmounted returns the hierarchies that own names and mounted lacks. The kernel has cgroup v2's even where own does not name it, because
+// it was never mounted.
 func unmounted(mounted []Hierarchy, own string) (all []Hierarchy) {
 	for controllers := range ownHierarchies(own + "\n0::/\n") {
 		if h := (Hierarchy{Controllers: controllers}); !has(mounted, h) && !has(all, h) {
@@ -106,7 +106,7 @@ func has(all []Hierarchy, h Hierarchy) bool {
 	return slices.ContainsFunc(all, func(o Hierarchy) bool { return o.Controllers == h.Controllers })
 }
 
-// Of is the group of a process, in all hierarchies that are mounted.
+// Of returns the group of a process, in all hierarchies that are mounted.
 func Of(pid int) (Group, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {

@@ -23,7 +23,7 @@ type setting struct{ file, value string }
 
 func (s setting) swap() bool { return strings.Contains(s.file, "sw") }
 
-// settings are the limits of one controller (Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
+// settings returns the limits of one controller (Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
 func (l Limits) settings(controller string, v2 bool) (all []setting) {
 	add := func(bound int64, v1, file2, value1, value2 string) {
 		switch {
@@ -187,7 +187,7 @@ func (g Group) Add(pid int) error {
 	return nil
 }
 
-// processes are the numbers of those that are in the group now.
+// processes returns the numbers of those that are in the group now.
 func (m Member) processes() (pids []int) {
 	text, _ := os.ReadFile(filepath.Join(m.Dir, "cgroup.procs"))
 	for field := range strings.FieldsSeq(string(text)) {

@@ -71,7 +71,7 @@ const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOE
 // someEntries is how many entries of a directory are read at once: most are files.
 const someEntries = 128
 
-// firstBelow is the name of a directory in an open one, "" where there is none.
+// firstBelow returns the name of a directory in an open one, "" where there is none.
 func firstBelow(at int) (string, error) {
 	own, err := unix.Openat(at, ".", openDir, 0) // a second file, because an offset belongs to a file
 	if errors.Is(err, unix.ENOENT) {

@@ -98,7 +98,7 @@ func fromRoot(c *net.UnixConn) error {
 	return nil
 }
 
-// descriptor is the one file descriptor of a control message (SCM_RIGHTS, unix(7)).
+// descriptor returns the one file descriptor of a control message (SCM_RIGHTS, unix(7)).
 func descriptor(rights []byte) (int, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {

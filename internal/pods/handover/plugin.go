@@ -18,7 +18,7 @@ const Plugin = "packetwalk-handover"
 // cniVersion is that of the configuration; results are of it too.
 const cniVersion = "1.0.0"
 
-// Versions are the versions of the CNI specification that the plugin speaks.
+// Versions returns the versions of the CNI specification that the plugin speaks.
 func Versions() version.PluginInfo { return version.PluginSupports(cniVersion) }
 
 // config is the plugin's configuration.
@@ -27,14 +27,14 @@ type config struct {
 	Socket string `json:"socket"` // who makes the network listens there
 }
 
-// Conflist is the configuration list that has the machine's pods be handed over at a socket.
+// Conflist returns the configuration list that has the machine's pods be handed over at a socket.
 func Conflist(socket string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"cniVersion": cniVersion, "name": Plugin, "plugins": []any{map[string]string{"type": Plugin, "socket": socket}},
 	})
 }
 
-// Funcs are the plugin's commands. The namespace goes with the pod, so that there is nothing to delete.
+// Funcs returns the plugin's commands. The namespace goes with the pod, so that there is nothing to delete.
 func Funcs() skel.CNIFuncs {
 	nothing := func(*skel.CmdArgs) error { return nil }
 	return skel.CNIFuncs{Add: add, Del: nothing, Check: nothing}

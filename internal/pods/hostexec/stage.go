@@ -50,7 +50,7 @@ func Main(args []string) (status int, ok bool) {
 	return StatusOf(err), true
 }
 
-// StatusOf is the exit status for a command that cannot be executed.
+// StatusOf returns the exit status for a command that cannot be executed.
 func StatusOf(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return statusNotFound
@@ -58,7 +58,7 @@ func StatusOf(err error) int {
 	return statusNoExec
 }
 
-// shell is the user's shell, where there is one.
+// shell returns the user's shell, where there is one.
 func shell() string {
 	for _, name := range []string{os.Getenv("SHELL"), "bash"} {
 		if path, err := exec.LookPath(name); err == nil {

@@ -88,7 +88,7 @@ func (a *ArchiveWriter) Image(d v1.Descriptor, one *v1.Manifest, names ...string
 	return nil
 }
 
-// written is a name as containerd has it, whole, and its tag.
+// written returns a name as containerd has it, whole, and its tag.
 func written(ref string) (full, tag string, err error) {
 	r, err := name.ParseReference(ref)
 	if err != nil {

@@ -107,8 +107,8 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 	return f, made[0].Name(), err
 }
 
-// buildTarget is what go build has after -o: where the program goes, named as the go command or else the directory is, and the package; its
-// files where they belong to no module.
+// buildTarget returns what go build has after -o: where the program goes, named as the go command or else the directory is, and the
+// package; its files where they belong to no module.
 func buildTarget(dir, out string) ([]string, error) {
 	for d := dir; ; d = filepath.Dir(d) {
 		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {

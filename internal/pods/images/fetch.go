@@ -74,7 +74,7 @@ func (f *remoteFiles) get(context.Context, string) (blob, error) {
 	return blob{}, errors.ErrUnsupported
 }
 
-// blob is what the store has already, or else the registry. No more comes than its descriptor says.
+// blob returns what the store has already, or else the registry. No more comes than its descriptor says.
 func (f *remoteFiles) blob(ctx context.Context, d entry) (blob, error) {
 	if b, err := f.known(ctx, d); err == nil {
 		return b, nil

@@ -83,7 +83,7 @@ type Store struct {
 	known cachedIndex
 }
 
-// Came is how many bytes have come since the store was opened, of all images that are loaded or fetched.
+// Came returns how many bytes have come since the store was opened, of all images that are loaded or fetched.
 func (s *Store) Came() int64 { return s.came.Load() }
 
 // A tally counts what is written to it.
@@ -94,7 +94,7 @@ func (t *tally) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Dir is where the images of the machine are, for all labs: packetwalk/images in root's cache.
+// Dir returns where the images of the machine are, for all labs: packetwalk/images in root's cache.
 func Dir() (string, error) {
 	cache, err := sudouser.CacheDir()
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-// image is an entry of the index as people get it.
+// image returns an entry of the index as people get it.
 func (s *Store) image(d v1.Descriptor, c contents) Image {
 	of := c.config.Config
 	img := Image{Name: d.Annotations[refName], Digest: d.Digest.String(), Config: Config{
@@ -233,7 +233,7 @@ func (s *Store) image(d v1.Descriptor, c contents) Image {
 	return img
 }
 
-// ports are those that an image says it serves; one without a protocol is of TCP.
+// ports returns those that an image says it serves; one without a protocol is of TCP.
 func ports(exposed map[string]struct{}) []string {
 	var list []string
 	for p := range exposed {

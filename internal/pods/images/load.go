@@ -126,7 +126,7 @@ func (l *loader) load(ctx context.Context, path string, info fs.FileInfo) ([]loa
 	return list, nil
 }
 
-// fileName is a name for an image whose archive says none, and perhaps a tag; "" where a file's name cannot be an image's.
+// fileName returns a name for an image whose archive says none, and perhaps a tag; "" where a file's name cannot be an image's.
 func fileName(file, tag string) string {
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -173,7 +173,7 @@ func (l *loader) commit(ctx context.Context, images []loadedImage) ([]loadedImag
 	})
 }
 
-// blobs are all that an image consists of, and the index that it was chosen from.
+// blobs returns all that an image consists of, and the index that it was chosen from.
 func (i loadedImage) blobs() []v1.Hash {
 	list := []v1.Hash{i.Digest, i.manifest.Config.Digest}
 	if from, ok := indexOf(i.entry); ok {

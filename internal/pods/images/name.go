@@ -88,7 +88,7 @@ func matcher(ref string) (func(entry) bool, error) {
 	}, nil
 }
 
-// digestOf is the digest that a reference names, "" for none.
+// digestOf returns the digest that a reference names, "" for none.
 func digestOf(ref string) string {
 	if strings.HasPrefix(ref, digestPrefix) {
 		return ref

@@ -26,7 +26,7 @@ type candidate struct {
 	tag string // without a name
 }
 
-// images are all images of what is loaded.
+// images returns all images of what is loaded.
 func (l *loader) images(ctx context.Context) ([]candidate, error) {
 	b, err := l.files.get(ctx, indexFile)
 	if err == nil {
@@ -86,7 +86,7 @@ func wrongPlatform(image string, others []string) error {
 		image, strings.Join(slices.Compact(others), ", "), here, here, here.Architecture)
 }
 
-// described is the image of one entry of a layout's index; an index in it is for several platforms.
+// described returns the image of one entry of a layout's index; an index in it is for several platforms.
 func (l *loader) described(ctx context.Context, d entry) (candidate, error) {
 	named, tag, err := naming(d.Annotations)
 	if err != nil {
@@ -114,7 +114,7 @@ func (l *loader) described(ctx context.Context, d entry) (candidate, error) {
 	return candidate{img, tag}, err
 }
 
-// naming is the name that a layout says an image has, or a tag only. That the reference is a whole name is buildx's and skopeo's way.
+// naming returns the name that a layout says an image has, or a tag only. That the reference is a whole name is buildx's and skopeo's way.
 func naming(notes map[string]string) (named, tag string, err error) {
 	ref := notes["io.containerd.image.name"]
 	if ref == "" {
@@ -127,7 +127,7 @@ func naming(notes map[string]string) (named, tag string, err error) {
 	return named, "", err
 }
 
-// choose is the entry for this machine of an index for several platforms.
+// choose returns the entry for this machine of an index for several platforms.
 func (l *loader) choose(ctx context.Context, d entry, image string) (entry, error) {
 	var i v1.IndexManifest
 	if err := l.fetch(ctx, d, &i); err != nil {
@@ -146,7 +146,7 @@ func (l *loader) choose(ctx context.Context, d entry, image string) (entry, erro
 	return d, wrongPlatform(image, others)
 }
 
-// blob is a blob that is what its descriptor says: one of the stage, or of a layout.
+// blob returns a blob that is what its descriptor says: one of the stage, or of a layout.
 func (l *loader) blob(ctx context.Context, d entry) (blob, error) {
 	if d.Digest.Algorithm != "sha256" {
 		return blob{}, fmt.Errorf("digest %q is not of sha256", d.Digest)

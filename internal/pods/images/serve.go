@@ -78,7 +78,7 @@ func (s *Store) Blob(digest string) (*os.File, error) {
 	return f, err
 }
 
-// mediaType is what a manifest or an index says it is, "" where it does not.
+// mediaType returns what a manifest or an index says it is, "" where it does not.
 func mediaType(content []byte) string {
 	var m struct {
 		MediaType string `json:"mediaType"`

@@ -53,7 +53,7 @@ type contents struct {
 	config   *v1.ConfigFile
 }
 
-// indexOf is the index for several platforms that an image was chosen from.
+// indexOf returns the index for several platforms that an image was chosen from.
 func indexOf(d entry) (v1.Hash, bool) {
 	h, err := v1.NewHash(d.Annotations[fromIndex])
 	return h, err == nil

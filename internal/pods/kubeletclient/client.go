@@ -30,7 +30,7 @@ type Client struct {
 	transport *http.Transport
 }
 
-// New is a client of the kubelet at an address, HOST:PORT, that dial reaches.
+// New returns a client of the kubelet at an address, HOST:PORT, that dial reaches.
 func New(address string, dial func(ctx context.Context, network, address string) (net.Conn, error), config *tls.Config) *Client {
 	return &Client{address: address, transport: &http.Transport{DialContext: dial, TLSClientConfig: config, MaxIdleConns: 2,
 		IdleConnTimeout: time.Minute}}
@@ -45,10 +45,10 @@ const (
 	maxError = 64 << 10
 )
 
-// Pods are the pods that the kubelet is to run, with their statuses.
+// Pods returns the pods that the kubelet is to run, with their statuses.
 func (c *Client) Pods(ctx context.Context) ([]corev1.Pod, error) { return c.list(ctx, "/pods") }
 
-// Running are the pods that the container runtime runs, also those that end, without statuses.
+// Running returns the pods that the container runtime runs, also those that end, without statuses.
 func (c *Client) Running(ctx context.Context) ([]corev1.Pod, error) {
 	return c.list(ctx, "/runningpods/")
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Field is a field of a pod that is known before the pod runs (core/v1, ObjectFieldSelector), by its path, such as metadata.name or
+// Field returns a field of a pod that is known before the pod runs (core/v1, ObjectFieldSelector), by its path, such as metadata.name or
 // metadata.labels['app']; ok is false for a path that is none, or one of the status. Labels and annotations as a whole are key="value" with
 // Go's quoting, sorted, one a line, without an end of line after the last.
 func Field(pod *corev1.Pod, path string) (value string, ok bool) {

@@ -21,7 +21,7 @@ const (
 	Secret    = "Secret"
 )
 
-// ConfigMapData is a ConfigMap's data, what is text alone or all of it.
+// ConfigMapData returns a ConfigMap's data, what is text alone or all of it.
 func ConfigMapData(m *corev1.ConfigMap, binary bool) map[string][]byte {
 	data := make(map[string][]byte, len(m.Data)+len(m.BinaryData))
 	if binary {
@@ -35,8 +35,8 @@ func ConfigMapData(m *corev1.ConfigMap, binary bool) map[string][]byte {
 	return data
 }
 
-// Parts are what a volume of files is made of, all as the parts of a projected one, and the mode of the files that have none of their own;
-// ok is false for a volume that is none of files.
+// Parts returns what a volume of files is made of, all as the parts of a projected one, and the mode of the files that have none of their
+// own; ok is false for a volume that is none of files.
 func Parts(v *corev1.Volume) (parts []corev1.VolumeProjection, m *int32, ok bool) {
 	switch {
 	case v.Projected != nil:
@@ -63,7 +63,7 @@ type Sources struct {
 	Token  func(*corev1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Files are those of a volume.
+// Files returns those of a volume.
 func (s Sources) Files(v *corev1.Volume) (files []safepath.File, err error) {
 	parts, m, ok := Parts(v)
 	if !ok {
@@ -106,7 +106,7 @@ func (s Sources) part(p corev1.VolumeProjection, m *int32) ([]safepath.File, err
 	return nil, errors.New("labs do not have this source of a projected volume")
 }
 
-// mode is the first that is set, or the usual one.
+// mode returns the first that is set, or the usual one.
 func mode(of ...*int32) os.FileMode {
 	if i := slices.IndexFunc(of, func(m *int32) bool { return m != nil }); i >= 0 {
 		return os.FileMode(*of[i]).Perm()
@@ -114,7 +114,7 @@ func mode(of ...*int32) os.FileMode {
 	return 0o644
 }
 
-// object are the keys of an object as files: all of them, or the items.
+// object returns the keys of an object as files: all of them, or the items.
 func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *bool) (files []safepath.File, err error) {
 	optional := mayMiss != nil && *mayMiss
 	data, err := s.Object(o)

@@ -14,7 +14,7 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// PortMappings are the ports that a pod asks its node for.
+// PortMappings returns the ports that a pod asks its node for.
 func PortMappings(o *corev1.Pod) (list []PortMapping) {
 	for _, c := range o.Spec.Containers {
 		for _, p := range c.Ports {

@@ -40,7 +40,7 @@ type loginFile struct {
 	CredHelpers map[string]string           `json:"credHelpers"`
 }
 
-// of is the login for a registry, [authn.Anonymous] where there is none. The error is why one that is configured cannot be had.
+// of returns the login for a registry, [authn.Anonymous] where there is none. The error is why one that is configured cannot be had.
 func (l *logins) of(ctx context.Context, host string) (authn.Authenticator, error) {
 	user, err := sudouser.Get()
 	if err != nil {
@@ -82,7 +82,7 @@ func orAnonymous(c *authn.AuthConfig) authn.Authenticator {
 	return authn.FromConfig(*c)
 }
 
-// keys are the names that a registry has in such files.
+// keys returns the names that a registry has in such files.
 func keys(host string) []string {
 	if host == name.DefaultRegistry {
 		return []string{authn.DefaultAuthKey, "index.docker.io", "docker.io", "registry-1.docker.io"}
@@ -146,7 +146,7 @@ func readAs(ctx context.Context, user sudouser.User, path string) ([]byte, error
 
 type command struct{ program.Command }
 
-// as is a program run as the user, who has it in their own PATH perhaps.
+// as returns a program run as the user, who has it in their own PATH perhaps.
 func as(user sudouser.User, name string, args ...string) command {
 	env := user.Environment()
 	if user.Credential != nil {

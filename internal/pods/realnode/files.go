@@ -122,8 +122,8 @@ func WriteBase(dir string, plugins []string, programs map[string]string) error {
 	return nil
 }
 
-// alternatives are the links by which Debian's programs for rules are found (update-alternatives(1)): the machine's choice, because all of
-// a node's rules must be of one kind.
+// alternatives returns the links by which Debian's programs for rules are found (update-alternatives(1)): the machine's choice, because all
+// of a node's rules must be of one kind.
 func alternatives() (files []File) {
 	for _, name := range []string{
 		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore", "ebtables", "ebtables-save",

@@ -43,7 +43,7 @@ const (
 	Pods     = "pods"
 )
 
-// Args are the arguments of packetwalk-app for the first process of the node with a State.
+// Args returns the arguments of packetwalk-app for the first process of the node with a State.
 func Args(state string) []string { return []string{"node", specIn(state)} }
 
 func specIn(state string) string { return filepath.Join(state, "node.json") }
@@ -70,7 +70,7 @@ func (c Config) Prepare() error {
 	return atomicfile.Write(specIn(c.State), text, 0o600)
 }
 
-// files are the node's own: who it is, and what its programs are to do.
+// files returns the node's own: who it is, and what its programs are to do.
 func (c Config) files() ([]File, error) {
 	kubelet, err := c.Kubelet.file()
 	if err != nil {
@@ -95,7 +95,7 @@ func (c Config) files() ([]File, error) {
 // machineID is 128 bits, as hexadecimal digits, that no other node of this machine has (machine-id(5)).
 func (c Config) machineID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(c.State)))[:32] }
 
-// spec is what the node's first process is to make.
+// spec returns what the node's first process is to make.
 func (c Config) spec(own string) Spec {
 	state := func(name string) string { return filepath.Join(c.State, name) }
 	s := Spec{

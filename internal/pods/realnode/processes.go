@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Processes are those in a control group, or in one below it, of any hierarchy (proc_pid_cgroup(5)).
+// Processes returns those in a control group, or in one below it, of any hierarchy (proc_pid_cgroup(5)).
 func Processes(cgroup string) (pids []int, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, file := range files {

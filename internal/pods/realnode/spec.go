@@ -59,11 +59,11 @@ func ReadSpec(path string) (s Spec, err error) {
 	return s, nil
 }
 
-// Upper is the root's writable layer, Work what overlayfs needs beside it, and Root where it is mounted on its way to be one.
+// Upper returns the root's writable layer, Work what overlayfs needs beside it, and Root where it is mounted on its way to be one.
 func (s *Spec) Upper() string { return filepath.Join(s.State, "upper") }
 
-// Work is a directory for overlayfs itself.
+// Work returns a directory for overlayfs itself.
 func (s *Spec) Work() string { return filepath.Join(s.State, "work") }
 
-// Root is a mount point of the node's mount namespace.
+// Root returns a mount point of the node's mount namespace.
 func (s *Spec) Root() string { return filepath.Join(s.State, "root") }

@@ -76,7 +76,7 @@ func handler(i Images, token string, patience time.Duration) http.Handler {
 	})
 }
 
-// Authorization is the header's value that has a token.
+// Authorization returns the header's value that has a token.
 func Authorization(token string) string { return "Bearer " + token }
 
 // split parts /v2/REPOSITORY/KIND/NAME; a repository's name may have any number of elements.

@@ -102,7 +102,7 @@ func relink(root *os.Root, target, name string) error {
 	return root.Rename(tmp, name)
 }
 
-// top is the first name of a file's, which stands in the volume's directory.
+// top returns the first name of a file's, which stands in the volume's directory.
 func top(name string) string {
 	first, _, _ := strings.Cut(filepath.Clean(name), "/")
 	return first

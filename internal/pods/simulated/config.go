@@ -96,7 +96,7 @@ func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	return err
 }
 
-// client is the API server's, as the node.
+// client returns the API server's, as the node.
 func (c *Config) client() (kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
@@ -135,5 +135,5 @@ func (n *node) serve(ctx context.Context) error {
 		Refusal: refusal, Pods: n.list, Stats: n.stats})
 }
 
-// ownNamespace is the node's network namespace: the one that the process is in.
+// ownNamespace returns the node's network namespace: the one that the process is in.
 func ownNamespace() (*netns.Namespace, error) { return netns.Open("/proc/self/ns/net") }

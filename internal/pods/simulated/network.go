@@ -142,7 +142,7 @@ func (n *network) detach(ctx context.Context, a attachment) error {
 	return netns.Remove(path)
 }
 
-// attached are the pods that are, by the library's cache.
+// attached returns the pods that are, by the library's cache.
 func (n *network) attached() (all []attachment) {
 	list, err := n.cni.GetCachedAttachments("")
 	if err != nil {

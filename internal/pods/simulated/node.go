@@ -23,7 +23,7 @@ import (
 // kubeletPort is where the API server asks a node.
 const kubeletPort = 10250
 
-// address is the node's first internal address; invalid where it has none.
+// address returns the node's first internal address; invalid where it has none.
 func address(n *corev1.Node) netip.Addr {
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
@@ -56,7 +56,7 @@ func complete(given *corev1.Node, now time.Time) *corev1.Node {
 	return n
 }
 
-// capacity is the machine's, where the node has no other: many nodes share it.
+// capacity returns the machine's, where the node has no other: many nodes share it.
 func capacity(given corev1.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU: *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI), corev1.ResourcePods: resource.MustParse("110"),
@@ -70,7 +70,7 @@ func capacity(given corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// conditions are a healthy node's, in upstream's words: the machine's memory and disk are not this node's alone.
+// conditions returns a healthy node's, in upstream's words: the machine's memory and disk are not this node's alone.
 func conditions(now metav1.Time) []corev1.NodeCondition {
 	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}

@@ -236,5 +236,5 @@ func (n *node) report(ctx context.Context, object *corev1.Pod, status corev1.Pod
 	return err
 }
 
-// file is the name of a pod in directories of the node's.
+// file returns the name of a pod in directories of the node's.
 func (a attachment) file() string { return a.namespace + "_" + a.name }

@@ -12,7 +12,7 @@ import (
 // imageID is what the status has as a container's image: none was pulled.
 const imageID = "simulated://no-image"
 
-// running is the status of a pod whose ports are open: all its containers run, and its init containers have ended well.
+// running returns the status of a pod whose ports are open: all its containers run, and its init containers have ended well.
 func running(o *corev1.Pod, host netip.Addr, p *pod) corev1.PodStatus {
 	s := started(o, host, p.since)
 	s.Phase = corev1.PodRunning
@@ -58,7 +58,7 @@ func container(c *corev1.Container, p *pod, state corev1.ContainerState, ready b
 		State: state, Ready: ready, Started: &running}
 }
 
-// waiting is the status of a pod that cannot be attached.
+// waiting returns the status of a pod that cannot be attached.
 func waiting(o *corev1.Pod, host netip.Addr) corev1.PodStatus {
 	s := started(o, host, time.Now())
 	s.Phase = corev1.PodPending
@@ -73,7 +73,7 @@ func waiting(o *corev1.Pod, host netip.Addr) corev1.PodStatus {
 	return s
 }
 
-// over is the status of a pod of which nothing is left. Its processes ended when they were asked to.
+// over returns the status of a pod of which nothing is left. Its processes ended when they were asked to.
 func over(o *corev1.Pod, now time.Time) corev1.PodStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
@@ -94,7 +94,7 @@ func over(o *corev1.Pod, now time.Time) corev1.PodStatus {
 	return s
 }
 
-// started is what the status of any pod has that its node knows of. What others set in it is kept.
+// started returns what the status of any pod has that its node knows of. What others set in it is kept.
 func started(o *corev1.Pod, host netip.Addr, since time.Time) corev1.PodStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation

@@ -110,7 +110,7 @@ func (b *BuiltIn) build(ctx context.Context, a *app.App) (f Found, err error) {
 	return f, err
 }
 
-// layers are an application's own.
+// layers returns an application's own.
 func (b *BuiltIn) layers(a *app.App, programs []app.Program) (layers []images.Layer, err error) {
 	source := b.Program
 	var files []images.File

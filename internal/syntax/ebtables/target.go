@@ -31,8 +31,8 @@ func (l *lowerer) target(name string, options []option) []netfilter.Statement {
 	return []netfilter.Statement{&netfilter.UnknownEffect{Text: strings.Join(unknown, " "), Tracking: netfilter.NeverTracks}}
 }
 
-// verdict is what a verdict's name does; nil for other names. In table broute DROP means that the frame is routed, not bridged, which a
-// walk does not follow.
+// verdict returns what a verdict's name does; nil for other names. In table broute DROP means that the frame is routed, not bridged, which
+// a walk does not follow.
 func (l *lowerer) verdict(name string) []netfilter.Statement {
 	kind, ok := policies[name]
 	switch {

@@ -190,7 +190,7 @@ func optional(data json.RawMessage, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// groupNumber is a link group's number. Names other than "default" stand in a file of the machine and are not known: -1.
+// groupNumber returns a link group's number. Names other than "default" stand in a file of the machine and are not known: -1.
 func groupNumber(s string) int {
 	if s == "" || s == "default" {
 		return 0

@@ -135,7 +135,7 @@ var fdbWords = map[string]string{
 	"link-netnsid": "linkNetNsId", "nhid": "nhid",
 }
 
-// remote is a vxlan's entry.
+// remote returns a vxlan's entry.
 func (j *fdbJSON) remote() (fib.FDBEntry, error) {
 	e := fib.FDBEntry{
 		Port: j.IfName, Local: j.State == "permanent", Static: j.State == "static", RemotePort: j.Port, VNI: j.VNI, Link: j.Via,

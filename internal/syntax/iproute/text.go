@@ -130,7 +130,7 @@ func (j *routeJSON) word(words []string) (int, error) {
 	return 2, nil
 }
 
-// field is what a word's value is put into as it stands; nil for others.
+// field returns what a word's value is put into as it stands; nil for others.
 func (j *routeJSON) field(word string) *string {
 	return map[string]*string{
 		"dev": &j.Dev, "src": &j.PrefSrc, "scope": &j.Scope, "proto": &j.Protocol, "from": &j.From, "pref": &j.Pref,

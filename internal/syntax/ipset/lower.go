@@ -220,7 +220,7 @@ func (l *lowerer) one(text string) (netip.Addr, bool) {
 	return a, true
 }
 
-// prefix is the span of a prefix.
+// prefix returns the span of a prefix.
 func prefix(a netip.Addr, bits int) netfilter.Span {
 	mask := netfilter.PrefixMask(bits, a.Is6())
 	low := netfilter.AddressValue(a)

@@ -261,7 +261,7 @@ func unglue(text string) (protocol, opt string) {
 	return text, ""
 }
 
-// UnreadableListed is a rule of which nothing is known but how it was listed.
+// UnreadableListed returns a rule of which nothing is known but how it was listed.
 func UnreadableListed(line string) Rule {
 	text := string(appendQuoted(nil, line))
 	return Rule{Unknown: "-m listed " + text + " -j " + text}

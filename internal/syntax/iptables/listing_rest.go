@@ -34,7 +34,7 @@ type restReader struct {
 
 func (l *restReader) skip() { l.rest = strings.TrimLeft(l.rest, " \t") }
 
-// peek is the next word, "" at the end.
+// peek returns the next word, "" at the end.
 func (l *restReader) peek() string {
 	l.skip()
 	if i := strings.IndexAny(l.rest, " \t"); i >= 0 {

@@ -77,7 +77,7 @@ func baseOf(table, chain string) *netfilter.Base {
 	return b
 }
 
-// NFTHook is the line by which iptables-nft has the kernel call a built-in chain, in nft's syntax; "" for a user's chain.
+// NFTHook returns the line by which iptables-nft has the kernel call a built-in chain, in nft's syntax; "" for a user's chain.
 func NFTHook(table, chain string) string {
 	b := baseOf(table, chain)
 	if b == nil {

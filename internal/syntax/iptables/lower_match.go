@@ -42,7 +42,7 @@ func (l *lowerer) match(m *Match) {
 	l.test(&netfilter.UnknownTest{Text: m.text(), Tracking: matchTracking(m.Module)})
 }
 
-// text is the match as iptables prints it.
+// text returns the match as iptables prints it.
 func (m *Match) text() string { return string(appendOptions([]byte("-m "+m.Module), m.Options)) }
 
 // each lowers a match whose options are tests of their own.
@@ -60,7 +60,7 @@ func lowerAll(m *Match, lower func(o *Option) bool) bool {
 	return len(m.Options) > 0
 }
 
-// arg is an option's only word; "" where it has none.
+// arg returns an option's only word; "" where it has none.
 func (o *Option) arg() string {
 	if len(o.Args) != 1 {
 		return ""

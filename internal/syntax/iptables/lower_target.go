@@ -46,7 +46,7 @@ func (l *lowerer) jump(t *Target) *netfilter.JumpTo {
 	return j
 }
 
-// single is a target's only option.
+// single returns a target's only option.
 func (t *Target) single() (name, arg string) {
 	if len(t.Options) != 1 || t.Options[0].Not {
 		return "", ""

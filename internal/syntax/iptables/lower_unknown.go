@@ -98,7 +98,7 @@ func hasProto(module string) bool {
 
 func isFlag(part []word, flag string) bool { return part[0].text == flag && !part[0].quoted }
 
-// unknownPart is the test for words that the parser does not know. Masks that are no prefixes are understood here.
+// unknownPart returns the test for words that the parser does not know. Masks that are no prefixes are understood here.
 func unknownPart(part []word) netfilter.Statement {
 	not := isFlag(part, "!")
 	rest := part

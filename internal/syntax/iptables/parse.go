@@ -45,7 +45,7 @@ func Parse(dump []byte) ([]Table, error) {
 // with a backslash.
 const maxQuoted = 1024
 
-// lineSize is the length of the first line, with its end. The line of a rule goes on behind a line break inside double quotes, which
+// lineSize returns the length of the first line, with its end. The line of a rule goes on behind a line break inside double quotes, which
 // iptables-save prints as it is.
 func lineSize(text string) int {
 	size := strings.IndexByte(text, '\n') + 1

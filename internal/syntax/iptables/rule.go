@@ -126,7 +126,7 @@ func findOption(options []Option, name string) (Option, bool) {
 	return Option{}, false
 }
 
-// Comment is the text of the rule's last comment match, or "": of felix's two the first is a hash.
+// Comment returns the text of the rule's last comment match, or "": of felix's two the first is a hash.
 func (r *Rule) Comment() string {
 	for _, m := range slices.Backward(r.Matches) {
 		if m.Module != "comment" {
@@ -145,10 +145,10 @@ func Opt(name string, args ...string) Option { return Option{Name: name, Args: a
 // NotOpt makes a negated option.
 func NotOpt(name string, args ...string) Option { return Option{Not: true, Name: name, Args: args} }
 
-// Host is a match of a single address.
+// Host returns a match of a single address.
 func Host(a netip.Addr) AddressMatch { return AddressMatch{Prefix: netip.PrefixFrom(a, a.BitLen())} }
 
-// Jump is the target -j name.
+// Jump returns the target -j name.
 func Jump(name string, options ...Option) Target { return Target{Name: name, Options: options} }
 
 // CommentMatch is -m comment --comment text.

@@ -92,7 +92,7 @@ func each(b []byte, f func(kind uint16, value []byte) error) error {
 	return nil
 }
 
-// find is the first attribute of a kind; nil where there is none.
+// find returns the first attribute of a kind; nil where there is none.
 func find(b []byte, kind uint16) (found []byte, err error) {
 	err = each(b, func(k uint16, value []byte) error {
 		if k == kind && found == nil {
@@ -103,7 +103,7 @@ func find(b []byte, kind uint16) (found []byte, err error) {
 	return found, err
 }
 
-// text is a string without the zero byte at its end.
+// text returns a string without the zero byte at its end.
 func text(value []byte) string {
 	if n := len(value); n > 0 && value[n-1] == 0 {
 		value = value[:n-1]

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are those of a dump's message, which has to be of a kind; of others there is nothing.
+// attributes returns those of a dump's message, which has to be of a kind; of others there is nothing.
 func attributes(m netlink.Message, kind int) ([]byte, bool) {
 	if int(m.Header.Type) != unix.NFNL_SUBSYS_NFTABLES<<8|kind || len(m.Data) < headerLen {
 		return nil, false
@@ -36,12 +36,12 @@ func (t Table) inTable(answers []netlink.Message, kind int, table uint16, f func
 	return nil
 }
 
-// Sets are the shapes of the table's sets in the answers to ListSets, by name.
+// Sets returns the shapes of the table's sets in the answers to ListSets, by name.
 func (t Table) Sets(answers []netlink.Message) (map[string]string, error) {
 	return t.shapes(answers, unix.NFT_MSG_NEWSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setShape)
 }
 
-// Shape is what of a set cannot be changed, as Sets has it: the types of keys and values, flags, timeout and size.
+// Shape returns what of a set cannot be changed, as Sets has it: the types of keys and values, flags, timeout and size.
 func (s *Set) Shape() string { return setShape(Table{}.MakeSet(s, 0).Data[headerLen:]) }
 
 func setShape(b []byte) string {
@@ -50,12 +50,12 @@ func setShape(b []byte) string {
 		selectKinds(desc, unix.NFTA_SET_DESC_SIZE)
 }
 
-// Hooks are what calls the table's chains in the answers to ListChains, by name; empty where nothing does.
+// Hooks returns what calls the table's chains in the answers to ListChains, by name; empty where nothing does.
 func (t Table) Hooks(answers []netlink.Message) (map[string]string, error) {
 	return t.shapes(answers, unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, chainShape)
 }
 
-// Hook is what calls a chain, which cannot be changed, as Hooks has it.
+// Hook returns what calls a chain, which cannot be changed, as Hooks has it.
 func (c *Chain) Hook() string { return chainShape(Table{}.MakeChain(c).Data[headerLen:]) }
 
 func chainShape(b []byte) string { return selectKinds(b, unix.NFTA_CHAIN_TYPE, unix.NFTA_CHAIN_HOOK) }
@@ -73,8 +73,8 @@ func (t Table) shapes(answers []netlink.Message, kind int, table, name uint16, s
 	return shapes, nil
 }
 
-// selectKinds is those of a list of attributes that are of some kinds, in the order of the kinds and without what is zero, which the kernel
-// does not say.
+// selectKinds returns those of a list of attributes that are of some kinds, in the order of the kinds and without what is zero, which the
+// kernel does not say.
 func selectKinds(b []byte, kinds ...uint16) (shape string) {
 	for _, kind := range kinds {
 		if value, err := find(b, kind); err == nil && strings.Trim(string(value), "\x00") != "" {
@@ -84,7 +84,7 @@ func selectKinds(b []byte, kinds ...uint16) (shape string) {
 	return shape
 }
 
-// Chains are the table's chains in the answers to ListChains: what the kernel says of each, but for its number and its use.
+// Chains returns the table's chains in the answers to ListChains: what the kernel says of each, but for its number and its use.
 func (t Table) Chains(answers []netlink.Message) (map[string]string, error) {
 	chains := map[string]string{}
 	err := t.inTable(answers, unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, func(b []byte) error {
@@ -99,7 +99,7 @@ func (t Table) Chains(answers []netlink.Message) (map[string]string, error) {
 	return chains, nil
 }
 
-// Flags are the table's flags (NFT_TABLE_F_…) in the answer to Get.
+// Flags returns the table's flags (NFT_TABLE_F_…) in the answer to Get.
 func (t Table) Flags(answers []netlink.Message) (flags uint32, err error) {
 	err = t.inTable(answers, unix.NFT_MSG_NEWTABLE, unix.NFTA_TABLE_NAME, func(b []byte) error {
 		value, err := find(b, unix.NFTA_TABLE_FLAGS)
@@ -114,7 +114,7 @@ func (t Table) Flags(answers []netlink.Message) (flags uint32, err error) {
 	return flags, nil
 }
 
-// Generation is the number in the answer to GetGeneration; 0 where there is none.
+// Generation returns the number in the answer to GetGeneration; 0 where there is none.
 func Generation(answers []netlink.Message) uint32 {
 	for _, m := range answers {
 		if b, ok := attributes(m, unix.NFT_MSG_NEWGEN); ok {
@@ -126,7 +126,7 @@ func Generation(answers []netlink.Message) uint32 {
 	return 0
 }
 
-// dropKinds is a list of attributes, which has been read before, without those of some kinds.
+// dropKinds returns a list of attributes, which has been read before, without those of some kinds.
 func dropKinds(b []byte, kinds ...uint16) string {
 	var rest []byte
 	_ = each(b, func(kind uint16, value []byte) error {
@@ -138,7 +138,7 @@ func dropKinds(b []byte, kinds ...uint16) string {
 	return string(rest)
 }
 
-// Rules are the rules of each chain in the answers to ListRules, as the kernel says them: expressions and comments.
+// Rules returns the rules of each chain in the answers to ListRules, as the kernel says them: expressions and comments.
 func (t Table) Rules(answers []netlink.Message) (map[string]string, error) {
 	rules := map[string]string{}
 	err := t.inTable(answers, unix.NFT_MSG_NEWRULE, unix.NFTA_RULE_TABLE, func(b []byte) error {
@@ -152,8 +152,8 @@ func (t Table) Rules(answers []netlink.Message) (map[string]string, error) {
 	return rules, nil
 }
 
-// Elements are the elements in the answers to ListElements of a set. A verdict other than to go to a chain is a value that no chain's name
-// can be.
+// Elements returns the elements in the answers to ListElements of a set. A verdict other than to go to a chain is a value that no chain's
+// name can be.
 func Elements(answers []netlink.Message) ([]Element, error) {
 	var elements []Element
 	for _, m := range answers {
@@ -197,7 +197,7 @@ func element(b []byte) (e Element, err error) {
 	return e, err
 }
 
-// datum is a value's bytes, or the name of the chain of a verdict.
+// datum returns a value's bytes, or the name of the chain of a verdict.
 func datum(b []byte) (value string, err error) {
 	err = each(b, func(kind uint16, v []byte) error {
 		if kind == unix.NFTA_DATA_VALUE {

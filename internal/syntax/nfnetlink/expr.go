@@ -17,7 +17,7 @@ type Reg uint32
 
 func (r Reg) number() uint32 { return unix.NFT_REG32_00 + uint32(r) }
 
-// exprList is the list of a rule's expressions.
+// exprList returns the list of a rule's expressions.
 func exprList(rule []Expr) Attrs {
 	var list Attrs
 	for _, e := range rule {
@@ -28,7 +28,7 @@ func exprList(rule []Expr) Attrs {
 
 func data(value []byte) Attrs { return Attrs{{unix.NFTA_DATA_VALUE, value}} }
 
-// Native is a number in the machine's byte order, as marks, states and drawn numbers are in registers.
+// Native returns a number in the machine's byte order, as marks, states and drawn numbers are in registers.
 func Native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // Meta loads what the kernel keeps beside the packet (NFT_META_…).

@@ -46,7 +46,7 @@ const (
 	kindNumgen  = 23
 )
 
-// Address is the field for addresses of a family: those of destinations.
+// Address returns the field for addresses of a family: those of destinations.
 func Address(family uint8) Field {
 	if family == unix.NFPROTO_IPV6 {
 		return Field{8, 16, false, typeOf{kindPayload, []uint32{descIP6, 9}}}
@@ -61,15 +61,15 @@ const (
 	descIP6 = 13
 )
 
-// Protocol is the field for transport protocols.
+// Protocol returns the field for transport protocols.
 func Protocol() Field { return Field{12, 1, false, typeOf{kindMeta, []uint32{unix.NFT_META_L4PROTO}}} }
 
-// Port is the field for ports: those of destinations.
+// Port returns the field for ports: those of destinations.
 func Port() Field {
 	return Field{13, 2, false, typeOf{kindPayload, []uint32{descTH, 2}}}
 }
 
-// Slot is the field for numbers drawn by Random.
+// Slot returns the field for numbers drawn by Random.
 func Slot() Field {
 	return Field{4, 4, true, typeOf{kindNumgen, []uint32{unix.NFT_NG_RANDOM, 2, 0}}}
 }
@@ -123,7 +123,7 @@ func (t Table) MakeSet(s *Set, id uint32) netlink.Message {
 	return t.message(unix.NFT_MSG_NEWSET, netlink.Create, a)
 }
 
-// keyLen is a key's length: that of a single field is not rounded.
+// keyLen returns a key's length: that of a single field is not rounded.
 func (s *Set) keyLen() uint32 {
 	if len(s.Key) == 1 {
 		return s.Key[0].Len

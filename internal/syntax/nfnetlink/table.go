@@ -41,7 +41,7 @@ func (r *Rule) attrs() Attrs {
 
 const headerLen = 4 // struct nfgenmsg: family, version, resource id
 
-// message is one message about the table.
+// message returns one message about the table.
 func (t Table) message(kind int, flags netlink.HeaderFlags, a Attrs) netlink.Message {
 	return t.raw(kind, flags, a.Append([]byte{t.Family, unix.NFNETLINK_V0, 0, 0}))
 }
@@ -100,7 +100,7 @@ func (t Table) AddRules(c *Chain) []netlink.Message {
 	return messages
 }
 
-// Batch is a transaction of messages, of which the last is answered. The kernel refuses it with ERESTART if its rules are of another
+// Batch returns a transaction of messages, of which the last is answered. The kernel refuses it with ERESTART if its rules are of another
 // generation; 0 is any.
 func Batch(messages []netlink.Message, generation uint32) []netlink.Message {
 	const id = 1 // NFNL_BATCH_GENID

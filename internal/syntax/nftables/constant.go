@@ -148,7 +148,7 @@ func minusOne(v netfilter.Value) netfilter.Value {
 	return netfilter.Value{Hi: v.Hi, Lo: v.Lo - 1}
 }
 
-// lowBits is a number with the n lowest bits set.
+// lowBits returns a number with the n lowest bits set.
 func lowBits(n int) netfilter.Value {
 	if n > 64 {
 		return netfilter.Value{Hi: 1<<(n-64) - 1, Lo: ^uint64(0)}

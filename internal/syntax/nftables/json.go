@@ -43,7 +43,7 @@ func (n *Node) Get(name string) *Node {
 	return nil
 }
 
-// text is the text of a member that is a string or a number; "" for others.
+// text returns the text of a member that is a string or a number; "" for others.
 func (n *Node) text(name string) string {
 	m := n.Get(name)
 	if m == nil || m.Kind != String && m.Kind != Number {
@@ -52,7 +52,7 @@ func (n *Node) text(name string) string {
 	return m.Text
 }
 
-// number is a member that is a whole number; 0 for others.
+// number returns a member that is a whole number; 0 for others.
 func (n *Node) number(name string) uint64 {
 	v, _ := strconv.ParseUint(n.text(name), 10, 64)
 	return v
@@ -66,7 +66,7 @@ func (n *Node) singleMember() (string, *Node, bool) {
 	return n.Items[0].Name, &n.Items[0], true
 }
 
-// elements are the items of an array; nil for everything else.
+// elements returns the items of an array; nil for everything else.
 func (n *Node) elements() []Node {
 	if n.Kind != Array {
 		return nil
@@ -375,7 +375,7 @@ func (n *Node) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// String is the value as JSON.
+// String returns the value as JSON.
 func (n *Node) String() string { return string(n.Append(nil)) }
 
 var letters = map[rune]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}

@@ -126,7 +126,7 @@ func (l *lowerer) chain(e Entry) error {
 	return nil
 }
 
-// devices are the interfaces of a chain: one or a list; nil where nft does not say (1.0.6 and older leave them out of their JSON).
+// devices returns the interfaces of a chain: one or a list; nil where nft does not say (1.0.6 and older leave them out of their JSON).
 func devices(n *Node) []string {
 	switch {
 	case n == nil:

@@ -6,7 +6,7 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// typesOf are the datatypes of an expression, one for each of its fields; nil where they are not known.
+// typesOf returns the datatypes of an expression, one for each of its fields; nil where they are not known.
 func typesOf(n *Node) []string {
 	name, inner, ok := n.singleMember()
 	if !ok {
@@ -54,7 +54,7 @@ func fibType(n *Node) string {
 	return "iface_index"
 }
 
-// field is a field of the packet, or beside it; nil for everything else.
+// field returns a field of the packet, or beside it; nil for everything else.
 func field(n *Node) *netfilter.Field {
 	name, inner, ok := n.singleMember()
 	if !ok {
@@ -131,7 +131,7 @@ func (l *lowerer) bitwise(op string, n *Node) netfilter.Expr {
 	return e
 }
 
-// operand is a constant of the datatypes, or an expression.
+// operand returns a constant of the datatypes, or an expression.
 func (l *lowerer) operand(n *Node, types []string) netfilter.Expr {
 	if len(types) == 0 {
 		types = []string{"integer"}

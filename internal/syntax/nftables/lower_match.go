@@ -131,7 +131,7 @@ func (l *lowerer) typedPayload(n *Node, v netfilter.Span, not bool) netfilter.St
 	return nil
 }
 
-// prefixOf is the prefix that a span of addresses is.
+// prefixOf returns the prefix that a span of addresses is.
 func prefixOf(v netfilter.Span, ipv6 bool) (netip.Prefix, bool) {
 	low, high := v.Low.Address(ipv6), v.High.Address(ipv6)
 	bits := 0
@@ -161,7 +161,7 @@ func (l *lowerer) typedMeta(key string, v netfilter.Span, not bool) netfilter.St
 	return nil
 }
 
-// nameOf is the name of an interface in iptables' way, with "+" for any rest.
+// nameOf returns the name of an interface in iptables' way, with "+" for any rest.
 func nameOf(v netfilter.Span) (string, bool) {
 	name := strings.TrimRight(string(bytesOf(v.Low)), "\x00")
 	if name == "" || strings.HasSuffix(name, "+") || strings.Contains(name, "\x00") {

@@ -24,8 +24,8 @@ func (l *lowerer) statement(n *Node) netfilter.Statement {
 	return &netfilter.UnknownEffect{Text: statementText(n), Tracking: tracking(n)}
 }
 
-// implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error
-// of ICMP packets of its family only (nft's evaluate.c: stmt_evaluate_reject).
+// implied returns the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an
+// error of ICMP packets of its family only (nft's evaluate.c: stmt_evaluate_reject).
 func (l *lowerer) implied(n *Node) []netfilter.Statement {
 	name, inner, ok := n.singleMember()
 	if !ok {

@@ -63,7 +63,7 @@ func extents(text string, at int) (items []extent, end int, ok bool) {
 	return nil, 0, false
 }
 
-// stringEnd is where the string that begins at a place has its second quotation mark; negative where it has none.
+// stringEnd returns where the string that begins at a place has its second quotation mark; negative where it has none.
 func stringEnd(text string, at int) int {
 	for begin := at; ; {
 		next := strings.IndexByte(text[at+1:], '"')

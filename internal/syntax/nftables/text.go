@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ruleText is a rule as "nft list ruleset" prints it. What is not known is printed as JSON.
+// ruleText returns a rule as "nft list ruleset" prints it. What is not known is printed as JSON.
 func ruleText(rule *Node) string {
 	var b strings.Builder
 	b.Grow(128) // most are shorter
@@ -25,7 +25,7 @@ func ruleText(rule *Node) string {
 
 func quoted(s string) string { return `"` + s + `"` }
 
-// texts are those of the items of a list.
+// texts returns those of the items of a list.
 func texts(n *Node) []string {
 	var all []string
 	for _, item := range n.list() {

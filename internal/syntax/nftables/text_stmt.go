@@ -90,7 +90,7 @@ func limitText(n *Node) string {
 	return text
 }
 
-// over is the word for a limit that is to be exceeded.
+// over returns the word for a limit that is to be exceeded.
 func over(n *Node) string {
 	if inv := n.Get("inv"); inv != nil && inv.Text == "true" {
 		return "over"

@@ -231,7 +231,7 @@ func (n *Node) ask(ctx context.Context, op operation, body, into any) error {
 // Ping asks nothing: an answer says that the node is there, and keeps a stream open that would be cut when idle.
 func (n *Node) Ping(ctx context.Context) error { return n.ask(ctx, opPing, nil, nil) }
 
-// Hosts are the names of the node's hosts, with the inode numbers of their namespaces: "node/NAME", "pod/NAMESPACE/NAME", "netns/NAME".
+// Hosts returns the names of the node's hosts, with the inode numbers of their namespaces: "node/NAME", "pod/NAMESPACE/NAME", "netns/NAME".
 func (n *Node) Hosts(ctx context.Context) (map[string]uint64, error) {
 	var hosts map[string]uint64
 	if err := n.ask(ctx, opHosts, nil, &hosts); err != nil {
@@ -271,7 +271,7 @@ const (
 	maxVersion = 200
 )
 
-// Tools are the versions of the node's tools, by their names.
+// Tools returns the versions of the node's tools, by their names.
 func (n *Node) Tools(ctx context.Context) (map[string]string, error) {
 	var tools map[string]string
 	if err := n.ask(ctx, opTools, nil, &tools); err != nil {

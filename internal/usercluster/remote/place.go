@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// Place is the place of a host of the node, for proof.Live.
+// Place returns the place of a host of the node, for proof.Live.
 func (n *Node) Place(host string) proof.Place { return place{n, host} }
 
 type place struct {

@@ -217,7 +217,7 @@ func reply[T any](value T, err error) (json.RawMessage, error) {
 	return encoded(value), nil
 }
 
-// encoded is a value of a type that can be encoded.
+// encoded returns a value of a type that can be encoded.
 func encoded(value any) json.RawMessage {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -342,7 +342,7 @@ func (s *server) keep(open io.Closer) uint64 {
 	return s.handles
 }
 
-// held is what has a handle; T says what it should be.
+// held returns what has a handle; T says what it should be.
 func held[T any](s *server, handle uint64) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,7 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// cilium is what Cilium's agent writes for iptables (cilium/cilium, pkg/datapath/iptables). Its eBPF programs do the rest: Services,
+// cilium returns what Cilium's agent writes for iptables (cilium/cilium, pkg/datapath/iptables). Its eBPF programs do the rest: Services,
 // policies and, where so configured, masquerading. They set the packet marks that these rules match.
 func cilium() attribution.Writer {
 	var chains []attribution.Chain

@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/model/attribution"
 )
 
-// PolicyName is a policy's name as people write it, from felix's for it: that of Kubernetes' NetworkPolicy shop/web is
+// PolicyName returns a policy's name as people write it, from felix's for it: that of Kubernetes' NetworkPolicy shop/web is
 // shop/knp.default.web (libcalico-go/lib/backend/k8s/conversion). Calico's own policies stay as they are.
 func PolicyName(felix string) string { return strings.Replace(felix, "/knp.default.", "/", 1) }
 

@@ -2,9 +2,9 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// felixHosts are the chains of HostEndpoints, the policies of a node's own interfaces (felix/rules/endpoints.go and dispatch.go): in table
-// filter those of what the node sends, receives and forwards, in mangle those before translation (preDNAT), in raw those without tracking
-// (doNotTrack). decides are the lines of a chain that decides about an interface.
+// felixHosts returns the chains of HostEndpoints, the policies of a node's own interfaces (felix/rules/endpoints.go and dispatch.go): in
+// table filter those of what the node sends, receives and forwards, in mangle those before translation (preDNAT), in raw those without
+// tracking (doNotTrack). decides are the lines of a chain that decides about an interface.
 func felixHosts(decides func(direction, end string) []attribution.Line) []attribution.Chain {
 	in := func(name, purpose string, role attribution.Role, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: "{table}", Name: name, Role: role, For: purpose, Rules: rules}

@@ -50,7 +50,7 @@ func older(chain string, l attribution.Line) bool {
 		chain == "cali-tw-{link}" && strings.HasPrefix(l.Comment, "Drop {tunnel}")
 }
 
-// inNFT is a line of a table of iptables in nftables mode.
+// inNFT returns a line of a table of iptables in nftables mode.
 func inNFT(table string, l attribution.Line) attribution.Line {
 	switch {
 	case strings.HasSuffix(l.To, "-{branch}"):

@@ -2,9 +2,9 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// istio is what Istio writes into a pod: its init container or CNI plugin for a sidecar (istio/istio, tools/istio-iptables), and its CNI
-// agent for ztunnel in ambient mode (cni/pkg/iptables). The proxy runs as user and group 1337 (0x539) and opens new connections:
-// a rule that redirects to it also decides which source the other end sees.
+// istio returns what Istio writes into a pod: its init container or CNI plugin for a sidecar (istio/istio, tools/istio-iptables), and its
+// CNI agent for ztunnel in ambient mode (cni/pkg/iptables). The proxy runs as user and group 1337 (0x539) and opens new connections: a rule
+// that redirects to it also decides which source the other end sees.
 func istio() attribution.Writer {
 	chain := func(table, name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: table, Name: name, For: purpose, Rules: rules}

@@ -2,8 +2,8 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// linkerd is what Linkerd's init container or CNI plugin writes into a pod (linkerd/linkerd2-proxy-init, pkg/iptables/iptables.go). The
-// proxy opens new connections: a rule that redirects to it also decides which source the other end sees.
+// linkerd returns what Linkerd's init container or CNI plugin writes into a pod (linkerd/linkerd2-proxy-init, pkg/iptables/iptables.go).
+// The proxy opens new connections: a rule that redirects to it also decides which source the other end sees.
 func linkerd() attribution.Writer {
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: "nat", Name: name, For: purpose, Rules: rules}

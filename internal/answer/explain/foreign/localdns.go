@@ -2,7 +2,7 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// localDNS are the DNS caches of a node, which packets reach without conntrack: Kubernetes' NodeLocal DNSCache (kubernetes/dns,
+// localDNS returns the DNS caches of a node, which packets reach without conntrack: Kubernetes' NodeLocal DNSCache (kubernetes/dns,
 // cmd/node-cache/app/cache_app.go) and AKS's LocalDNS (Azure/AgentBaker, parts/linux/cloud-init/artifacts/localdns.sh).
 func localDNS() []attribution.Writer {
 	const untracked = ": not tracked, so that no rule of table nat applies"

@@ -19,8 +19,8 @@ func natRule(format string, args ...any) Rule { return Rule{"nat", fmt.Sprintf(f
 // Dedup is kubenet's chain of the filter table.
 const Dedup = "KUBE-DEDUP"
 
-// Node are the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops any
-// other), the node answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
+// Node returns the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops
+// any other), the node answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
 func Node(master string, mac net.HardwareAddr, hosts []netip.Addr) []Rule {
 	rules := []Rule{natRule("POSTROUTING -s Unicast -o %s -j snat --to-src %s --snat-arp --snat-target ACCEPT", master, mac)}
 	for _, host := range hosts {
@@ -29,7 +29,7 @@ func Node(master string, mac net.HardwareAddr, hosts []netip.Addr) []Rule {
 	return append(rules, natRule("PREROUTING -p ARP -i %s --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT", master))
 }
 
-// Pod are a pod's own: the node answers ARP for it, and what comes in by the NIC for its address goes to its interface.
+// Pod returns a pod's own: the node answers ARP for it, and what comes in by the NIC for its address goes to its interface.
 func Pod(master string, pod netip.Addr, mac net.HardwareAddr) []Rule {
 	return []Rule{
 		arpReply(pod, mac),
@@ -41,7 +41,7 @@ func arpReply(addr netip.Addr, mac net.HardwareAddr) Rule {
 	return natRule("PREROUTING -p ARP --arp-op Request --arp-ip-dst %s -j arpreply --arpreply-mac %s --arpreply-target DROP", addr, mac)
 }
 
-// Deduplicate are what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream, syncEbtablesDedupRules): a
+// Deduplicate returns what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream, syncEbtablesDedupRules): a
 // packet to a service that turns round on the bridge also goes up to the node, which routes a copy back with the bridge's MAC address.
 // Interfaces of pods begin with veth. The jump comes first.
 func Deduplicate(bridge net.HardwareAddr, veth string, gateway netip.Addr, pods netip.Prefix) []Rule {

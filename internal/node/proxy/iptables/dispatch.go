@@ -127,7 +127,7 @@ func (b *builder) firewallChain(r *portRules) {
 	b.nat.add(r.firewall, iptables.Rule{Matches: comment("other traffic to " + r.name + " will be dropped by " + chainProxyFW)})
 }
 
-// allowedSources are the source ranges and, where they hold the node, the load balancer's own addresses: a node's request to an address
+// allowedSources returns the source ranges and, where they hold the node, the load balancer's own addresses: a node's request to an address
 // that it holds itself comes back with that address as its source.
 func (b *builder) allowedSources(r *portRules) []netip.Prefix {
 	sources := append([]netip.Prefix(nil), r.SourceRanges...)

@@ -21,7 +21,7 @@ const (
 	CounterLocalhost = "localhost_nps_accepted_pkts"
 )
 
-// CounterNames are the accounting objects that have to exist before rules with Config.NFAcct can be loaded.
+// CounterNames returns the accounting objects that have to exist before rules with Config.NFAcct can be loaded.
 func CounterNames() []string { return []string{CounterInvalid, CounterLocalhost} }
 
 // matchDetector adds the detector's condition to a rule: local traffic, or with not all other.
@@ -301,7 +301,7 @@ func (b *builder) port(p *service.Port) {
 	b.version.dispatch(b, r)
 }
 
-// to is a rule for traffic to an address and the service's port.
+// to returns a rule for traffic to an address and the service's port.
 func (r *portRules) to(ip netip.Addr, note string, target iptables.Target) iptables.Rule {
 	return iptables.Rule{
 		Destination: iptables.Host(ip),
@@ -311,7 +311,7 @@ func (r *portRules) to(ip netip.Addr, note string, target iptables.Target) iptab
 	}
 }
 
-// toNodePort is a rule for traffic to the node port, whatever the address.
+// toNodePort returns a rule for traffic to the node port, whatever the address.
 func (r *portRules) toNodePort(note string, target iptables.Target, between ...iptables.Match) iptables.Rule {
 	if note != "" {
 		note = " " + note
@@ -352,7 +352,7 @@ func (b *builder) internal(r *portRules) {
 	b.nat.add(chainServices, r.to(r.ClusterIP, "cluster IP", iptables.Jump(chain)))
 }
 
-// nothingThere is what happens to traffic that finds no endpoint: refused if there is none at all, dropped if there is none here.
+// nothingThere returns what happens to traffic that finds no endpoint: refused if there is none at all, dropped if there is none here.
 func (b *builder) nothingThere(r *portRules) (iptables.Target, string) {
 	if !r.reachable {
 		return b.reject(), "has no endpoints"
@@ -389,7 +389,7 @@ func (b *builder) balance(r *portRules, chain string, endpoints []service.Endpoi
 	}
 }
 
-// recent is a look at, or a note in, the list of clients that an endpoint had lately.
+// recent returns a look at, or a note in, the list of clients that an endpoint had lately.
 func (b *builder) recent(list string, do ...iptables.Option) iptables.Match {
 	mask := "255.255.255.255"
 	if b.Family == service.IPv6 {

@@ -52,7 +52,7 @@ func hash(parts ...string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
-// portName is the name in comments and hashes.
+// portName returns the name in comments and hashes.
 func (a *ruleSetVersion) portName(n service.Name) string {
 	if n.Port == "" && a.unnamedColon {
 		return n.String() + ":"

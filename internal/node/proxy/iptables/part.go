@@ -114,7 +114,7 @@ func render(set *RuleSet) (chains []chainText) {
 	return chains
 }
 
-// sharedRules are all rules of a shared chain, by its index, but for those of the frame.
+// sharedRules returns all rules of a shared chain, by its index, but for those of the frame.
 func (s *state) sharedRules(i int) string {
 	var b strings.Builder
 	for _, p := range s.parts {

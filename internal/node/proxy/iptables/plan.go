@@ -302,7 +302,7 @@ func changedParts(from, to *state) (changes []partChange) {
 	return changes
 }
 
-// ownChains are the chains of parts that are new or other than before, those that others lead to first, and the names of those that are
+// ownChains returns the chains of parts that are new or other than before, those that others lead to first, and the names of those that are
 // gone, sorted. All are of table nat.
 func ownChains(changes []partChange) (own []chainText, gone []string) {
 	for _, c := range changes {

@@ -108,7 +108,7 @@ type jump struct {
 	new                      bool // only packets that begin a connection
 }
 
-// rule is the jump as a rule of its built-in chain.
+// rule returns the jump as a rule of its built-in chain.
 func (j jump) rule() Jump {
 	r := iptables.Rule{Target: iptables.Jump(j.to)}
 	if j.new {

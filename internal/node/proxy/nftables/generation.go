@@ -25,16 +25,16 @@ type Rules struct {
 	since, until uint32 // the generations after one, up to the other, are each by a transaction of a syncer
 }
 
-// NewRules are the rules of the kernel's namespace.
+// NewRules returns the rules of the kernel's namespace.
 func NewRules(k Kernel) *Rules { return &Rules{Kernel: k} }
 
-// now is the generation of the rules.
+// now returns the generation of the rules.
 func (r *Rules) now(ctx context.Context) (uint32, error) {
 	answers, err := r.Ask(ctx, nf.GetGeneration())
 	return nf.Generation(answers), err
 }
 
-// current is the last generation that differs from another by what syncers wrote alone.
+// current returns the last generation that differs from another by what syncers wrote alone.
 func (r *Rules) current(generation uint32) uint32 {
 	if r.since <= generation && generation < r.until {
 		return r.until

@@ -86,7 +86,7 @@ func (s *Syncer) readAll(ctx context.Context) (h heldTable, err error) {
 	return h, nil
 }
 
-// values are the elements of a set that is no map of clients.
+// values returns the elements of a set that is no map of clients.
 func (s *Syncer) values(ctx context.Context, set *nf.Set) (map[string]Value, error) {
 	elements, err := s.elements(ctx, set.Name)
 	if err != nil {

@@ -101,7 +101,7 @@ type fan struct {
 	protocol service.Protocol // of it
 }
 
-// chain is the chain's name. How many endpoints it chooses from never changes: what leads to it has as many.
+// chain returns the chain's name. How many endpoints it chooses from never changes: what leads to it has as many.
 func (f *fan) chain() string {
 	end := fmt.Sprint(f.of)
 	switch {
@@ -117,7 +117,7 @@ func (f *fan) chain() string {
 	return matchPrefix[f.at] + wayPrefix[f.way] + policy + "/" + end
 }
 
-// clients is the name of the map of clients of a policy.
+// clients returns the name of the map of clients of a policy.
 func (f *fan) clients(policy service.Policy) string {
 	return fmt.Sprintf("affinity/%s/%d/%s", policyName[policy], f.seconds, f.sticky)
 }
@@ -130,7 +130,7 @@ func isFanSet(name string) bool {
 	return strings.HasPrefix(name, wayPrefix[internal]) || strings.HasPrefix(name, wayPrefix[external])
 }
 
-// fanOfSet is the fan of a set's name; ok is false where it has another, whoever made the set.
+// fanOfSet returns the fan of a set's name; ok is false where it has another, whoever made the set.
 func fanOfSet(name string) (f fan, ok bool) {
 	for _, way := range []entryPath{internal, external} {
 		for policy := range policyName {
@@ -159,12 +159,12 @@ func (f *fan) isLasting() bool {
 // choosesSticky tells that clients are looked for in the map of the fan's policy.
 func (f *fan) choosesSticky() bool { return f.sticky != "" && f.way != remember }
 
-// stickyName is a service port's name as a part of names in the table.
+// stickyName returns a service port's name as a part of names in the table.
 func stickyName(p *service.Port) string {
 	return p.Namespace + "/" + p.Service + "/" + p.Protocol.Lower() + "/" + p.Name.Port
 }
 
-// externalIPs are the addresses beside the cluster IP, each once.
+// externalIPs returns the addresses beside the cluster IP, each once.
 func externalIPs(p *service.Port) []netip.Addr {
 	return slices.DeleteFunc(unique(p.ExternalIPs, p.LoadBalancerIPs), func(a netip.Addr) bool { return a == p.ClusterIP })
 }

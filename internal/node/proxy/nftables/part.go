@@ -61,7 +61,7 @@ type item struct {
 	comment  string
 }
 
-// of are the elements of a name; none for a service port that is not there.
+// of returns the elements of a name; none for a service port that is not there.
 func (p *part) of(n name) elementsOfName {
 	if p != nil {
 		if at := slices.IndexFunc(p.named, func(has elementsOfName) bool { return has.name == n }); at >= 0 {
@@ -71,7 +71,7 @@ func (p *part) of(n name) elementsOfName {
 	return elementsOfName{name: n}
 }
 
-// row is that of a set.
+// row returns the slots of a set.
 func (n *elementsOfName) row(set string) (slots []netip.AddrPort) {
 	for i := range n.endpoints {
 		if n.endpoints[i].set == set {
@@ -116,7 +116,7 @@ func (s *State) newPart(st *portRecord) *part {
 	return part
 }
 
-// shared are the elements that other service ports may want, too, of which a part has others, or none, in its place.
+// shared returns the elements that other service ports may want, too, of which a part has others, or none, in its place.
 func (p *part) shared(other *part) (all []item) {
 	if p == nil {
 		return nil
@@ -139,13 +139,13 @@ func (p *part) shared(other *part) (all []item) {
 	return all
 }
 
-// comment is a service port's name as elements keep it.
+// comment returns a service port's name as elements keep it.
 func comment(p *service.Port) string {
 	name := p.Name.String()
 	return name[:min(len(name), nf.MaxComment)]
 }
 
-// items are the elements of a name, made where there are none.
+// items returns the elements of a name, made where there are none.
 func (p *part) items(n name) *elementsOfName {
 	at := slices.IndexFunc(p.named, func(has elementsOfName) bool { return has.name == n })
 	if at < 0 {
@@ -180,7 +180,7 @@ func (p *part) key(at matchKind, ip netip.Addr) name {
 	return name{at, addressField(ip) + protocolField(p.port.Protocol) + portField(p.port.Port)}
 }
 
-// fan is the name of the chain of a policy, which is made where it is not there.
+// fan returns the name of the chain of a policy, which is made where it is not there.
 func (p *part) fan(at matchKind, way entryPath, policy service.Policy) string {
 	f := fan{at: at, way: way, policy: policy, of: len(p.slots[policy])}
 	return p.want(f)
@@ -242,7 +242,7 @@ func (p *part) addNoEndpoints(n name) {
 	p.addDispatch(n, set, "")
 }
 
-// external is one external way to the service port.
+// external adds the elements of one external way to the service port.
 func (p *part) external(n name, ok bool) {
 	switch {
 	case len(p.port.ForCluster) == 0:
@@ -293,7 +293,7 @@ func widest(ranges []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
-// last is a range's last address.
+// last returns a range's last address.
 func last(r netip.Prefix) netip.Addr {
 	b := r.Addr().AsSlice()
 	for i := r.Bits(); i < len(b)*8; i++ {

@@ -42,7 +42,7 @@ func (w *writer) table() nf.Table { return nf.Table{Family: w.family, Name: Tabl
 // clientsSize is how many clients a service port with session affinity remembers; others are balanced.
 const clientsSize = 1 << 16
 
-// sets are the sets and maps that are always there.
+// sets returns the sets and maps that are always there.
 func (w *writer) sets() []nf.Set {
 	sets := []nf.Set{
 		{Name: setClusterIPs, Key: []nf.Field{w.address}},
@@ -64,7 +64,7 @@ func (w *writer) sets() []nf.Set {
 	return sets
 }
 
-// key are the fields by which a packet names a service port.
+// key returns the fields by which a packet names a service port.
 func (w *writer) key(at matchKind) []nf.Field {
 	if at == byNodePort {
 		return []nf.Field{nf.Protocol(), nf.Port()}
@@ -74,13 +74,13 @@ func (w *writer) key(at matchKind) []nf.Field {
 
 func (w *writer) endpoint() []nf.Field { return []nf.Field{w.address, nf.Port()} }
 
-// clients is the map of a service port with session affinity.
+// clients returns the map of a service port with session affinity.
 func (w *writer) clients(f *fan) nf.Set {
 	return nf.Set{Name: f.clients(f.policy), Key: []nf.Field{w.address}, Data: w.endpoint(), Timeout: time.Duration(f.seconds) * time.Second,
 		Size: clientsSize}
 }
 
-// fanSet is the set of a fan that has one.
+// fanSet returns the set of a fan that has one.
 func (w *writer) fanSet(name string) nf.Set { return nf.Set{Name: name, Key: w.key(byAddress)} }
 
 // services finds the service port that a packet is for, first in the fans' sets.
@@ -97,7 +97,7 @@ func (w *writer) services(sets []fan) nf.Chain {
 		w.at(byNodePort, "by a node port", nf.Follow(mapServices[byNodePort], 0)))...)
 }
 
-// chains are the chains that are always there, those that are led to first; sets are the fans that have one.
+// chains returns the chains that are always there, those that are led to first; sets are the fans that have one.
 func (w *writer) chains(sets []fan) []nf.Chain {
 	mark, back := uint32(1)<<w.MasqueradeBit, ^(uint32(1) << w.MasqueradeBit)
 	chains := []nf.Chain{
@@ -115,7 +115,7 @@ func chain(name string, rules ...nf.Rule) nf.Chain { return nf.Chain{Name: name,
 
 func rule(comment string, exprs ...nf.Expr) nf.Rule { return nf.Rule{Comment: comment, Exprs: exprs} }
 
-// hooks are the chains that the kernel calls.
+// hooks returns the chains that the kernel calls.
 func (w *writer) hooks() []nf.Chain {
 	const beforeDNAT = -110 // of others' chains, that translate at -100
 	// Others' translate first. So another service proxy's rules are in force as soon as it has written them, whatever is still here.
@@ -294,8 +294,8 @@ func (w *writer) fromPods(op uint32) []nf.Expr {
 	return []nf.Expr{nf.Meta(unix.NFT_META_IIFNAME, 0), nf.Compare(op, 0, value)}
 }
 
-// decide is the way of external traffic with policy Local: pods and the node itself reach all endpoints, as if their traffic had left the
-// cluster and come back.
+// decide returns the way of external traffic with policy Local: pods and the node itself reach all endpoints, as if their traffic had left
+// the cluster and come back.
 func (w *writer) decide(at matchKind) []nf.Rule {
 	key, _ := w.packetKey(at)
 	all := append(key, nf.Follow(mapPolicies[at][service.Cluster], 0))
@@ -310,7 +310,7 @@ func (w *writer) decide(at matchKind) []nf.Rule {
 		rule("from elsewhere: to endpoints of this node", append(key[:len(key):len(key)], nf.Follow(mapPolicies[at][service.Local], 0))...))
 }
 
-// fan is the chain that chooses one of several endpoints, or remembers which was chosen.
+// fan returns the chain that chooses one of several endpoints, or remembers which was chosen.
 func (w *writer) fan(f *fan) nf.Chain {
 	c := chain(f.chain())
 	if f.way == remember {

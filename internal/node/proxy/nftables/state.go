@@ -44,7 +44,7 @@ type name struct {
 	key string
 }
 
-// has is the service port that has a name; nil where none wants it.
+// has returns the service port that has a name; nil where none wants it.
 func (s *State) has(n name) *portRecord {
 	if all := s.names[n]; len(all) > 0 {
 		return all[0]
@@ -108,7 +108,7 @@ func NewState(c proxy.Config, held Elements) *State {
 	return s
 }
 
-// fanSetsOf are the sets of fans that a table has, sorted.
+// fanSetsOf returns the sets of fans that a table has, sorted.
 func fanSetsOf(held Elements) (sets []string) {
 	for _, set := range slices.Sorted(maps.Keys(held)) {
 		if _, ok := fanOfSet(set); ok {
@@ -118,7 +118,7 @@ func fanSetsOf(held Elements) (sets []string) {
 	return sets
 }
 
-// set is one that is always there, or of a fan.
+// set returns one that is always there, or of a fan.
 func (s *State) set(name string) *nf.Set {
 	if s.sets[name] == nil {
 		set := s.w.fanSet(name)
@@ -127,7 +127,7 @@ func (s *State) set(name string) *nf.Set {
 	return s.sets[name]
 }
 
-// fanSets are the fans that have a set, and some more, those with few endpoints first.
+// fanSets returns the fans that have a set, and some more, those with few endpoints first.
 func (s *State) fanSets(more ...fan) []fan {
 	fans := more
 	for _, f := range s.named {
@@ -139,7 +139,7 @@ func (s *State) fanSets(more ...fan) []fan {
 	return fans
 }
 
-// leads are the sets and maps, of those that a table held, by which a name leads somewhere.
+// leads returns the sets and maps, of those that a table held, by which a name leads somewhere.
 func (s *State) leads(at matchKind) []string {
 	if at == byAddress {
 		return append(s.heldFans[:len(s.heldFans):len(s.heldFans)], mapServices[at])
@@ -154,7 +154,7 @@ func element(set *nf.Set, key, value, comment string) nf.Element {
 	return nf.Element{Key: key, Value: value, Comment: comment}
 }
 
-// adopt are the slots that endpoints of a service port have in the table already.
+// adopt returns the slots that endpoints of a service port have in the table already.
 func (u *update) adopt(p *service.Port) (s slots) {
 	if u.held == nil {
 		return s

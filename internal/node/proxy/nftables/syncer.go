@@ -147,7 +147,7 @@ func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *Stat
 	return state, c, nil
 }
 
-// desiredState is the state of all service ports, where a table holds elements.
+// desiredState returns the state of all service ports, where a table holds elements.
 func (s *Syncer) desiredState(ports *service.Ports, held Elements) *State {
 	state := NewState(s.config, held)
 	state.apply(portsOf(ports, ports.Services()), nil)
@@ -270,7 +270,7 @@ func (s *Syncer) damage(c *Changes, h heldTable) []string {
 	})
 }
 
-// names are the chains and sets that changes write to, each once.
+// names returns the chains and sets that changes write to, each once.
 func (c *Changes) names() []string {
 	names := map[string]bool{}
 	for i := range c.Steps {

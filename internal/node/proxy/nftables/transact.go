@@ -109,8 +109,8 @@ func (s *Syncer) listen(ctx context.Context, written []string) error {
 	return err
 }
 
-// messages are those of several steps: sets, then all chains without rules, so that rules can lead to any, then rules, and elements. What
-// is called by the kernel's hooks comes last.
+// messages returns those of several steps: sets, then all chains without rules, so that rules can lead to any, then rules, and elements.
+// What is called by the kernel's hooks comes last.
 func (s *Syncer) messages(steps []Step) (messages []netlink.Message) {
 	id := uint32(0)
 	var chains []*nf.Chain // each as the last step has it

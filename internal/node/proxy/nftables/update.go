@@ -88,7 +88,7 @@ func (u *update) service(key service.Key, ports []service.Port) {
 	}
 }
 
-// part is what a service port needs, made once; nil for none.
+// part returns what a service port needs, made once; nil for none.
 func (u *update) part(st *portRecord) *part {
 	p := u.parts[st]
 	if p == nil && st != nil {
@@ -158,7 +158,7 @@ func (u *update) count(f fan, by int) {
 	}
 }
 
-// changes are the steps of all pairs; what several share is in the first that has it, and goes with the last.
+// changes returns the steps of all pairs; what several share is in the first that has it, and goes with the last.
 func (u *update) changes() (c Changes) {
 	steps := make([]Step, len(u.pairs))
 	u.elements(steps)
@@ -194,8 +194,8 @@ func (u *update) changes() (c Changes) {
 	return c
 }
 
-// ends are what comes before all steps, and after them: before, the sets and chains of fans that come, which are then looked into; after,
-// those that go are not looked into any more.
+// ends returns what comes before all steps, and after them: before, the sets and chains of fans that come, which are then looked into;
+// after, those that go are not looked into any more.
 func (u *update) ends(c *Changes) (first, last Step) {
 	var gone []fan
 	for name, before := range u.fans {

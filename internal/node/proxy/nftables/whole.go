@@ -11,7 +11,7 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// frame is what elements are in and lead to: all sets, and all chains, those that others lead to first.
+// frame returns what elements are in and lead to: all sets, and all chains, those that others lead to first.
 func (s *State) frame() (sets []nf.Set, chains []nf.Chain) {
 	sets = s.w.sets()
 	clients := map[string]bool{}

@@ -43,7 +43,7 @@ func enter(pidfd int) error {
 	return nil
 }
 
-// pidOf is the process number of a pidfd's process (proc_pid_fdinfo(5)).
+// pidOf returns the process number of a pidfd's process (proc_pid_fdinfo(5)).
 func pidOf(pidfd int) (pid int, err error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
 	if err != nil {

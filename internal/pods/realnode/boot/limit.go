@@ -23,7 +23,7 @@ const (
 	refuse = "refuse"
 )
 
-// ends are the two ends of a program.
+// ends returns the two ends of a program.
 func ends() asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Imm(asm.R0, 0).WithSymbol(refuse), asm.Return(),
