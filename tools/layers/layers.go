@@ -18,13 +18,13 @@ var groups = map[string]string{
 }
 
 var (
-	row  = regexp.MustCompile("^\\| `([a-z0-9/]+)` \\|.*\\| ([^|]+) \\|$")
+	row  = regexp.MustCompile("^\\| `([a-z0-9/]+)` \\| [^|]+ \\| ([^|]+) \\| ([^|]+) \\|$")
 	path = regexp.MustCompile("^`[a-z0-9/]+`$")
 )
 
 // Parse returns the prefixes of import paths that each package of a design page's table may import, by the package's path below internal.
 // The last cell of a row is a list, separated by commas, of paths below internal and words of groups; "–" stands for an empty list. A path
-// includes the packages below it.
+// includes the packages below it. The cell before says what users would lose without the package; only packages for tests have none.
 func Parse(page string) (map[string][]string, error) {
 	table := map[string][]string{}
 	for line := range strings.Lines(page) {
@@ -35,8 +35,11 @@ func Parse(page string) (map[string][]string, error) {
 		if _, exists := table[m[1]]; exists {
 			return nil, fmt.Errorf("two rows of %s", m[1])
 		}
+		if strings.TrimSpace(m[2]) == "–" && !strings.HasPrefix(m[1], "testing/") {
+			return nil, fmt.Errorf("row of %s does not say what users would lose without it", m[1])
+		}
 		var allowed []string
-		for word := range strings.SplitSeq(m[2], ",") {
+		for word := range strings.SplitSeq(m[3], ",") {
 			word = strings.TrimSpace(word)
 			switch {
 			case word == "–":

@@ -93,13 +93,14 @@ func TestPrograms(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, err := Parse("| package | owns | may import |\n|---|---|---|\n| `a/b` | x | Kubernetes, `kernel` |\n| `c` | z | – |\n")
+	got, err := Parse("| package | owns | loss | may import |\n|---|---|---|---|\n| `a/b` | x | y | Kubernetes, `kernel` |\n| `c` | z | y | – |\n")
 	want := map[string][]string{"a/b": {"k8s.io", module + "/kernel"}, "c": nil}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v\n%s", err, d)
 	}
 	for name, page := range map[string]string{
-		"empty": "", "unknown word": "| `a` | x | everything |\n", "two rows": "| `a` | x | – |\n| `a` | x | – |\n",
+		"empty": "", "unknown word": "| `a` | x | y | everything |\n", "two rows": "| `a` | x | y | – |\n| `a` | x | y | – |\n",
+		"no loss": "| `a` | x | – | – |\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Parse(page); err == nil {
