@@ -23,6 +23,7 @@ const (
 	TooMany       Fate = "have more outcomes than can be compared"
 	NotUnderstood Fate = "end at a rule that the model does not understand"
 	ErrorLimit    Fate = "met a router that had told their sender of too many errors"
+	TableFull     Fate = "were sent while the kernel's neighbour table was full"
 	Uncertain     Fate = "had a connection that may have been ended by what is not walked, or by chance"
 )
 

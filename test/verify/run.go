@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,6 +122,7 @@ func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fat
 	}
 	limited, cancel := context.WithTimeout(ctx, packetTimeout)
 	defer cancel()
+	before := tableFulls()
 	_, report, err := proof.Once(limited, b.source(limited), b.place, requestOf(host, p), true)
 	switch {
 	case ctx.Err() != nil:
@@ -132,6 +135,9 @@ func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fat
 		return Endless, nil, nil
 	}
 	fate, failure := result.judge(&report)
+	if fate == Disagreed && failure.Kind == Steps && tableFulls() != before {
+		fate = TableFull
+	}
 	if failure != nil {
 		if report.Unanswered {
 			b.mu.Lock()
@@ -144,6 +150,25 @@ func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fat
 		}
 	}
 	return fate, failure, nil
+}
+
+// tableFulls is how often the kernel had no room for another neighbour, and so dropped a packet. All namespaces share the tables of IPv4 and
+// IPv6 (net/core/neighbour.c, neigh_alloc and neigh_stat_seq_show). It is 0 where this namespace may not read it.
+func tableFulls() (n uint64) {
+	for _, table := range [...]string{"arp_cache", "ndisc_cache"} {
+		text, _ := os.ReadFile("/proc/net/stat/" + table)
+		column := -1
+		for line := range strings.Lines(string(text)) { // one for each processor, below the columns' names
+			words := strings.Fields(line)
+			if column < 0 {
+				column = slices.Index(words, "table_fulls")
+			} else if column < len(words) {
+				count, _ := strconv.ParseUint(words[column], 16, 64)
+				n += count
+			}
+		}
+	}
+	return n
 }
 
 // enumerated is how many outcomes of a packet are compared; among more, the one that the kernel took is looked for choice by choice.
