@@ -38,10 +38,10 @@ func doctorCommand(s Streams) *cobra.Command {
 	var file, output string
 	var inside bool
 	c := &cobra.Command{
-		Use:   "doctor [-f cluster.yaml] [-o json]",
+		Use:   "doctor [-f cluster.yaml] [-o wide|json]",
 		Short: "try the kernel features and programs that labs need (exit status 1 if one does not work)",
 		Long: `Tries each kernel feature and program that labs, live walks and node components need, by using it in a network namespace that it makes
-and removes, and prints what does not work and what to do about it. With -f it tries only what that world needs. It also names known
+and removes, and prints what does not work and what to do about it; with -o wide all that it tried. With -f it tries only what that world needs. It also names known
 holes in the containerd and runc of nodes, and packages of Debian that are older than 90 days.
 
 As root it loads kernel modules that are needed, as "up" does. Without root it uses a user namespace, and says what only root can try.
@@ -60,16 +60,16 @@ Exit status: 0 if everything works that is not optional, else 1. What only root 
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "a cluster's description (see examples/)")
-	c.Flags().StringVarP(&output, "output", "o", "", "json (default a table)")
-	completeFlag(c, "output", "json")
+	c.Flags().StringVarP(&output, "output", "o", "", "wide, with what works, or json (default what does not work)")
+	completeFlag(c, "output", "wide", "json")
 	c.Flags().BoolVar(&inside, "inside", false, "")
 	_ = c.Flags().MarkHidden("inside") // it exists
 	return c
 }
 
 func doctor(ctx context.Context, w io.Writer, file, output string) error {
-	if output != "" && output != "json" {
-		return badInput{fmt.Errorf("unknown output %q: use json", output)}
+	if output != "" && output != "wide" && output != "json" {
+		return badInput{fmt.Errorf("unknown output %q: use wide or json", output)}
 	}
 	needs := preflight.AllNeeds()
 	if file != "" {
@@ -96,7 +96,7 @@ func doctor(ctx context.Context, w io.Writer, file, output string) error {
 		enc.SetIndent("", "  ")
 		err = enc.Encode(d)
 	} else {
-		err = d.print(termsafe.Writer(w))
+		err = d.print(termsafe.Writer(w), output == "wide")
 	}
 	if err == nil && !d.Works {
 		err = exitStatus(1)
@@ -121,26 +121,51 @@ func diagnose(needs []preflight.Need, rows []preflight.Row) diagnosis {
 	return d
 }
 
-// print writes the table of features, that of what needs them, and a line for each feature that does not work.
-func (d diagnosis) print(out io.Writer) error {
+// print writes the features that do not work, or all with wide, each with its cause, and one line that sums up.
+func (d diagnosis) print(out io.Writer, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
-	table(w, "FEATURE\tNEEDED FOR\tRESULT\tREMEDY", d.Features, func(r preflight.Row) string {
-		if len(r.Loaded) > 0 {
-			r.Remedy = "loaded " + strings.Join(r.Loaded, ", ")
-		}
-		return fmt.Sprintf("%s\t%s\t%s\t%s", r.Feature, r.Needs(), r.Result, dash(r.Remedy))
-	})
-	table(w, "NEEDED FOR\tRESULT\tWITHOUT IT", d.Needs, func(n needResult) string {
-		without := n.Without
-		if n.Result == preflight.Works {
-			without = ""
-		}
-		return fmt.Sprintf("%s\t%s\t%s", n.Need, n.Result, dash(without))
-	})
-	for _, r := range d.Features {
+	isShown := func(r preflight.Result) bool { return wide || r != preflight.Works }
+	features := slices.DeleteFunc(slices.Clone(d.Features), func(r preflight.Row) bool { return !isShown(r.Result) })
+	needs := slices.DeleteFunc(slices.Clone(d.Needs), func(n needResult) bool { return !isShown(n.Result) })
+	if len(features) > 0 {
+		table(w, "FEATURE\tNEEDED FOR\tRESULT\tREMEDY", features, func(r preflight.Row) string {
+			if len(r.Loaded) > 0 {
+				r.Remedy = "loaded " + strings.Join(r.Loaded, ", ")
+			}
+			return fmt.Sprintf("%s\t%s\t%s\t%s", r.Feature, r.Needs(), r.Result, dash(r.Remedy))
+		})
+	}
+	if len(needs) > 0 {
+		table(w, "NEEDED FOR\tRESULT\tWITHOUT IT", needs, func(n needResult) string {
+			without := n.Without
+			if n.Result == preflight.Works {
+				without = ""
+			}
+			return fmt.Sprintf("%s\t%s\t%s", n.Need, n.Result, dash(without))
+		})
+	}
+	for _, r := range features {
 		if r.Result != preflight.Works {
 			fmt.Fprintf(w, "%s: %s\n", r.Feature, r.Cause)
 		}
 	}
+	fmt.Fprintln(w, d.summary())
 	return w.Flush()
+}
+
+// summary returns the last line: whether labs work, and how many features do not.
+func (d diagnosis) summary() string {
+	bad := 0
+	for _, r := range d.Features {
+		if r.Result != preflight.Works {
+			bad++
+		}
+	}
+	switch {
+	case bad == 0:
+		return fmt.Sprintf("all is well: %d features and programs work", len(d.Features))
+	case d.Works:
+		return fmt.Sprintf("labs work; of %d features and programs, %d do not, or could not be tried", len(d.Features), bad)
+	}
+	return fmt.Sprintf("labs do not work yet: of %d features and programs, %d do not; the column REMEDY says what to do", len(d.Features), bad)
 }

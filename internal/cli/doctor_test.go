@@ -40,3 +40,45 @@ func TestDiagnose(t *testing.T) {
 		})
 	}
 }
+
+// TestDiagnosisPrint: without wide only what does not work is printed, and the last line sums up.
+func TestDiagnosisPrint(t *testing.T) {
+	nft := preflight.Row{Feature: "nft", NeededFor: []preflight.Need{preflight.Lab}, Result: preflight.Works}
+	ipset := preflight.Row{Feature: "ipset", NeededFor: []preflight.Need{preflight.Calico}, Result: preflight.Missing, Cause: "not found", Remedy: "apt-get install ipset"}
+	trace := preflight.Row{Feature: "nft trace", NeededFor: []preflight.Need{preflight.LiveWalk}, Result: preflight.Missing, Cause: "old kernel"}
+	tests := []struct {
+		name          string
+		rows          []preflight.Row
+		wide          bool
+		want, wantNot []string
+		last          string
+	}{
+		{"all works", []preflight.Row{nft}, false, nil, []string{"FEATURE", "NEEDED FOR"}, "all is well: 1 features and programs work"},
+		{"all works, wide", []preflight.Row{nft}, true, []string{"nft       every lab", "NEEDED FOR"}, nil, "all is well: 1 features and programs work"},
+		{"missing", []preflight.Row{nft, ipset}, false, []string{"apt-get install ipset", "ipset: not found"}, []string{"every lab"},
+			"labs do not work yet: of 2 features and programs, 1 do not; the column REMEDY says what to do"},
+		{"optional", []preflight.Row{nft, trace}, false, []string{"nft trace: old kernel"}, []string{"every lab"},
+			"labs work; of 2 features and programs, 1 do not, or could not be tried"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var out strings.Builder
+			if err := diagnose([]preflight.Need{preflight.Lab, preflight.Calico, preflight.LiveWalk}, test.rows).print(&out, test.wide); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range test.want {
+				if !strings.Contains(out.String(), text) {
+					t.Errorf("no %q in\n%s", text, out.String())
+				}
+			}
+			for _, text := range test.wantNot {
+				if strings.Contains(out.String(), text) {
+					t.Errorf("%q in\n%s", text, out.String())
+				}
+			}
+			if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); lines[len(lines)-1] != test.last {
+				t.Errorf("the last line is %q, want %q", lines[len(lines)-1], test.last)
+			}
+		})
+	}
+}
