@@ -13,7 +13,7 @@ import (
 )
 
 // labFiles are the files of a checkout of which lab-archive makes an archive; those of base are elsewhere.
-var labFiles = []string{"LICENSE", "examples/shop/cluster.yaml", "bin/packetwalk", "bin/packetwalk-addon", "bin/packetwalk-app", "bin/packetwalk-cni",
+var labFiles = []string{"LICENSE", "README.md", "CHANGELOG.md", "docs/README.md", "docs/dev/design.md", "examples/shop/cluster.yaml", "bin/packetwalk", "bin/packetwalk-addon", "bin/packetwalk-app", "bin/packetwalk-cni",
 	"bin/packetwalk-controlplane", "bin/packetwalk-dns", "bin/packetwalk-node", "bin/packetwalk-simulated", "bin/portmap",
 	"bin/realnode/kubelet", "bin/calico/calico-felix-3.31", "cache/trixie-0123/whole.tar", "cache/trixie-0123/small.list",
 	"cache/trixie-0123/locked"}
@@ -46,6 +46,11 @@ func TestLabArchive(t *testing.T) {
 		}
 		archives[i], err = os.ReadFile(filepath.Join(root, "out", "packetwalk-lab_linux_amd64.tar.zst"))
 		mustDo(t, err)
+		check := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+		check.Dir = filepath.Join(root, "out")
+		if out, err := check.CombinedOutput(); err != nil || string(out) != "packetwalk-lab_linux_amd64.tar.zst: OK\n" {
+			t.Errorf("SHA256SUMS: %v: %s", err, out)
+		}
 	}
 	if !bytes.Equal(archives[0], archives[1]) {
 		t.Error("the second archive differs")

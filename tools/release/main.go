@@ -179,6 +179,9 @@ func (r *releaser) copyLab(context.Context, string) error {
 		return err
 	}
 	for _, e := range entries {
+		if e.Name() == "SHA256SUMS" { // of the archives alone; the release has its own
+			continue
+		}
 		if err := os.Link(filepath.Join(r.lab, e.Name()), filepath.Join(r.out, e.Name())); err != nil {
 			return err
 		}
