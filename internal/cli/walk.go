@@ -19,7 +19,6 @@ import (
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/termsafe"
-	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -264,9 +263,11 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	options.Read = append(options.Read, explain.NetworkPolicies(source, result, options.Owners)...)
 	options.Read = append(options.Read, assumedInterfaces(source, slices.Compact(slices.Sorted(slices.Values(met))))...)
 	if !o.live { // with --live the kernel says so
-		if err := lasting(source, result, &options); err != nil {
+		ended, err := explain.EndedConnections(source, result)
+		if err != nil {
 			return err
 		}
+		options.Notes = append(options.Notes, ended...)
 	}
 	if err := formats[o.output](s, result, options); err != nil {
 		return err
@@ -274,7 +275,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	switch {
 	case !agreed:
 		return exitStatus(1)
-	case undecided(result, o.live):
+	case explain.IsUndecided(result, o.live):
 		return exitUndecided
 	}
 	return nil
@@ -282,31 +283,6 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 
 // exitUndecided is the status of a walk that does not know what becomes of the packet.
 const exitUndecided = exitStatus(3)
-
-// undecided reports whether one of the ways, or a reply's, ends in what is not known, or which way is taken depends on that. It is not
-// known either what a process sees to which a program may show something else. The packet of a live walk does not meet programs of the
-// sender's control group, so what they do is open although it passed.
-func undecided(result *walk.Result, live bool) bool {
-	if live && len(unmetPrograms(result)) > 0 {
-		return true
-	}
-	unknown := func(e *walk.End) bool { return e != nil && (e.Kind == walk.Undecided || e.Disguise != "") }
-	several := slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool { return !sameEnds(&o, &result.Outcomes[0]) })
-	return slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
-		return unknown(&o.End) || unknown(o.BackEnd) || len(o.Unread) > 0 || several && slices.ContainsFunc(o.Choices, func(c walk.Decision) bool {
-			return c.Kind == netfilter.Unknown
-		})
-	})
-}
-
-// sameEnds reports whether two outcomes end alike and by the same rule, there and back.
-func sameEnds(a, b *walk.Outcome) bool {
-	same := func(a, b *walk.End) bool {
-		return a == nil && b == nil || a != nil && b != nil && a.Kind == b.Kind && a.Host == b.Host && a.Link == b.Link &&
-			a.Refused == b.Refused && a.Reject == b.Reject && a.Why == b.Why && a.Packet.Tuple == b.Packet.Tuple
-	}
-	return same(&a.End, &b.End) && same(a.BackEnd, b.BackEnd)
-}
 
 // open opens what to walk through.
 func (o *walkOptions) open(ctx context.Context, s Streams, from, to *endpoint.End) (*session.Session, error) {
@@ -373,27 +349,8 @@ func (o *walkOptions) walk(
 		}
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
-	options.Notes = append(options.Notes, unmetPrograms(result)...)
+	options.Notes = append(options.Notes, explain.UnmetPrograms(result)...)
 	return result, report.First == nil && report.NotSent == "", nil
-}
-
-// unmetPrograms notes the programs that the packet of a live walk did not meet: its process is not in the sender's control group.
-func unmetPrograms(result *walk.Result) (notes []string) {
-	for i := range result.Outcomes {
-		for _, c := range result.Outcomes[i].Choices {
-			asked, ok := c.About.(walk.Intervention)
-			if !ok || c.Host != result.Request.Host {
-				continue
-			}
-			for _, p := range asked.OfGroups() {
-				note := fmt.Sprintf("packetwalk sent the packet from outside of that control group, so that it did not meet %s", &p)
-				if !slices.Contains(notes, note) {
-					notes = append(notes, note)
-				}
-			}
-		}
-	}
-	return notes
 }
 
 // ways says which of several outcomes the kernel took, as far as that was seen.
@@ -436,33 +393,6 @@ func live(source snapshot.Source, report *proof.Report) *explain.Live {
 		}
 	}
 	return l
-}
-
-// lasting notes the connections that get their answer and end all the same, when the sender acknowledges it.
-func lasting(src snapshot.Source, result *walk.Result, options *explain.Options) error {
-	var ends []string
-	outcomes := map[string]int{}
-	for i := range result.Outcomes {
-		forgets, always, err := walk.Forgets(src, result.Request, &result.Outcomes[i])
-		if err != nil {
-			return err
-		}
-		if !always {
-			continue
-		}
-		end := "on " + forgets[0].Host + " " + forgets[0].Why
-		if outcomes[end]++; outcomes[end] == 1 {
-			ends = append(ends, end)
-		}
-	}
-	for _, end := range ends {
-		of := ""
-		if total := len(result.Outcomes); outcomes[end] < total {
-			of = fmt.Sprintf(" in %d of these %d outcomes", outcomes[end], total)
-		}
-		options.Notes = append(options.Notes, fmt.Sprintf("the connection does not last%s: %s", of, end))
-	}
-	return nil
 }
 
 // owners gives names to what the walk met; hosts are others that it is about.
