@@ -24,7 +24,10 @@ func TestTours(t *testing.T) {
 	}
 	for _, page := range pages {
 		folder := filepath.Dir(page)
-		t.Run(filepath.Base(folder), func(t *testing.T) { tour(t, folder) })
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			t.Parallel() // a page mostly waits for what its commands show
+			tour(t, folder)
+		})
 	}
 }
 
