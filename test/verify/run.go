@@ -152,7 +152,7 @@ func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fat
 	return fate, failure, nil
 }
 
-// tableFulls is how often the kernel had no room for another neighbour, and so dropped a packet. All namespaces share the tables of IPv4 and
+// tableFulls returns how often the kernel had no room for another neighbour, and so dropped a packet. All namespaces share the tables of IPv4 and
 // IPv6 (net/core/neighbour.c, neigh_alloc and neigh_stat_seq_show). It is 0 where this namespace may not read it.
 func tableFulls() (n uint64) {
 	for _, table := range [...]string{"arp_cache", "ndisc_cache"} {
