@@ -89,7 +89,9 @@ func movedTag(t *testing.T, w *world.World, program string) {
 	t.Helper()
 	name := fmt.Sprintf("again:%d", os.Getpid())
 	t.Cleanup(func() { w.Run(t, "image", "rm", name) })
-	build := func(version string) string { return w.Run(t, "image", "build", program, "-t", name, "--env", "OF="+version) }
+	build := func(version string) string {
+		return w.Run(t, "image", "build", program, "-t", name, "--env", "OF="+version)
+	}
 	imageOf := func(pod, policy string) string {
 		run(t, w, pod, name, policy)
 		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")

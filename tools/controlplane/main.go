@@ -23,8 +23,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"slices"
+	"strings"
 	"syscall"
 )
 
