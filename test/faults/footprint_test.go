@@ -108,7 +108,7 @@ func runs(pid int) bool {
 	return err == nil && stat.State != procstat.Zombie
 }
 
-// A conversation is a connection from the internet's client that is established, and used only when told to.
+// A conversation is a connection from the internet's client that has answered once, and is used again only when told to.
 type conversation struct {
 	cmd *exec.Cmd
 	in  *os.File
@@ -126,8 +126,11 @@ func converse(t *testing.T, w *world.World, vip string) *conversation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.cmd = exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "ssh", "--name", w.Name, "client", "--", "bash", "-c",
-		`exec 5<>/dev/tcp/`+vip+`/80 && echo connected >&2 && read line && printf 'GET / HTTP/1.0\r\n\r\n' >&5 && cat <&5`)
+	// The server ends a connection that asks for nothing within 10 s of its start, and one that has asked after 75 s.
+	const script = `exec 5<>/dev/tcp/$0/80 && printf 'HEAD / HTTP/1.1\r\nHost: web\r\n\r\n' >&5 || exit
+while read -r header <&5 && [ "$header" != $'\r' ]; do :; done
+echo connected >&2; read -r line; printf 'GET / HTTP/1.0\r\n\r\n' >&5 && cat <&5`
+	c.cmd = w.Command("ssh", "--name", w.Name, "client", "--", "bash", "-c", script, vip)
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = r, &c.out, readyW
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
