@@ -30,12 +30,12 @@ ctr -n k8s.io images pull --hosts-dir /etc/containerd/certs.d --label io.cri-con
 // whatever their pull policy is.
 func moveTags(ctx context.Context, out io.Writer, loaded ...images.Image) error {
 	labs, err := lab.List()
-	if err != nil {
+	if err != nil || len(labs) == 0 {
 		return err
 	}
 	bin, err := lab.FindBinaries()
 	if err != nil {
-		return nil // a program without the lab's parts has no labs
+		return err
 	}
 	var errs error
 	for _, d := range labs {

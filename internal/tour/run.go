@@ -171,12 +171,12 @@ func (v *visit) ask(ctx context.Context, s stop, command string) error {
 		if err != nil {
 			return err
 		}
-		switch answer = strings.TrimSpace(answer); {
-		case answer == "" || answer == command:
+		switch answer = strings.TrimSpace(answer); answer {
+		case "", command:
 			return nil
-		case answer == "q" || answer == "quit":
+		case "q", "quit":
 			return ErrQuit
-		case answer == "b" || answer == "back":
+		case "b", "back":
 			return errBack
 		}
 		own := exec.CommandContext(ctx, "bash", "-c", answer)

@@ -28,7 +28,7 @@ func (s *Store) checkRoom(more int64) error {
 	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
 			var info fs.FileInfo
-			if info, err = d.Info(); err == nil && !(strings.HasPrefix(name, tmpDir+"/") && isLinked(info)) {
+			if info, err = d.Info(); err == nil && (!strings.HasPrefix(name, tmpDir+"/") || !isLinked(info)) {
 				size += info.Size()
 			}
 		}
