@@ -41,8 +41,10 @@ help: ## list the targets
 demo: deps controlplane build ## run the main job step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
-# These packages fill a small machine, by labs or by random worlds: two at a time, the longest first.
-LABS := faults claims tours realnode verify walks plugin policies places
+# These packages bring up labs: two at a time, the longest first.
+LABS := claims tours realnode walks plugin policies places
+# These run alone: one takes parts of labs away and waits for what becomes of them, and one compares random worlds with the whole kernel.
+ALONE := faults verify
 # Of the others, those that take longest begin first.
 SLOW := $(addprefix ./internal/,node/agent kernel/dump node/cni)
 
@@ -52,7 +54,8 @@ test: deps controlplane calico calico-3.27 build ## run all tests
 	go vet ./...
 	@failed=0; packages=$$(go list $(SLOW) ./...) || exit 1; export CI=1; \
 	go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" \
-		$$(echo "$$packages" | grep -v $(LABS:%=-e '/test/%$$')) || failed=1; \
+		$$(echo "$$packages" | grep -v $(patsubst %,-e '/test/%$$',$(LABS) $(ALONE))) || failed=1; \
+	go test -vet=off -p 1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" $(ALONE:%=./test/%) || failed=1; \
 	go test -vet=off -p 2 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" $(LABS:%=./test/%) || failed=1; \
 	exit $$failed
 
