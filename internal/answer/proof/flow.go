@@ -79,6 +79,10 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			break
 		}
 		at := tracker{s.Host, s.Packet.Tunnel != nil}
+		other := tracker{s.Host, !at.carrier}
+		if k, ok := last[other]; ok && k.flow.Original == s.Flow().Original { // an error about the carrier is of its connection
+			at = other
+		}
 		if _, ok := last[at]; !ok {
 			order = append(order, at)
 		}

@@ -52,6 +52,8 @@ type identity struct {
 	refusal bool
 	// refusedCarrier says that this error is about a packet of VXLAN that carries the probe's.
 	refusedCarrier bool
+	// anyOutcome says that it may be about either: what is predicted is not one outcome.
+	anyOutcome bool
 }
 
 // control are the flags that tell segments apart.
@@ -114,7 +116,7 @@ func (id *identity) directionOf(p *packet.Packet, transport []byte, expected fun
 	switch {
 	case isError(p):
 		about := id.quotesCarrier(transport)
-		if id.refusal && !isRedirect(p) && about == id.refusedCarrier && (about || id.quotes(transport) == there) {
+		if id.refusal && !isRedirect(p) && (about == id.refusedCarrier || id.anyOutcome) && (about || id.quotes(transport) == there) {
 			return back
 		}
 		return foreign

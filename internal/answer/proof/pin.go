@@ -25,7 +25,7 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observation) (*wa
 // identifyAny does what identify does, for packets of any outcome.
 func identifyAny(o *Observation, predicted *walk.Result) *identity {
 	id := identify(o, &predicted.Request)
-	id.refusal = true // an error may be what was carried
+	id.refusal, id.anyOutcome = true, true // an error may be what was carried
 	id.expectCarriers(predicted.Outcomes...)
 	return id
 }

@@ -24,6 +24,20 @@ type Call struct {
 
 func callOf(c *netfilter.Chain, f netfilter.Family) Call { return Call{Ref(c), f == netfilter.IPv6} }
 
+// placeIn returns the place of a chain among those that a host called, or -1. Chains of inet tables have one order in both families, which
+// the other family's packets show where those of this one do not.
+func placeIn(called []Call, c *netfilter.Chain, f netfilter.Family) int {
+	call := callOf(c, f)
+	if i := slices.Index(called, call); i >= 0 || c.Table.Family != netfilter.Inet {
+		return i
+	}
+	call.IPv6 = !call.IPv6
+	if i := slices.Index(called, call); i >= 0 {
+		return len(called) + i
+	}
+	return -1
+}
+
 // tie is a place where chains of different tables have the same priority. The kernel calls the one first that was registered last
 // (net/netfilter/core.c, nf_hook_entries_grow), which no listing tells of tables that got chains later than others were made.
 type tie struct {
@@ -58,13 +72,13 @@ func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chai
 		return chains
 	}
 	rank := func(c *netfilter.Chain) int {
-		if i := slices.Index(early, callOf(c, f)); i >= 0 {
+		if i := placeIn(early, c, f); i >= 0 {
 			return i
 		}
 		if t.tieOf(c, f, h) == t.run.turned {
-			return len(early) + slices.Index(t.m.Rules.Tables, c.Table) // the first table's first
+			return 2*len(early) + slices.Index(t.m.Rules.Tables, c.Table) // the first table's first
 		}
-		return len(early)
+		return 2 * len(early)
 	}
 	return slices.SortedStableFunc(slices.Values(chains), func(a, b *netfilter.Chain) int {
 		return cmp.Or(cmp.Compare(a.Base.Priority, b.Base.Priority), cmp.Compare(rank(a), rank(b)))
@@ -83,7 +97,7 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 	for j, o := range chains {
 		legacy := o.Table.Dialect == netfilter.IPTablesLegacy || c.Table.Dialect == netfilter.IPTablesLegacy // the capture says it of them
 		if o.Table == c.Table || legacy || t.tieOf(o, f, h) != at || len(o.Rules) == 0 ||
-			slices.Contains(early, callOf(c, f)) || slices.Contains(early, callOf(o, f)) {
+			isOrderKnown(early, c, o, f) {
 			continue
 		}
 		first, second := c, o
@@ -93,6 +107,13 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 		t.run.ties = append(t.run.ties, assumedOrder{at, [2]ChainRef{Ref(first), Ref(second)}})
 		return
 	}
+}
+
+// isOrderKnown reports whether the calls of a host show which of two chains is called first.
+func isOrderKnown(called []Call, a, b *netfilter.Chain, f netfilter.Family) bool {
+	i, j := placeIn(called, a, f), placeIn(called, b, f)
+	both := a.Table.Family == netfilter.Inet && b.Table.Family == netfilter.Inet
+	return (i >= 0 || j >= 0) && (both || i < len(called) && i >= 0 || j < len(called) && j >= 0)
 }
 
 // hadEffect reports whether the rules of a base chain did more than let the packet pass.
