@@ -4,6 +4,9 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +81,41 @@ func (c openConnection) ask(t *testing.T, when string) {
 	}
 	if line, err := c.out.ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
 		t.Fatalf("the open connection, %s: %q, %v", when, line, err)
+	}
+}
+
+// TestFelixWithKubenet: felix enforces policies on pods with addresses of kubenet's ranges, on one node and between nodes, and a walk names the
+// policy that drops the packet as the kernel does.
+func TestFelixWithKubenet(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	text := "spec:\n  network: {plugin: kubenet, policy: calico}\n  nodePools: [{count: 2}]\n  images: {pull: never}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := policyWorld{freshFrom(t, "felix-kubenet", file)}
+	shop, err := os.ReadFile(w.Example("policy", "shop.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := w.Kubectl(t, "get", "node", "-o", "jsonpath={.items[0].metadata.name}")
+	shop = regexp.MustCompile(`aks-nodepool1-\d+`).ReplaceAll(shop, []byte(strings.TrimSuffix(node, "-0"))) // as this cluster's nodes are named
+	objects := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(objects, shop, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.Kubectl(t, "apply", "-f", objects)
+	w.Kubectl(t, "wait", "-n", "shop", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+	if address := w.Kubectl(t, "get", "pod", "-n", "shop", "web", "-o", "jsonpath={.status.podIP}"); !strings.HasPrefix(address, "10.244.") {
+		t.Errorf("web has address %s, which is not of kubenet's range", address)
+	}
+	w.until(t, "other", true)
+	w.until(t, "front", true)
+	w.apply(t, "front-to-web.yaml")
+	w.until(t, "other", false)
+	w.until(t, "front", true)
+	out, _ := w.Try(time.Minute, "walk", "--name", w.Name, "--live", "--from", "pod/shop/other", "--to", "pod/shop/web:80")
+	if !strings.Contains(out, "web-from-front") || !strings.Contains(out, "steps agree") {
+		t.Errorf("the walk does not name the policy, or the kernel does not agree:\n%s", out)
 	}
 }
 

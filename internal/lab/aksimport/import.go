@@ -127,7 +127,7 @@ func (m *importer) profile() {
 		n.PodCIDR = m.prefix(path, "podCidr", cmp.Or(p.PodCIDR, first(p.PodCIDRs)))
 	}
 	switch policy := strings.ToLower(p.NetworkPolicy); {
-	case policy == "calico" && n.Plugin == cluster.PluginAzure:
+	case policy == "calico" && n.Plugin != cluster.PluginNone:
 		n.Policy = cluster.PolicyCalico
 	case policy != "" && policy != "none":
 		m.note(path, "networkPolicy %s: the lab enforces no network policy here.", policy)

@@ -62,9 +62,6 @@ func (v *validator) plugin(path string) {
 		}
 		return
 	case PluginKubenet:
-		if n.Policy == PolicyCalico {
-			v.errs.add(path+".policy", "write none, or plugin azure, today", "calico with plugin kubenet is not built yet")
-		}
 	case PluginNone:
 		if n.Policy == PolicyCalico {
 			v.errs.add(path+".policy", "write none, and install Calico yourself", "with plugin none no policy engine is installed")

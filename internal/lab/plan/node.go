@@ -112,7 +112,12 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 	switch c.Spec.Network.Plugin {
 	case cluster.PluginKubenet:
 		network, name = "kubenet", "10-kubenet.conflist"
-		plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
+		if c.Spec.Network.Policy == cluster.PolicyCalico { // without kubenet's bridge, which would hide pods' interfaces from felix
+			plugin["mode"] = cluster.ModeTransparent
+			delete(plugin, "bridge")
+		} else {
+			plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
+		}
 		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
 		if proxy := c.Spec.ServiceProxy; proxy.Implementation != cluster.ProxyNone && proxy.Backend == cluster.BackendIPTables {
 			ports["externalSetMarkChain"] = "KUBE-MARK-MASQ"
