@@ -42,9 +42,10 @@ demo: deps controlplane build ## run the main job step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
 # These packages bring up labs: two at a time, the longest first.
-LABS := claims tours realnode walks plugin policies places
-# These run alone: one takes parts of labs away and waits for what becomes of them, and one compares random worlds with the whole kernel.
-ALONE := faults verify
+LABS := claims tours realnode walks policies places
+# These run alone: one takes parts of labs away and waits for what becomes of them, one loads BPF programs that may be at sockets of any lab, and
+# one compares random worlds with the whole kernel.
+ALONE := faults plugin verify
 # Of the others, those that take longest begin first.
 SLOW := $(addprefix ./internal/,node/agent kernel/dump node/cni)
 
