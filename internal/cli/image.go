@@ -92,19 +92,8 @@ type imageLoader struct {
 
 // progress tells how much has come of an image, until stop is called; nothing of one that has come before.
 func (l imageLoader) progress(what string) (stop func()) {
-	begin, tick, done := l.store.Came(), time.NewTicker(l.every), make(chan struct{})
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		for {
-			select {
-			case <-tick.C:
-				fmt.Fprintf(l.tell, "%s: %s so far\n", what, megabytes(l.store.Came()-begin))
-			case <-done:
-				return
-			}
-		}
-	})
-	return func() { tick.Stop(); close(done); telling.Wait() }
+	begin := l.store.Came()
+	return repeat(l.every, func() { fmt.Fprintf(l.tell, "%s: %s so far\n", what, megabytes(l.store.Came()-begin)) })
 }
 
 // elapsedPause is the time between two lines of sayElapsed: what is quicker says nothing.
@@ -112,19 +101,25 @@ const elapsedPause = 3 * time.Second
 
 // sayElapsed says again and again for how long something has run, until stop is called.
 func sayElapsed(out io.Writer, what string, every time.Duration) (stop func()) {
-	begin, tick, done := time.Now(), time.NewTicker(every), make(chan struct{})
-	var saying sync.WaitGroup
-	saying.Go(func() {
+	begin := time.Now()
+	return repeat(every, func() { fmt.Fprintf(out, "%s: %.0f s so far\n", what, time.Since(begin).Seconds()) })
+}
+
+// repeat calls a function again and again, until stop is called.
+func repeat(every time.Duration, do func()) (stop func()) {
+	tick, done := time.NewTicker(every), make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
 		for {
 			select {
 			case <-tick.C:
-				fmt.Fprintf(out, "%s: %.0f s so far\n", what, time.Since(begin).Seconds())
+				do()
 			case <-done:
 				return
 			}
 		}
 	})
-	return func() { tick.Stop(); close(done); saying.Wait() }
+	return func() { tick.Stop(); close(done); running.Wait() }
 }
 
 // load loads one archive, or pulls what is no file.
@@ -157,7 +152,7 @@ func loadImages(ctx context.Context, out io.Writer, from imageLoader, all []stri
 		for _, i := range list {
 			printImage(out, i)
 		}
-		errs = errors.Join(errs, err, moveTags(ctx, out, list...))
+		errs = errors.Join(errs, err, moveTags(ctx, out, from.tell, list...))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -270,7 +265,7 @@ name get the new one: "kubectl rollout restart" runs it.`,
 				return inputOrFailure(err)
 			}
 			printImage(termsafe.Writer(s.Out), img)
-			return moveTags(c.Context(), termsafe.Writer(s.Out), img)
+			return moveTags(c.Context(), termsafe.Writer(s.Out), termsafe.Writer(s.Err), img)
 		},
 	}
 	c.Flags().StringVarP(&r.Name, "tag", "t", "", "the image's name, such as shop:v1")

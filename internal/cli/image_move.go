@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -22,20 +21,22 @@ const moveTime = 2 * time.Minute
 
 // fetchAgain fetches an image on a node that has another one of that name. A node that lacks the name fetches it when a pod needs it. The label
 // is containerd's for images of the kubelet.
-const fetchAgain = `has=$(ctr -n k8s.io images ls "name==$1" 2>/dev/null | sed -n '2s/.* \(sha256:[0-9a-f]*\) .*/\1/p')
+const fetchAgain = `all=$(ctr -n k8s.io images ls "name==$1") || exit
+has=$(echo "$all" | sed -n '2s/.* \(sha256:[0-9a-f]*\) .*/\1/p')
 [ -n "$has" ] && [ "$has" != "$2" ] || exit 0
 ctr -n k8s.io images pull --hosts-dir /etc/containerd/certs.d --label io.cri-containerd.image=managed "$1" >/dev/null && echo moved`
 
 // moveTags gives the nodes of all labs that had other images of these names the new ones, as "kind load" does. Pods that start then run them,
 // whatever their pull policy is.
-func moveTags(ctx context.Context, out io.Writer, loaded ...images.Image) error {
+func moveTags(ctx context.Context, out, warnings io.Writer, loaded ...images.Image) error {
 	labs, err := lab.List()
 	if err != nil || len(labs) == 0 {
 		return err
 	}
 	bin, err := lab.FindBinaries()
 	if err != nil {
-		return nil //nolint:nilerr // a program without the lab's parts has started none of them
+		fmt.Fprintf(warnings, "nodes of running labs keep the images that they have: %v\n", err)
+		return nil
 	}
 	var errs error
 	for _, d := range labs {
@@ -47,7 +48,7 @@ func moveTags(ctx context.Context, out io.Writer, loaded ...images.Image) error 
 				}
 				ctx, cancel := context.WithTimeout(ctx, moveTime)
 				var said, failed nodeOutput
-				status, err := hostexec.Command{Hostname: node.Name, Machine: node.Machine, Env: os.Environ(),
+				status, err := hostexec.Command{Hostname: node.Name, Machine: node.Machine,
 					Args: []string{"sh", "-c", fetchAgain, "sh", full, i.Digest}}.
 					Run(ctx, bin.App, nil, &said, &failed)
 				cancel()

@@ -177,6 +177,9 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 		if !f.restart {
 			runner.Begin = marks.read()
 		}
+		if runner.Begin.Step >= len(t.script.Steps()) { // the reader came to its end
+			runner.Begin = tour.Bookmark{}
+		}
 		if runner.Begin.Step > 0 {
 			fmt.Fprintf(s.Out, "You ended this tour after step %d; it goes on from there. With --restart it begins at step 1.\n\n", runner.Begin.Step)
 		}

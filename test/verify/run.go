@@ -135,7 +135,7 @@ func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fat
 		return Endless, nil, nil
 	}
 	fate, failure := result.judge(&report)
-	if fate == Disagreed && failure.Kind == Steps && tableFulls() != before {
+	if fate == Disagreed && failure.Kind == Steps && asksNeighbour(report.Way) && tableFulls() != before {
 		fate = TableFull
 	}
 	if failure != nil {
@@ -150,6 +150,11 @@ func (b *builtWorld) send(ctx context.Context, line string, result *Result) (Fat
 		}
 	}
 	return fate, failure, nil
+}
+
+// asksNeighbour reports whether a host asked for a neighbour on a packet's way.
+func asksNeighbour(o *walk.Outcome) bool {
+	return slices.ContainsFunc(slices.Concat(o.There, o.Back), func(s walk.Step) bool { return s.Resolve != nil && s.Resolve.By == "asked" })
 }
 
 // tableFulls returns how often the kernel had no room for another neighbour, and so dropped a packet. All namespaces share the tables of IPv4 and

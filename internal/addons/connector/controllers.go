@@ -48,7 +48,7 @@ func (c *connector) makeNode(ctx context.Context) (there bool, err error) {
 	return false, err
 }
 
-// fromAPI returns the pod as the API server has it, as far as the cache knows; nil if it is not there, or another one of its name.
+// fromAPI returns the pod from the cache of the API server; nil if it does not exist, or another one has its name.
 func (c *connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
 	p, err := c.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
 	if err != nil || p.UID != pod.UID {

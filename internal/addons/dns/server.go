@@ -126,7 +126,7 @@ func (s *Server) query(w dns.ResponseWriter, m *dns.Msg, stream bool) {
 	s.reply(w, m, answer)
 }
 
-// permit returns the code for a message of who has not got the key, and 0 for one of who has.
+// permit returns the code for a message without the key, and 0 for one with it.
 func (s *Server) permit(w dns.ResponseWriter, m *dns.Msg) (code int, why error) {
 	t := m.IsTsig()
 	switch {

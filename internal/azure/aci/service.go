@@ -61,7 +61,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Code, e.Message) }
 
-// NotFound returns the error for a group that is not there.
+// NotFound returns the error for a group that does not exist.
 func NotFound(group string) *Error {
 	return &Error{http.StatusNotFound, "ResourceNotFound", fmt.Sprintf("The Resource '%s/%s' was not found.", Type, group)}
 }

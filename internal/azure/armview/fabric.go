@@ -159,7 +159,7 @@ func (f *fabric) outlet(link, typ string, mac packet.MAC) int {
 	return m
 }
 
-// beyond returns an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there.
+// beyond returns an outlet to a firewall or a gateway that was not read: the walk leaves there, with the source that is seen there.
 // The name is what the user reads, and with a space in it no interface's.
 func (f *fabric) beyond(name string) int { return f.outlet(name, "none", packet.MAC{}) }
 

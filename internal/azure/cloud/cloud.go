@@ -29,7 +29,7 @@ func New(n Network, nodes corelisters.NodeLister, securityGroup string, faults *
 // Initialize does nothing: the provider needs no client.
 func (Provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
 
-// LoadBalancer returns the one part that is there.
+// LoadBalancer returns the part that is set.
 func (p Provider) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return p.balancer, true }
 
 // Instances is not supported.

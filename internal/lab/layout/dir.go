@@ -118,7 +118,7 @@ func (d Dir) Cgroup(node string) string { return filepath.Join("packetwalk", d.N
 // MachinePid returns the pid file of a real node's first process.
 func (d Dir) MachinePid(node string) string { return filepath.Join(d.Node(node), machinePidFile) }
 
-// MachineLog returns the log of what goes wrong before a real node has one of its own.
+// MachineLog returns the log of a real node's start, before the node itself logs.
 func (d Dir) MachineLog(node string) string { return d.Log(node + ".machine") }
 
 // ProgramsLayer returns what nodes have of containerd, kubelet and what they start.

@@ -185,7 +185,7 @@ func (d Dir) podsOf(node string) (map[string]hostns.Pod, error) {
 // sandboxName is what containerd calls a pod's sandbox.
 var sandboxName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// sandboxResolvConf returns what the containers of a real node's pod have as /etc/resolv.conf; nil where it is not there.
+// sandboxResolvConf returns what the containers of a real node's pod have as /etc/resolv.conf; nil where the node has none.
 func (d Dir) sandboxResolvConf(sandbox string) []byte {
 	if !sandboxName.MatchString(sandbox) {
 		return nil

@@ -68,7 +68,7 @@ func check(c *corev1.PersistentVolumeClaim) error {
 	return nil
 }
 
-// object returns the volume as the API has it. Its size is what was asked for; nothing holds it to that.
+// object returns the volume as the API has it. Its size is the requested one, which nothing enforces.
 func (p Provisioner) object(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	name, mode, node := "pvc-"+string(c.UID), corev1.PersistentVolumeFilesystem, c.Annotations[volume.AnnSelectedNode]
 	return &corev1.PersistentVolume{

@@ -115,7 +115,11 @@ func runStages(t transit, s stage) (route, error) {
 	steps := make([]Step, 0, 32)
 	for n := 0; ; n++ {
 		if t.run.stages++; n == maxStages || t.run.stages > maxStagesOfAll {
-			s = func(t transit) passage { return t.finish(Looped, fmt.Sprintf("still on its way after %d stages", n)) }
+			why := fmt.Sprintf("still on its way after %d stages", n)
+			if n < maxStages {
+				why = fmt.Sprintf("still on its way, with its copies, after %d stages", maxStagesOfAll)
+			}
+			s = func(t transit) passage { return t.finish(Looped, why) }
 		}
 		if end := t.needs(always...); end != nil {
 			s = func(t transit) passage { return t.over(end) }

@@ -23,7 +23,7 @@ type ports struct {
 	rules func(a *attachment, mac net.HardwareAddr) []ebRule
 }
 
-// bridgeLink returns the bridge; nil when it is not there yet.
+// bridgeLink returns the bridge; nil before it is made.
 func (b *ports) bridgeLink() (netlink.Link, error) {
 	br, err := link(b.Handle, b.Bridge)
 	if err == nil && br != nil && br.Type() != "bridge" {
@@ -33,7 +33,7 @@ func (b *ports) bridgeLink() (netlink.Link, error) {
 	return br, err
 }
 
-// links returns the node's NIC, and the bridge; nil when it is not there yet.
+// links returns the node's NIC, and the bridge; nil before it is made.
 func (b *ports) links() (master, br netlink.Link, err error) {
 	if master, err = b.masterLink(); err != nil {
 		return nil, nil, err

@@ -146,7 +146,7 @@ func (l *loader) choose(ctx context.Context, d entry, image string) (entry, erro
 	return d, wrongPlatform(image, others)
 }
 
-// blob returns a blob that is what its descriptor says: one of the stage, or of a layout.
+// blob returns a blob of the stage or of a layout, checked against its descriptor.
 func (l *loader) blob(ctx context.Context, d entry) (blob, error) {
 	if d.Digest.Algorithm != "sha256" {
 		return blob{}, fmt.Errorf("digest %q is not of sha256", d.Digest)

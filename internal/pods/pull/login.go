@@ -146,7 +146,7 @@ func readAs(ctx context.Context, user sudouser.User, path string) ([]byte, error
 
 type command struct{ program.Command }
 
-// as returns a program run as the user, who has it in their own PATH perhaps.
+// as returns a program that runs as the user, found in that user's PATH.
 func as(user sudouser.User, name string, args ...string) command {
 	env := user.Environment()
 	if user.Credential != nil {

@@ -3,7 +3,7 @@ package foreign
 import "packetwalk.dev/internal/model/attribution"
 
 // awsCNI returns the VPC CNI plugin of AWS (aws/amazon-vpc-cni-k8s, pkg/networkutils): until 1.15 with a chain for each range of the VPC,
-// which leads to the next one; with one chain since. Since 1.23 it marks in a table of its own where iptables is that of nftables.
+// which leads to the next one; with one chain since. Since 1.23 it marks in a separate table where iptables is that of nftables.
 func awsCNI() attribution.Writer {
 	chain := func(table, name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: table, Name: name, For: purpose, Rules: rules}

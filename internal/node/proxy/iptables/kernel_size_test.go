@@ -131,7 +131,7 @@ func BenchmarkKernel(b *testing.B) {
 	})
 }
 
-// manyPorts are service ports with three endpoints each.
+// manyPorts returns n service ports with three endpoints each.
 func manyPorts(n int) []service.Port {
 	ports := make([]service.Port, 0, n)
 	for i := range n {

@@ -34,7 +34,7 @@ type Syncer struct {
 	config  proxy.Config
 
 	state   *state              // what was wanted last
-	written bool                // and is what the kernel has: not after a failure, and before the first sync
+	written bool                // and the kernel has it: not after a failure, and before the first sync
 	readsAs map[chainKey]string // chains that the kernel's tools print differently from us, as read back
 	most    int                 // how much one step of a plan may have
 }

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// manyPorts are so many service ports with three endpoints each.
+// manyPorts returns n service ports with three endpoints each.
 func manyPorts(n int) []service.Port {
 	ports := make([]service.Port, n)
 	for i := range ports {

@@ -61,7 +61,7 @@ type item struct {
 	comment  string
 }
 
-// of returns the elements of a name; none for a service port that is not there.
+// of returns the elements of a name; none for a missing service port.
 func (p *part) of(n name) elementsOfName {
 	if p != nil {
 		if at := slices.IndexFunc(p.named, func(has elementsOfName) bool { return has.name == n }); at >= 0 {
@@ -180,7 +180,7 @@ func (p *part) key(at matchKind, ip netip.Addr) name {
 	return name{at, addressField(ip) + protocolField(p.port.Protocol) + portField(p.port.Port)}
 }
 
-// fan returns the name of the chain of a policy, which is made where it is not there.
+// fan returns the name of the chain of a policy, and makes the chain if it is missing.
 func (p *part) fan(at matchKind, way entryPath, policy service.Policy) string {
 	f := fan{at: at, way: way, policy: policy, of: len(p.slots[policy])}
 	return p.want(f)
