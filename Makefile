@@ -224,7 +224,7 @@ IN_DEBIAN = -vet=off -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/
 .PHONY: test-tools
 test-tools: deps ## test with the ip, nft and iptables of another Debian: SUITE=trixie or sid
 	CI=1 go test $(IN_DEBIAN) -p $(TEST_PARALLEL) \
-		$(addprefix ./internal/,answer/... azure/fabric capture/... cluster/... kernel/... model/... node/... syntax/...)
+		$(addprefix ./internal/,answer/... azure/fabric capture/... kernel/... model/... node/... syntax/... usercluster/...)
 	@echo "test/verify: random worlds from seed $(WORLDS_SEED); to repeat them: make verify N=40 SEED=$(WORLDS_SEED) ODDS=0"
 	CI=1 go test $(IN_DEBIAN) -run 'TestFound|TestWorlds' ./test/verify -worlds 40
 

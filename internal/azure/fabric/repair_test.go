@@ -18,8 +18,13 @@ func TestRepair(t *testing.T) {
 	w.listen("client", "0.0.0.0:80")
 	nic, _ := w.cfg.Network.NIC("node0-nic")
 	fabricNS := w.fabric.Namespace()
-	bridge := func(ns *netns.Namespace) { // as a CNI plugin in bridge mode does
-		run(t, ns, "sh", "-c", `ip link add name azure0 address $(cat /sys/class/net/eth0/address) type bridge && ip link set eth0 master azure0 &&
+	bridge := func(t *testing.T, ns *netns.Namespace) { // as a CNI plugin in bridge mode does
+		t.Helper()
+		link := strings.Fields(run(t, ns, "ip", "-brief", "link", "show", "eth0"))
+		if len(link) < 3 {
+			t.Fatalf("eth0: %q", link)
+		}
+		run(t, ns, "sh", "-c", "ip link add name azure0 address "+link[2]+` type bridge && ip link set eth0 master azure0 &&
 			ip addr flush dev eth0 && ip link set azure0 up && ip addr add `+w.address("node0")+`/20 dev azure0 && ip route add default via 10.13.64.1 dev azure0`)
 	}
 	check := func(t *testing.T, want string) {
@@ -67,7 +72,7 @@ func TestRepair(t *testing.T) {
 		})
 	}
 	t.Run("link of a node in bridge mode", func(t *testing.T) {
-		bridge(w.ns["node0"])
+		bridge(t, w.ns["node0"])
 		if missing, err := w.fabric.Missing(); err != nil || len(missing) > 0 {
 			t.Fatalf("missing of a node in bridge mode: %q, %v", missing, err)
 		}
