@@ -218,7 +218,12 @@ func playKubeProxy(path string) error {
 	a.applyDelta()
 	p := a.proxies[0]
 	if o.Options.Backend == BackendIPTables {
-		_, err = p.syncer.Sync(context.Background(), p.ports, nil)
+		// Like kube-proxy, try again: iptables-restore of nf_tables 1.8.11 fails when the agent removes the last proxy's chains meanwhile.
+		for range 3 {
+			if _, err = p.syncer.Sync(context.Background(), p.ports, nil); err == nil {
+				break
+			}
+		}
 		return err
 	}
 	ip := map[service.Family]string{service.IPv4: "ip", service.IPv6: "ip6"}[p.family]
