@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const worldA = "../../internal/capture/testdata/world-a.pwcap.tar.gz"
+// defaultLab has a capture of the README's first lab, before its last command.
+const defaultLab = "testdata/default.pwcap.tar.gz"
 
 // TestREADME: the picture of the README is what this program draws. -update would hide a fault of the walk: draw it by hand and look.
 func TestREADME(t *testing.T) {
@@ -16,18 +17,18 @@ func TestREADME(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := picture(worldA, "internet/client", "svc/whereami")
+	got, err := picture(defaultLab, "internet/client", "svc/whereami")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("docs/lab.svg is another picture (-there +drawn):\n%s\ndraw it with: "+
-			"go run ./tools/picture internal/capture/testdata/world-a.pwcap.tar.gz internet/client svc/whereami > docs/lab.svg", d)
+			"go run ./tools/picture tools/picture/testdata/default.pwcap.tar.gz internet/client svc/whereami > docs/lab.svg", d)
 	}
 }
 
 func TestRefuses(t *testing.T) {
-	if _, err := picture(worldA, "vm/testvm", "svc/whereami"); err == nil || !strings.Contains(err.Error(), "internet host") {
+	if _, err := picture(defaultLab, "vm/testvm", "svc/whereami"); err == nil || !strings.Contains(err.Error(), "internet host") {
 		t.Errorf("a packet from a VM: %v", err)
 	}
 	if _, err := picture("none.tar.gz", "internet", "svc/whereami"); err == nil {
