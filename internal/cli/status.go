@@ -66,9 +66,10 @@ func findDrops(ctx context.Context, name string, st *lab.Status) {
 		return
 	}
 	defer func() { _ = opened.Close(ctx) }()
-	st.Problems = append(st.Problems, probeDrops(opened, session.Frontends(*st))...)
+	network := opened.Network(ctx)
+	st.Problems = append(st.Problems, network.ProbeDrops(session.FailingProbes(session.Frontends(*st)...))...)
 	if hasPolicies {
-		st.Warnings = append(st.Warnings, dnsDrops(ctx, opened)...)
+		st.Warnings = append(st.Warnings, network.DNSDrops()...)
 	}
 }
 

@@ -20,9 +20,7 @@ import (
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
-	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/writers"
 )
@@ -249,19 +247,19 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		}
 		return err
 	}
-	met := slices.Concat(read.Hosts, result.Hosts())
-	options.Owners = owners(opened, met)
+	met := slices.Compact(slices.Sorted(slices.Values(slices.Concat(read.Hosts, result.Hosts()))))
+	options.Owners = opened.Owners(met)
 	options.Owners.States = source
 	if o.choose != "" {
 		objects := source.Objects()
-		if err := chosenOptions(&options, result, o.choose, &objects); err != nil {
-			return err
+		if err := options.Choose(result, o.choose, &objects); err != nil {
+			return badInput{err}
 		}
 	}
-	options.Notes = append(options.Notes, orphans(source, met)...)
-	options.Notes = append(options.Notes, dropNotes(ctx, opened, &req, from, to)...)
+	options.Notes = append(options.Notes, writers.Orphans(source, met)...)
+	options.Notes = append(options.Notes, opened.Diagnose(ctx, &req.Packet, from, to)...)
 	options.Read = append(options.Read, explain.NetworkPolicies(source, result, options.Owners)...)
-	options.Read = append(options.Read, assumedInterfaces(source, slices.Compact(slices.Sorted(slices.Values(met))))...)
+	options.Read = append(options.Read, opened.AssumedInterfaces(met)...)
 	if !o.live { // with --live the kernel says so
 		ended, err := explain.EndedConnections(source, result)
 		if err != nil {
@@ -317,7 +315,9 @@ func (o *walkOptions) walk(
 ) (*walk.Result, bool, error) {
 	if !o.live {
 		objects := opened.Source().Objects()
-		result, err := opened.WalkSome(ctx, req, func(outcomes []walk.Outcome) []walk.Outcome { return mayChoose(outcomes, o.choose, &objects) })
+		result, err := opened.WalkSome(ctx, req, func(outcomes []walk.Outcome) []walk.Outcome {
+			return explain.MayChoose(outcomes, o.choose, &objects)
+		})
 		return result, true, err
 	}
 	var announce func(*walk.Result, []string)
@@ -331,93 +331,8 @@ func (o *walkOptions) walk(
 	if err != nil {
 		return nil, false, err
 	}
-	options.Live = live(opened.Source(), &report)
-	for _, changes := range report.Changed {
-		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+changes)
+	if result, err = options.AddReport(opened.Source(), result, &report); err != nil {
+		return nil, false, err
 	}
-	if report.NotSent == "" {
-		total := len(result.Outcomes)
-		if result, err = proof.Narrow(opened.Source(), result, &report); err != nil {
-			return nil, false, err
-		}
-		if total > 1 {
-			options.Notes = append(options.Notes, ways(report.Candidates, total))
-			options.Total = total
-			for _, i := range report.Candidates {
-				options.Numbers = append(options.Numbers, i+1)
-			}
-		}
-	}
-	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
-	options.Notes = append(options.Notes, explain.UnmetPrograms(result)...)
 	return result, report.First == nil && report.NotSent == "", nil
-}
-
-// ways says which of several outcomes the kernel took, as far as that was seen.
-func ways(candidates []int, total int) string {
-	if len(candidates) == 1 {
-		return fmt.Sprintf("the kernel went way %d of %d; without --live all are shown", candidates[0]+1, total)
-	}
-	return fmt.Sprintf("the kernel went one of %d ways of %d, which differ only in what was not seen", len(candidates), total)
-}
-
-// answers has in words what the sender learnt.
-var answers = map[witness.Answer]string{
-	witness.Connected: "the connection was established", witness.Answered: "an answer came back",
-	witness.Refused:     "the sender was refused: nothing listens there, or a rule rejects it",
-	witness.Unreachable: "the sender was told that the destination is unreachable",
-	witness.NotSent:     "the sender's kernel did not send the packet", witness.TimedOut: "no answer came back",
-}
-
-// live returns what the kernel showed, for the conclusion; nil where no packet was sent.
-func live(source snapshot.Source, report *proof.Report) *explain.Live {
-	if report.NotSent != "" {
-		return nil
-	}
-	l := &explain.Live{Receiver: report.Receiver, Received: report.Received, Missed: report.Missed, Answer: answers[report.Answer.Answer]}
-	if d := report.First; d != nil {
-		l.Parted, l.Back = d.Host, d.Back
-	}
-	if report.Way != nil {
-		end := report.Way.End
-		if end.Kind == walk.Delivered && end.Host == report.Receiver {
-			end.Packet.Tuple = report.Received
-		}
-		l.Source = &end
-	}
-	if report.Receiver != "" {
-		if h, err := source.Host(report.Receiver); err != nil {
-			l.Disguise = "its programs at sockets could not be read: " + err.Error()
-		} else {
-			l.Disguise = walk.Disguise(h, &report.Received)
-		}
-	}
-	return l
-}
-
-// owners gives names to what the walk met; hosts are others that it is about.
-func owners(s *session.Session, hosts []string) *explain.Owners {
-	objects := s.Source().Objects()
-	o := explain.NewOwners(objects, writers.Book(&objects))
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
-		if h, err := s.Source().Host(name); err == nil {
-			o.AddHost(h)
-		}
-	}
-	if s.Lab != nil {
-		for name, a := range s.Lab.PublicAddresses() {
-			o.AddAddress(a, explain.Owner{Kind: "vm", Name: name, Role: "public address"})
-		}
-	}
-	return o
-}
-
-// orphans returns a note for each table of packetwalk-node that no packetwalk-node keeps, on hosts that a walk read.
-func orphans(source snapshot.Source, hosts []string) (notes []string) {
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
-		if h, err := source.Host(name); err == nil {
-			notes = append(notes, writers.Orphans(h)...)
-		}
-	}
-	return notes
 }

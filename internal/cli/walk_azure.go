@@ -12,7 +12,6 @@ import (
 	"packetwalk.dev/internal/azure/armread"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/model/snapshot"
-	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/session"
 )
 
@@ -65,20 +64,6 @@ func azureError(s *session.Session, err error) error {
 // isInAzure reports whether a value of --azure stands for Azure itself and not for files.
 func isInAzure(name string) bool {
 	return name == byLogin || strings.HasPrefix(strings.ToLower(name), "/subscriptions/")
-}
-
-// assumedInterfaces returns an assumption for each host whose interface in Azure only its address tells.
-func assumedInterfaces(source snapshot.Source, hosts []string) (assumed []walk.Assumption) {
-	extended, ok := source.(*armview.AzureSource)
-	if !ok {
-		return nil
-	}
-	for _, host := range hosts {
-		if what := extended.Assumed(host); what != "" {
-			assumed = append(assumed, walk.Assumption{Host: host, What: what})
-		}
-	}
-	return assumed
 }
 
 // read reads the resources; nodes are those of the cluster, as far as they are known.

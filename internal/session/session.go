@@ -128,6 +128,20 @@ func (s *Session) ExtendAzure(resources *armview.Resources) error {
 	return nil
 }
 
+// AssumedInterfaces returns an assumption for each host of some whose interface in Azure is known by its address alone.
+func (s *Session) AssumedInterfaces(hosts []string) (assumed []walk.Assumption) {
+	extended, ok := s.source.(*armview.AzureSource)
+	if !ok {
+		return nil
+	}
+	for _, host := range hosts {
+		if what := extended.Assumed(host); what != "" {
+			assumed = append(assumed, walk.Assumption{Host: host, What: what})
+		}
+	}
+	return assumed
+}
+
 // Walk implements proof.Subject.
 func (s *Session) Walk(ctx context.Context, request walk.Request) (*walk.Result, error) {
 	return s.WalkSome(ctx, request, func(outcomes []walk.Outcome) []walk.Outcome { return outcomes })

@@ -35,9 +35,18 @@ func Book(objects *snapshot.Objects) *attribution.Book {
 	}, foreign.Writers(pools)...)}
 }
 
-// Orphans returns a sentence for each table of packetwalk-node on a host where no packetwalk-node keeps it. It returns none where it is
-// unknown whether one runs.
-func Orphans(h *snapshot.Host) (notes []string) {
+// Orphans returns a sentence for each table of packetwalk-node, on some hosts of a source, that no packetwalk-node keeps. It passes over
+// hosts that cannot be read or where it is unknown whether one runs.
+func Orphans(source snapshot.Source, hosts []string) (notes []string) {
+	for _, name := range hosts {
+		if h, err := source.Host(name); err == nil {
+			notes = append(notes, orphansOn(h)...)
+		}
+	}
+	return notes
+}
+
+func orphansOn(h *snapshot.Host) (notes []string) {
 	if h.Agents == nil || h.Rules == nil || slices.Contains(h.Agents, snapshot.Agent{Role: snapshot.ServiceProxy}) {
 		return nil
 	}

@@ -30,7 +30,7 @@ var mostComments = map[string]int{
 	"internal/base/termsafe":                2,
 	"internal/capture":                      1,
 	"internal/capture/redact":               4,
-	"internal/cli":                          21,
+	"internal/cli":                          20,
 	"internal/kernel/netns":                 1,
 	"internal/kernel/probe":                 2,
 	"internal/kernel/ruleset":               1,

@@ -1,4 +1,4 @@
-package cli
+package explain
 
 import (
 	"net/netip"
@@ -49,7 +49,7 @@ func TestMayChoose(t *testing.T) {
 		"": all, "1": all[:1], "2": all[:2], "9": all, "node/b": all[1:2], "c": all[2:], "fits none so far": all,
 	} {
 		t.Run(word, func(t *testing.T) {
-			got := mayChoose(all, word, &snapshot.Objects{})
+			got := MayChoose(all, word, &snapshot.Objects{})
 			if !slices.EqualFunc(got, want, func(a, b walk.Outcome) bool { return a.End.Host == b.End.Host }) {
 				t.Errorf("got %d outcomes, want %d", len(got), len(want))
 			}

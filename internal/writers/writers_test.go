@@ -1,6 +1,7 @@
 package writers
 
 import (
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -8,6 +9,19 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/node/proxy/nftables"
 )
+
+// oneHost is a source of one host.
+type oneHost struct{ host *snapshot.Host }
+
+func (o oneHost) Names() []string           { return []string{o.host.Name} }
+func (o oneHost) Objects() snapshot.Objects { return snapshot.Objects{} }
+
+func (o oneHost) Host(name string) (*snapshot.Host, error) {
+	if name != o.host.Name {
+		return nil, fs.ErrNotExist
+	}
+	return o.host, nil
+}
 
 // TestOrphans: only a table of ours is told, and only where it is known that no packetwalk-node has the role.
 func TestOrphans(t *testing.T) {
@@ -24,7 +38,7 @@ func TestOrphans(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &snapshot.Host{Name: "node/a", Agents: c.agents, Rules: &netfilter.Ruleset{Tables: []*netfilter.Table{&c.table}}}
-			notes := Orphans(h)
+			notes := Orphans(oneHost{h}, []string{h.Name, "node/unread"})
 			if c.told && !strings.Contains(strings.Join(notes, ""), `run "packetwalk-node --cleanup --proxy-mode nftables" there`) {
 				t.Errorf("without a remedy that works beside other roles: %q", notes)
 			}

@@ -1,4 +1,4 @@
-package cli
+package explain
 
 import (
 	"fmt"
@@ -6,17 +6,16 @@ import (
 	"strconv"
 	"strings"
 
-	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
 
-// choose keeps the outcomes that --choose picks: one by its number as printed, or those that a word fits, an address that the packet ends
-// at, a host on the way, the label of a choice. It returns their numbers.
+// choose keeps the outcomes that a word picks and returns their numbers. A number picks one outcome. Another word picks those with the
+// address at which the packet ends, a host on the way or the label of a choice.
 func choose(result *walk.Result, word string, objects *snapshot.Objects, endings []string) ([]int, error) {
 	if n, err := strconv.Atoi(word); err == nil {
 		if n < 1 || n > len(result.Outcomes) {
-			return nil, fmt.Errorf("--choose %d: there is no such outcome; there are\n%s", n, numbered(endings))
+			return nil, fmt.Errorf("outcome not found; there are\n%s", numbered(endings))
 		}
 		result.Outcomes = result.Outcomes[n-1 : n]
 		return []int{n}, nil
@@ -30,7 +29,7 @@ func choose(result *walk.Result, word string, objects *snapshot.Objects, endings
 		}
 	}
 	if len(kept) == 0 {
-		return nil, fmt.Errorf("--choose %s: no outcome fits; there are\n%s", word, numbered(endings))
+		return nil, fmt.Errorf("no outcome fits; there are\n%s", numbered(endings))
 	}
 	result.Outcomes = kept
 	return numbers, nil
@@ -64,9 +63,9 @@ func fits(o *walk.Outcome, word string, objects *snapshot.Objects) bool {
 	})
 }
 
-// mayChoose returns the outcomes that a word of --choose may pick as far as they are known: of a number those up to it, of another word those
-// that it fits, or all where it fits none, or is "".
-func mayChoose(outcomes []walk.Outcome, word string, objects *snapshot.Objects) []walk.Outcome {
+// MayChoose returns the outcomes that Options.Choose may keep, as far as they are known. For a number these are the outcomes up to it. For
+// another word these are those that it fits, or all if it fits none or is "".
+func MayChoose(outcomes []walk.Outcome, word string, objects *snapshot.Objects) []walk.Outcome {
 	if n, err := strconv.Atoi(word); err == nil {
 		return outcomes[:min(max(n, 0), len(outcomes))]
 	}
@@ -82,12 +81,12 @@ func mayChoose(outcomes []walk.Outcome, word string, objects *snapshot.Objects) 
 // hostFits reports whether a word is a host's name, with or without its kind.
 func hostFits(host, word string) bool { return host == word || strings.HasSuffix(host, "/"+word) }
 
-// chosenOptions are the explaining options of what --choose left.
-func chosenOptions(o *explain.Options, result *walk.Result, word string, objects *snapshot.Objects) error {
+// Choose keeps the outcomes that the word of --choose picks, and has the explanation number them among all. An error lists the outcomes.
+func (o *Options) Choose(result *walk.Result, word string, objects *snapshot.Objects) error {
 	total := len(result.Outcomes)
-	numbers, err := choose(result, word, objects, explain.Endings(result, *o))
+	numbers, err := choose(result, word, objects, Endings(result, *o))
 	if err != nil {
-		return badInput{err}
+		return fmt.Errorf("--choose %s: %w", word, err)
 	}
 	o.Numbers, o.Total = numbers, total
 	o.Notes = append(o.Notes, fmt.Sprintf("chosen with --choose %s: %d of %d outcomes", word, len(numbers), total))
