@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"packetwalk.dev/internal/azure/vnet"
@@ -75,11 +76,28 @@ func (c connection) missing() ([]string, error) {
 			want.Addresses = nil
 		}
 	}
-	lacks, err := c.far.Missing(want)
+	lacks, err := missingOf(c.far, want, hasAddress(c.Far))
 	for i, text := range lacks {
 		lacks[i] = fmt.Sprintf("%s: %s is missing", subject, text)
 	}
 	return lacks, err
+}
+
+// hasAddress returns a function that reports whether a state has an address, or it is lo's.
+func hasAddress(s netns.State) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		return a == netns.Loopback || slices.ContainsFunc(s.Addresses, func(has netns.Address) bool { return has.Prefix.Addr() == a })
+	}
+}
+
+// missingOf returns what a namespace lacks of a state, and of what the kernel made with its addresses.
+func missingOf(ns *netns.Namespace, want netns.State, isChosen func(netip.Addr) bool) ([]string, error) {
+	lacks, err := ns.Missing(want)
+	if err != nil {
+		return nil, err
+	}
+	lost, err := ns.LostRoutes(isChosen)
+	return append(lacks, lost...), err
 }
 
 // repair makes the connection as it was when its machine was attached. What the machine has beside it stays.
@@ -99,6 +117,9 @@ func (c connection) repair() error {
 	}
 	if len(c.Far.Addresses) == 0 {
 		return netns.EnsureVeth(end(c.near, c.Inside), end(c.far, c.Outside), vnet.MTU)
+	}
+	if err := c.far.RestoreRoutes(hasAddress(c.Far)); err != nil { // before those by a gateway
+		return err
 	}
 	want.Protocol = protocolDHCP
 	return c.far.Apply(want)
@@ -131,7 +152,7 @@ func (f *Fabric) missing(plan vnet.Plan) (all []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		lacks, err := side.ns.Missing(side.want.On(func(l string) bool { return slices.Contains(links, l) }))
+		lacks, err := missingOf(side.ns, side.want.On(func(l string) bool { return slices.Contains(links, l) }), hasAddress(side.want))
 		if err != nil {
 			return nil, err
 		}
@@ -164,6 +185,11 @@ func (f *Fabric) Repair() ([]string, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("repair %s: %w", c.Name, err)
+		}
+	}
+	for ns, want := range map[*netns.Namespace]netns.State{f.fabric: plan.Fabric, f.internet: plan.Internet} {
+		if err := ns.RestoreRoutes(hasAddress(want)); err != nil {
+			return nil, fmt.Errorf("repair Azure's network: %w", err)
 		}
 	}
 	f.applied.fabric, f.applied.internet, f.applied.nft = netns.State{}, netns.State{}, ""

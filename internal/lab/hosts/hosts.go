@@ -105,13 +105,37 @@ func (l *Hosts) Change(ctx context.Context, c lifecycle.Change) error {
 	return l.add(want)
 }
 
-// Report adds the hosts.
+// Report adds the hosts, and what they lack.
 func (l *Hosts) Report(s *status.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.all {
 		m.report(s)
+		missing, err := l.missing(m)
+		if err != nil {
+			missing = []string{status.OneLine(err)}
+		}
+		for _, text := range missing {
+			s.Problems = append(s.Problems, text+status.RepairedByUp(s.Name))
+		}
 	}
+}
+
+// Repair makes again what hosts lack of their settings and files, and returns that in words. Their links are the network's.
+func (l *Hosts) Repair(context.Context) (repaired []string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.all {
+		missing, err := l.missing(m)
+		if err == nil && len(missing) > 0 {
+			err = l.configure(m)
+		}
+		if err != nil {
+			return repaired, err
+		}
+		repaired = append(repaired, missing...)
+	}
+	return repaired, nil
 }
 
 // Stop leaves the applications running.
@@ -175,13 +199,38 @@ func (l *Hosts) make(m *host) (err error) {
 	} else {
 		err = l.Azure.AttachNIC(plan.NICOf(m.Name), m.ns)
 	}
-	if err == nil && m.IPForwarding {
-		err = m.ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-	}
 	if err != nil {
 		return err
 	}
+	return l.configure(m)
+}
+
+// configure writes a host's settings and files.
+func (l *Hosts) configure(m *host) error {
+	if err := m.ns.SetSysctls(m.settings()...); err != nil {
+		return err
+	}
 	return layout.WriteResolvConf(l.Dir.Host(m.Name), resolverOf(m.Kind))
+}
+
+// settings returns the kernel settings of a host.
+func (m *host) settings() []netns.Sysctl {
+	if !m.IPForwarding {
+		return nil
+	}
+	return []netns.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}}
+}
+
+// missing returns, one sentence each, what a host lacks of its settings and files.
+func (l *Hosts) missing(m *host) ([]string, error) {
+	lacks, err := m.ns.Missing(netns.State{Sysctls: m.settings()})
+	if !layout.HasResolvConf(l.Dir.Host(m.Name)) {
+		lacks = append(lacks, "file /etc/resolv.conf")
+	}
+	for i, text := range lacks {
+		lacks[i] = fmt.Sprintf("%s: %s is missing", m.Name, text)
+	}
+	return lacks, err
 }
 
 // discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.

@@ -422,6 +422,12 @@ func LastLinesOfNode(state, name string) string {
 // ResolvConf returns the /etc/resolv.conf of a machine that asks a name server.
 func ResolvConf(server netip.Addr) []byte { return []byte("nameserver " + server.String() + "\n") }
 
+// HasResolvConf reports whether the directory of a node or host has that file.
+func HasResolvConf(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, resolvFile))
+	return err == nil
+}
+
 // WriteResolvConf writes that file into the directory of a node or host.
 func WriteResolvConf(dir string, server netip.Addr) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -137,8 +137,7 @@ func (m Machines) makeNode(spec cluster.Node) (*Node, error) {
 	if err := m.Nodes.Azure.AttachNIC(spec.NIC, n.ns); err != nil {
 		return n, err
 	}
-	// As on AKS's nodes from the start (AgentBaker, 99-force-bridge-forward.conf): one without a pod forwards for node ports, too.
-	if err := n.ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
+	if err := n.ns.SetSysctls(nodeSettings.Sysctls...); err != nil {
 		return n, err
 	}
 	return n, m.writeNodeFiles(n)
@@ -238,12 +237,15 @@ func (l *Nodes) Namespaces() []*netns.Namespace {
 func (l *Nodes) Report(s *status.Status) {
 	for _, one := range l.List() {
 		l.mu.Lock()
-		status := one.status()
+		node := one.status()
 		l.mu.Unlock()
-		if status.Machine != nil {
-			status.Pods, status.Error = l.realStatus(one)
+		if node.Machine != nil {
+			node.Pods, node.Error = l.realStatus(one)
 		}
-		s.Nodes = append(s.Nodes, status)
+		s.Nodes = append(s.Nodes, node)
+		for _, text := range l.missing(one) {
+			s.Problems = append(s.Problems, text+status.RepairedByUp(s.Name))
+		}
 	}
 	s.Problems = append(s.Problems, agentFaults(AskAgents[faultReport](l, "/faults"))...)
 	s.Problems = append(s.Problems, l.orphans()...)
