@@ -23,15 +23,17 @@ const nicMask = 0xffff
 // firewall is what the network's security groups are for the table.
 type firewall struct {
 	n        Network
-	filtered map[string]bool // links of NICs with any group
-	guarded  map[string]bool // links of NICs with a group that may deny what stays inside virtual networks
-	inside   bool            // whether anything inside virtual networks is tracked
-	scopes   []scope         // of filtered NICs, in the NICs' order
-	chains   map[string]bool // written
+	filtered map[string]bool    // links of NICs with any group
+	guarded  map[string]bool    // links of NICs with a group that may deny what stays inside virtual networks
+	inside   bool               // whether anything inside virtual networks is tracked
+	scopes   []scope            // of filtered NICs, in the NICs' order
+	chains   map[string]bool    // written
+	uses     map[string][]scope // of a group, by its name: those of the NICs that it filters
 }
 
 func newFirewall(n Network) *firewall {
-	f := &firewall{n: n, filtered: map[string]bool{}, guarded: map[string]bool{}, chains: map[string]bool{}}
+	f := &firewall{n: n, filtered: map[string]bool{}, guarded: map[string]bool{}, chains: map[string]bool{},
+		uses: map[string][]scope{}}
 	forwards := false
 	for _, nic := range n.NICs {
 		forwards = forwards || nic.IPForwarding
@@ -44,6 +46,9 @@ func newFirewall(n Network) *firewall {
 			f.scopes = append(f.scopes, s)
 		}
 		for _, g := range groups {
+			if s := n.scopeOf(nic); !slices.Contains(f.uses[g.Name], s) {
+				f.uses[g.Name] = append(f.uses[g.Name], s)
+			}
 			if g.guards(n.tagSpace(n.scopeOf(nic))) {
 				f.guarded[nic.Link()] = true
 			}
@@ -238,7 +243,10 @@ func (w *nftWriter) security(f *firewall) {
 
 // group writes the chains of a group for a direction and scope, unless it has, and gives the first one's name.
 func (w *nftWriter) group(f *firewall, g SecurityGroup, direction string, s scope) string {
-	name := fmt.Sprintf("nsg/%s/%s/%s", g.Name, strings.ToLower(strings.TrimSuffix(direction, "bound")), s.id())
+	name := fmt.Sprintf("nsg/%s/%s", g.Name, strings.ToLower(strings.TrimSuffix(direction, "bound")))
+	if len(f.uses[g.Name]) > 1 { // its tags hold other ranges in each
+		name += "/" + s.id()
+	}
 	if f.chains[name] {
 		return name
 	}
