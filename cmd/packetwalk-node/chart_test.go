@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/agent/options"
 )
 
 var update = flag.Bool("update", false, "rewrite the chart's list of flags")
@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "rewrite the chart's list of flags")
 // TestChartFlags: the chart, which cannot ask the program, knows its flags. Those of kube-proxy have no effect beside the configuration
 // file, which the chart always writes.
 func TestChartFlags(t *testing.T) {
-	node := &command{Options: agent.Defaults(), kubeProxys: map[string]bool{}}
+	node := &command{Options: options.Defaults(), kubeProxys: map[string]bool{}}
 	var all strings.Builder
 	node.flags().VisitAll(func(f *pflag.Flag) {
 		if !node.kubeProxys[f.Name] {

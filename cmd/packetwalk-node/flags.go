@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"packetwalk.dev/internal/base/limitio"
-	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/agent/options"
+	"packetwalk.dev/internal/node/agent/takeover"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
@@ -21,7 +22,7 @@ import (
 
 // command is what the command line asks for.
 type command struct {
-	agent.Options
+	options.Options
 	configFile, writeTo      string
 	strict, showVersion      bool
 	cleanup, initOnly        bool
@@ -44,7 +45,7 @@ var (
 
 // parse reads the command line, with kube-proxy's names where it has the setting, and the configuration file that it names.
 func parse(args []string) (*command, error) {
-	c := &command{Options: agent.Defaults(), kubeProxys: map[string]bool{}}
+	c := &command{Options: options.Defaults(), kubeProxys: map[string]bool{}}
 	c.Version = version
 	f := c.flags()
 	if err := f.Parse(args); err != nil {
@@ -100,7 +101,7 @@ func (c *command) flags() *pflag.FlagSet {
 		"when told to end do --cleanup after 20s if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end (see also "+removeAll+")")
 	podUID(f, &c.PodUID)
-	f.StringVar(&c.Pod, "pod", "", "`NAMESPACE/NAME` of the pod that this runs in: it gets the condition "+agent.WaitingCondition)
+	f.StringVar(&c.Pod, "pod", "", "`NAMESPACE/NAME` of the pod that this runs in: it gets the condition "+takeover.ConditionType)
 	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
 	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {
 		if c.showVersion = s == "raw"; !c.showVersion {

@@ -18,6 +18,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/agent/serviceproxy"
 )
 
 // version is set when the program is built: -ldflags "-X main.version=…".
@@ -81,9 +82,9 @@ func (c *command) run(ctx context.Context, logger *slog.Logger) error {
 		}
 		return os.WriteFile(c.writeTo, text, 0o644)
 	case c.cleanup:
-		return agent.Cleanup(ctx, c.Options)
+		return serviceproxy.Cleanup(ctx, c.Options)
 	case c.initOnly:
-		return agent.Init(c.Options, logger)
+		return serviceproxy.Init(c.Options, logger)
 	}
 	return agent.Run(ctx, c.Options, logger)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/agent/options"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -52,7 +52,7 @@ func TestFlags(t *testing.T) {
 
 // TestDefaultsOfFlags: without flags the options are the agent's defaults, for all families that the node supports.
 func TestDefaultsOfFlags(t *testing.T) {
-	got, want := mustParse(t).Options, agent.Defaults()
+	got, want := mustParse(t).Options, options.Defaults()
 	want.Families = want.SupportedFamilies()
 	got.Configz, want.Version, want.QPS, want.Burst, want.ConntrackMin = nil, version, 5, 10, 131072
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
@@ -78,7 +78,7 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 		want func(o *command) bool
 	}{
 		{"--proxy-mode=nftables", func(o *command) bool {
-			return o.MinSyncPeriod == 0 && o.Backend == agent.BackendNFTables && o.NodePortPrimary && o.NodePortCIDRs == nil
+			return o.MinSyncPeriod == 0 && o.Backend == options.BackendNFTables && o.NodePortPrimary && o.NodePortCIDRs == nil
 		}},
 		{"--proxy-mode=nftables --nodeport-addresses=0.0.0.0/0",
 			func(o *command) bool { return !o.NodePortPrimary && len(o.NodePortCIDRs) == 1 }},
@@ -109,7 +109,7 @@ func TestOrphanRemedy(t *testing.T) {
 	if !found {
 		t.Fatal("no command")
 	}
-	if c := mustParse(t, strings.Fields(args)...); !c.cleanup || c.Backend != agent.BackendNFTables {
+	if c := mustParse(t, strings.Fields(args)...); !c.cleanup || c.Backend != options.BackendNFTables {
 		t.Errorf("%s: clean up %v, backend %s", args, c.cleanup, c.Backend)
 	}
 }
@@ -154,7 +154,7 @@ func TestDeprecatedPorts(t *testing.T) {
 // TestFamilies: as kube-proxy does, the service proxy serves all that the node has; what masquerades beside it has to be asked for IPv6.
 func TestFamilies(t *testing.T) {
 	path := configFile(t, "mode: nftables\n")
-	four, none := []service.Family{service.IPv4}, agent.Options{Backend: agent.BackendNFTables}
+	four, none := []service.Family{service.IPv4}, options.Options{Backend: options.BackendNFTables}
 	all := none.SupportedFamilies()
 	for flags, want := range map[string][]service.Family{
 		"--proxy-mode=nftables": all, "--config=" + path: all, "--config=" + path + " --ip-masq-agent": all,
@@ -204,7 +204,7 @@ func TestConfigFile(t *testing.T) {
 		"conntrack: {maxPerCore: 0}\nipvs: {strictARP: true}\nmod: x\n")
 	c := mustParse(t, "--config="+path, "--hostname-override=N1", "--master=https://api", "--cluster-cidr=10.0.0.0/8", "--v=2",
 		"--ip-families=IPv4")
-	if c.Backend != agent.BackendNFTables || c.ClusterCIDRs[0].String() != "10.244.0.0/16" || c.MasqueradeBit != 5 || c.NodeName != "n1" ||
+	if c.Backend != options.BackendNFTables || c.ClusterCIDRs[0].String() != "10.244.0.0/16" || c.MasqueradeBit != 5 || c.NodeName != "n1" ||
 		c.Server != "https://api" ||
 		c.MinSyncPeriod != 0 || !c.NodePortPrimary || *c.OOMScore != 0 || c.ConntrackPerCore != 0 || len(c.Families) != 1 ||
 		c.MetricsAddress != "127.0.0.1:10249" {

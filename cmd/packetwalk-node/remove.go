@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/agent/iptablescmd"
+	"packetwalk.dev/internal/node/agent/options"
 )
 
 // removeAll is the sub-command that leaves nothing of packetwalk on a node.
@@ -27,8 +29,8 @@ const removeTime = time.Minute
 func runRemoveAll(args []string) int {
 	f := pflag.NewFlagSet(removeAll, pflag.ContinueOnError)
 	f.Usage = func() {}
-	o := agent.Defaults()
-	f.StringVar(&o.IPTablesVariant, "iptables-variant", agent.VariantDetect, "which of iptables' programs to run: nft, legacy or detect")
+	o := options.Defaults()
+	f.StringVar(&o.IPTablesVariant, "iptables-variant", iptablescmd.VariantDetect, "which of iptables' programs to run: nft, legacy or detect")
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):

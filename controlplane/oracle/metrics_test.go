@@ -12,6 +12,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/agent/options"
 )
 
 // absent are upstream's metrics that packetwalk-node has not, by how their names begin; docs/service-proxy.md names them, too.
@@ -58,7 +59,7 @@ func upstreamsNames(t *testing.T) (names []string) {
 // TestMetricsHaveUpstreamsNames: what upstream measures is there by the same name, or left out for a reason, and nothing else has such a
 // name.
 func TestMetricsHaveUpstreamsNames(t *testing.T) {
-	theirs, ours := upstreamsNames(t), append(agent.MetricNames(agent.BackendIPTables), agent.MetricNames(agent.BackendNFTables)...)
+	theirs, ours := upstreamsNames(t), append(agent.MetricNames(options.BackendIPTables), agent.MetricNames(options.BackendNFTables)...)
 	for _, name := range theirs {
 		kind, _, _ := strings.Cut(name, "_")
 		if absent[kind+"_"] == "" && !slices.Contains(ours, name) {

@@ -2,150 +2,72 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/base/pause"
-	"packetwalk.dev/internal/base/sysctl"
 	"packetwalk.dev/internal/kernel/ruleset"
+	"packetwalk.dev/internal/node/agent/iptablescmd"
+	"packetwalk.dev/internal/node/agent/masq"
+	"packetwalk.dev/internal/node/agent/metrics"
+	"packetwalk.dev/internal/node/agent/options"
+	"packetwalk.dev/internal/node/agent/reconcile"
+	"packetwalk.dev/internal/node/agent/report"
+	"packetwalk.dev/internal/node/agent/rulewatch"
+	"packetwalk.dev/internal/node/agent/serviceproxy"
+	"packetwalk.dev/internal/node/agent/takeover"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/noderules"
 	"packetwalk.dev/internal/node/proxy"
-	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
 )
 
-// apiClient reads the API's objects and reports to it; *kube.Watcher is one.
+// apiClient reads the API's objects and reports to it; *kube.Watcher implements it.
 type apiClient interface {
-	objectSource
-	reporter
-}
-
-// objectSource is where the agent gets the API's objects from.
-type objectSource interface {
+	serviceproxy.Source
+	report.EventSink
+	takeover.PodConditions
 	Run(ctx context.Context)
 	WaitForSync(ctx context.Context) bool
-	Changed() <-chan struct{}
-	// Delta gives what has changed since it was asked for the last time, or all there is.
-	Delta(whole bool) kube.Delta
 }
 
-// reporter tells the API what the agent did.
-type reporter interface {
-	Event(ctx context.Context, e corev1.Event) error
-	SetPodCondition(ctx context.Context, namespace, name string, c corev1.PodCondition) error
-}
-
-// canaryPeriod is how often the agent looks whether all its rules were flushed.
-const canaryPeriod = 5 * time.Second
-
-// watchRetry is how long the agent waits before it listens for notices again.
-const watchRetry = 5 * time.Second
-
-// noticeQuiet is how long after a notice of a deleted rule the agent looks: who flushes tables does it in several steps.
-const noticeQuiet = 100 * time.Millisecond
-
+// agent wires the parts of a node's agent.
 type agent struct {
-	Options
-	source      apiClient
-	metrics     *metrics
-	health      *proxy.Health
-	checks      *proxy.HealthChecks
-	nft         *ruleset.NFTables // for all families, as are its rules
-	rules       *nftables.Rules
-	families    []programsOf
-	proxies     []*familyProxy // none without the service proxy
-	unserved    []*familyProxy // of families that are not served and may have rules of another service proxy
-	allUnserved []*familyProxy // of families that are not served
-	own         noderules.Rules
-	masq        *masqAgent // nil without
-	faults      faults
-	api         apiServer
-	waiting     waitState
-	acquired    atomic.Bool // all roles are this agent's
-	others      others
-	leaving     departure
-	logger      *slog.Logger
-
-	node  *service.Node // as the service ports see it; nil before the first sync
-	whole bool          // all rules of a family were compared or written
-
-	wantedChecks []service.HealthCheck
-	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
-	notices      chan struct{}
+	options.Options
+	source   apiClient
+	owner    takeover.Owner // the agent's DaemonSet; nil: not followed
+	registry *metrics.Registry
+	metrics  *serviceproxy.Metrics
+	health   *proxy.Health
+	logger   report.Logger
+	faults   *report.Faults
+	events   *report.Events
+	waiter   *takeover.Waiter
+	api      apiServer
+	programs []*iptablescmd.Programs // one for each family
+	nft      *ruleset.NFTables       // for all families
+	watcher  *rulewatch.Watcher
+	masq     *masq.Agent // nil without
+	acquired atomic.Bool // all roles are this agent's
+	timing   timing
 }
 
-// programsOf are the programs for the rules of one family.
-type programsOf struct {
-	family   service.Family
-	programs *programs
-}
-
-// familyProxy is the service proxy of one family, which waits for no other's.
-type familyProxy struct {
-	programsOf
-	pace   pacer
-	ports  *service.Ports
-	syncer syncer
-	config proxy.Config
-	other  syncer // of the other backend, whose rules are to be removed; nil: they are
-	idle   syncer // of the other backend
-	left   bool   // the rules are another service proxy's, which runs
-	behind bool   // the rules are those of another one that has ended, until the next sync succeeds
-	udp    bool   // UDP flows may be stale
-	failed int    // syncs in a row
-	told   bool   // of these, by an event
-
-	pending   map[service.Key][]time.Time // changed since the last sync that succeeded, with the trigger times of its endpoints' changes
-	triggered map[service.Key]time.Time   // last of those that has been observed; nil before the first sync that succeeds
-}
-
-// syncer keeps the rules of one family, made by proxy/iptables or proxy/nftables.
-type syncer interface {
-	ruleWriter
-	ruleChecker
-}
-
-// ruleWriter writes rules and removes them.
-type ruleWriter interface {
-	Configure(proxy.Config)
-	// Sync writes what differs, of all if it did not succeed the last time, else of services that have changed since.
-	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error)
-	// ForceFull makes the next Sync write everything that differs.
-	ForceFull()
-	// Remove removes all rules.
-	Remove(context.Context) error
-}
-
-// ruleChecker finds and repairs rules that others removed or changed.
-type ruleChecker interface {
-	// Canary reports whether any of the rules exist.
-	Canary(context.Context) (bool, error)
-	// Repair restores rules that others changed, and returns the names of what it wrote.
-	Repair(context.Context) ([]string, error)
-}
-
-// iptablesSyncer writes the rules of all services together.
-type iptablesSyncer struct{ *iptables.Syncer }
-
-func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []service.Key) (proxy.Result, error) {
-	return s.Syncer.Sync(ctx, ports.All())
-}
+// timing says how long the agent waits for other processes. Tests wait less.
+type timing struct{ quiet, leave time.Duration }
 
 // Run runs the agent until the context ends. It then hands over to another service proxy or removes the rules of Services if its DaemonSet
 // has been deleted; otherwise it leaves all rules in place. It fails only at the start: on options, on sysctls that it needs, and with
 // BindHardFail on the addresses it listens on.
-func Run(ctx context.Context, o Options, logger *slog.Logger) error {
+func Run(ctx context.Context, o options.Options, logger *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -156,27 +78,23 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 	if o.QPS > 0 {
 		config.QPS, config.Burst = o.QPS, o.Burst
 	}
-	m := newMetrics(o.Backend)
-	a, err := newAgent(o, m, logger)
-	if err != nil {
-		return err
-	}
+	a := newAgent(o, logger)
 	a.api.url = config.Host
 	config.Wrap(a.api.transport)
-	if o.ServiceProxy && o.recognisesNoPods() {
-		a.warn("clusterCIDR is empty: traffic from outside the cluster to cluster IPs keeps its source address; write the range of the pods")
+	if o.ServiceProxy && o.RecognisesNoPods() {
+		a.logger.Warnf("clusterCIDR is empty: traffic from outside the cluster to cluster IPs keeps its source address; write the range of the pods")
 	}
 	watcher, err := kube.NewWatcher(config, a.api.note)
 	if err == nil && o.ServiceProxy {
-		err = watcher.WatchServices(config, o.NodeName, m.change)
+		err = watcher.WatchServices(config, o.NodeName, a.metrics.NoteChange)
 	}
-	if err == nil && o.ServiceProxy && o.Backend == BackendNFTables {
+	if err == nil && o.ServiceProxy && o.Backend == options.BackendNFTables {
 		err = watcher.WatchServiceCIDRs(config)
 	}
 	if err != nil {
 		return err
 	}
-	a.source = watcher
+	a.setSource(watcher)
 	if o.IPMasqAgent {
 		maps, err := kube.NewConfigMaps(config, a.api.note, metav1.NamespaceSystem, o.MasqConfigMaps...)
 		if err != nil {
@@ -186,118 +104,101 @@ func Run(ctx context.Context, o Options, logger *slog.Logger) error {
 	}
 	if o.CleanupOnDelete != "" && o.ServiceProxy {
 		namespace, name, _ := strings.Cut(o.CleanupOnDelete, "/")
-		if a.leaving.owner, err = kube.NewOwner(config, a.api.note, namespace, name); err != nil {
+		if a.owner, err = kube.NewOwner(config, a.api.note, namespace, name); err != nil {
 			return err
 		}
 	}
 	return a.run(ctx)
 }
 
-// newAgent makes an agent that has no source yet.
-func newAgent(o Options, m *metrics, logger *slog.Logger) (*agent, error) {
+// newAgent returns an agent that has no source yet.
+func newAgent(o options.Options, logger *slog.Logger) *agent {
 	a := &agent{
-		Options: o, metrics: m, logger: logger,
-		health:       proxy.NewHealth(2*o.SyncPeriod, time.Now),
-		own:          o.nodeRules(),
-		failedChecks: map[service.Key]bool{},
-		notices:      make(chan struct{}, 1), nft: &ruleset.NFTables{},
+		Options: o, logger: report.Logger{Logger: logger}, registry: &metrics.Registry{}, nft: &ruleset.NFTables{},
+		health: proxy.NewHealth(2*o.SyncPeriod, time.Now),
+		timing: timing{quiet: takeover.Quiet, leave: takeover.LeaveTime},
 	}
-	a.rules = nftables.NewRules(a.nft)
-	a.faults = faults{warn: a.warn, last: faultsLast, now: map[string]fault{}}
-	a.api = apiServer{faults: &a.faults, log: a.log, reachable: m.apiReachable}
-	a.waiting = newWaitState(m.waiting)
-	a.others = others{look: conflict.ServiceProxies}
-	a.leaving.remove = func(ctx context.Context) error { return Cleanup(ctx, a.Options) }
-	m.start(&o)
-	a.checks = proxy.NewHealthChecks(a.health.Healthy)
+	a.metrics = serviceproxy.NewMetrics(a.registry, o.Backend)
+	a.metrics.Start(o.Families)
+	own := addMetrics(a.registry)
+	if o.NodeName != "" {
+		a.registry.SetCommon("node", o.NodeName)
+	}
+	own.build.Of(o.Version, runtime.Version()).Set(1)
+	a.faults = report.NewFaults(a.logger, report.FaultsLast)
+	a.events = &report.Events{Node: o.NodeName, Logger: a.logger}
+	a.api = apiServer{faults: a.faults, logger: a.logger, reachable: own.apiReachable}
+	a.waiter = takeover.NewWaiter(o.NodeName, a.logger, a.faults, a.events, own.waiting)
 	for _, f := range o.Families {
-		a.families = append(a.families, programsOf{f, newPrograms(f, o.IPTablesVariant)})
+		a.programs = append(a.programs, iptablescmd.New(f, o.IPTablesVariant))
 	}
-	if !o.ServiceProxy {
-		return a, nil
-	}
-	return a, a.addProxies()
+	a.watcher = rulewatch.New(a.nft, a.programs)
+	return a
 }
 
-// addProxies makes the agent the service proxy.
-func (a *agent) addProxies() error {
-	better, err := a.setSysctls()
-	if better != nil {
-		a.warn("%v", better)
-	}
-	if err != nil {
-		return err
-	}
-	liberal, _ := sysctl.ReadInt(tcpBeLiberal) // absent: not liberal
-	counters := false
-	if a.Backend == BackendIPTables && a.Rules == iptables.RulesCurrent {
-		if err := ensureCounters(); err != nil {
-			a.warn("rules will not count: %v", err)
-		} else {
-			counters = true
-		}
-	}
-	for _, f := range a.families {
-		c := a.config(f.family)
-		c.TCPLiberal, c.NFAcct = liberal != 0, counters
-		p, err := newProxy(c, f, a.Backend, a.rules)
-		if err != nil {
-			return err
-		}
-		a.proxies = append(a.proxies, p)
-		a.metrics.lastQueued.of(f.family.String()).setNow() // the first sync, as kube-proxy has it
-	}
-	for _, f := range a.SupportedFamilies() {
-		if slices.Contains(a.Families, f) {
-			continue
-		}
-		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f, a.IPTablesVariant)}, a.Backend, a.rules)
-		if err != nil {
-			return err
-		}
-		a.unserved = append(a.unserved, p)
-	}
-	a.allUnserved = slices.Clone(a.unserved)
-	return nil
+// agentMetrics are those that belong to no part of the agent.
+type agentMetrics struct {
+	build, apiReachable *metrics.Metric
+	waiting             *metrics.Series
 }
 
-func newProxy(c proxy.Config, f programsOf, backend string, rules *nftables.Rules) (*familyProxy, error) {
-	syncer, err := iptables.NewSyncer(c, f.programs)
-	if err != nil {
-		return nil, err
+func addMetrics(r *metrics.Registry) agentMetrics {
+	r.AddProcess()
+	return agentMetrics{
+		build:        r.Add("gauge", "packetwalk_build_info", "Always 1; the labels are the program's versions.", "version,go_version"),
+		apiReachable: r.Add("gauge", "packetwalk_api_server_reachable", "1 if the API server answered the last request.", ""),
+		waiting:      r.Add("gauge", "packetwalk_waiting", "1 while this waits for another service proxy to end.", "").Of(),
 	}
-	p := &familyProxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{syncer},
-		other: nftables.NewSyncer(c, rules), config: c}
-	if backend == BackendNFTables {
-		p.syncer, p.other = p.other, p.syncer
-	}
-	p.idle = p.other
-	return p, nil
 }
+
+// MetricNames returns the metrics that an agent of a backend has as the service proxy.
+func MetricNames(backend string) []string {
+	var r metrics.Registry
+	serviceproxy.NewMetrics(&r, backend)
+	addMetrics(&r)
+	var names []string
+	for name := range r.Kinds() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// setSource gives the agent the API.
+func (a *agent) setSource(source apiClient) { a.source, a.events.Sink = source, source }
 
 // addMasqAgent makes the agent keep the rules of the ip-masq-agent.
-func (a *agent) addMasqAgent(source configSource) {
-	var targets []masqTarget
-	for _, p := range a.families {
-		t := masqTarget{family: p.family, applier: p.programs}
-		if p.family == service.IPv4 {
-			t.ahead = a.own.Postrouting
+func (a *agent) addMasqAgent(source masq.Source) {
+	var targets []masq.Target
+	for _, p := range a.programs {
+		t := masq.Target{Family: p.Family, Tables: p}
+		if p.Family == service.IPv4 {
+			t.Ahead = a.NodeRules().Postrouting
 		}
 		targets = append(targets, t)
 	}
-	a.masq = newMasqAgent(a.Options, source, targets, newMasqMetrics(&a.metrics.meters, a.Families), a.log, a.warn)
+	a.masq = masq.New(a.Options, source, targets, a.registry, a.logger)
 }
 
-// logf writes one line to a log.
-type logf func(format string, args ...any)
-
-func (a *agent) log(format string, args ...any) { a.logger.Info(fmt.Sprintf(format, args...)) }
-
-// warn logs what an operator should look at.
-func (a *agent) warn(format string, args ...any) { a.logger.Warn(fmt.Sprintf(format, args...)) }
+// newServiceProxy returns the node's service proxy. It sets the sysctls that this needs.
+func (a *agent) newServiceProxy() (*serviceproxy.Proxy, error) {
+	return serviceproxy.New(serviceproxy.Config{
+		Options: a.Options, Source: a.source, Programs: a.programs, NFTables: nftables.NewRules(a.nft), Damaged: a.watcher.Damaged(),
+		Health: a.health, Metrics: a.metrics, Logger: a.logger, Faults: a.faults, Events: a.events, Waiter: a.waiter,
+		Others:       takeover.Others{Look: conflict.ServiceProxies, Quiet: a.timing.quiet},
+		Leaving:      takeover.Departure{Owner: a.owner, Logger: a.logger, Time: a.timing.leave},
+		BeforeRepair: a.ensureNodeRules, AfterRepair: a.repairMasq,
+	})
+}
 
 // run runs the agent until it is told to stop by the end of stop, and until it has left the node.
-func (a *agent) run(stop context.Context) error {
+func (a *agent) run(stop context.Context) (err error) {
+	var services *serviceproxy.Proxy // nil: another one is beside the agent
+	if a.ServiceProxy {
+		if services, err = a.newServiceProxy(); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stop))
 	defer cancel()
 	var beside sync.WaitGroup
@@ -306,189 +207,79 @@ func (a *agent) run(stop context.Context) error {
 	if err := a.serve(ctx, &beside); err != nil {
 		return err
 	}
-	defer a.checks.Close()
-
-	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
+	a.logger.Infof("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
 	if a.Pod != "" {
-		beside.Go(func() { a.keepCondition(ctx) })
+		beside.Go(func() { a.waiter.KeepCondition(ctx, a.source, a.Pod) })
 	}
-	if !a.acquireRoles(stop) {
+	if !a.waiter.AcquireRoles(stop, a.roles()) {
 		return nil
 	}
 	a.acquired.Store(true)
 	beside.Go(func() { a.source.Run(ctx) })
-	if a.leaving.owner != nil {
-		beside.Go(func() { a.leaving.owner.Run(ctx) })
+	if a.owner != nil {
+		beside.Go(func() { a.owner.Run(ctx) })
 	}
 	a.ensureNodeRules(ctx) // before the first sync: it needs nothing of the API
 	if a.masq != nil {
-		beside.Go(func() { a.masq.run(ctx) })
+		beside.Go(func() { a.masq.Run(ctx) })
 	}
 	if !a.source.WaitForSync(stop) {
 		return nil // told to stop before the API answered
 	}
-	if a.ServiceProxy && !a.waitForProxies(stop) {
+	if services != nil && !services.Wait(stop) {
 		return nil
 	}
-	a.waiting.start()
-	watch := func() { beside.Go(func() { a.watchKernel(ctx) }) }
-	if !a.WatchKernel {
-		watch = func() {}
-	}
-	a.leaving.end = cancel
-	a.loop(ctx, stop, watch)
-	return a.leaving.err
-}
-
-// loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
-// because the kernel would report each rule that this writes. It does so even if the sync failed: one family's rules may have been written.
-func (a *agent) loop(ctx, stop context.Context, watch func()) {
-	pace := newPacer(a.Backend, a.MinSyncPeriod, a.SyncPeriod)
-	for _, p := range a.proxies {
-		p.pace = pace
-	}
-	check := ruleCheck{period: a.SyncPeriod, next: time.Now().Add(a.SyncPeriod), pace: pace}
-	check.pace.began = true
-	canary := time.Now().Add(canaryPeriod)
-	told := make(chan struct{}, 1)
-	defer context.AfterFunc(stop, func() { told <- struct{}{} })()
-	r := reconciler{
-		stop:    stop,
-		told:    wakeup{told, a.leaving.start},
-		start:   func(ctx context.Context) { a.sync(ctx, a.proxies...); watch() },
-		changed: wakeup{a.source.Changed(), a.noteChange},
-		damaged: wakeup{a.notices, check.notice},
-		tasks: []task{
-			{a.untilSync, func(ctx context.Context) { a.sync(ctx, a.dueProxies()...) }},
-			{func(now time.Time) time.Duration { return max(0, canary.Sub(now)) }, func(ctx context.Context) {
-				canary = time.Now().Add(canaryPeriod)
-				if len(a.others.found) > 0 {
-					a.lookForOthers(ctx)
-				}
-				a.lookForFlush(ctx)
-			}},
-			{a.leaving.until, a.leave},
-			{check.until, func(ctx context.Context) { check.run(func() { a.repair(ctx) }) }},
-		},
-	}
-	r.run(ctx)
-}
-
-// noteChange asks for a sync of all families.
-func (a *agent) noteChange() {
-	for _, p := range a.proxies {
-		a.health.Queued(p.family)
-		a.metrics.lastQueued.of(p.family.String()).setNow()
-		p.pace.asked = true
-	}
-	if len(a.proxies) == 0 {
-		a.applyDelta()
-	}
-}
-
-// untilSync returns how long it is until a family is due.
-func (a *agent) untilSync(now time.Time) time.Duration {
-	wait := forever
-	for _, p := range a.proxies {
-		wait = min(wait, p.pace.untilSync(now))
-	}
-	return wait
-}
-
-// dueProxies returns those of the families that are due.
-func (a *agent) dueProxies() []*familyProxy {
-	now := time.Now()
-	return slices.DeleteFunc(slices.Clone(a.proxies), func(p *familyProxy) bool { return p.pace.untilSync(now) > 0 })
-}
-
-// lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.
-func (a *agent) lookForFlush(ctx context.Context) {
-	for _, p := range a.proxies {
-		if p.failed > 0 || a.mustYield(p) || !a.RepairRules {
-			continue
-		}
-		there, err := p.syncer.Canary(ctx)
-		a.faults.note(fmt.Sprintf("look for flushed %s rules", p.family), err)
-		if err == nil && !there {
-			if a.lookForOthers(ctx); a.mustYield(p) {
-				continue
-			}
-			a.warn("the %s rules were flushed; writing all of them", p.family)
-			p.syncer.ForceFull()
-			p.pace.asked = true
-			a.repairMasq()
+	a.waiter.Finish()
+	watch := func() {
+		if a.WatchKernel {
+			beside.Go(func() { a.watcher.Run(ctx, a.faults, a.SyncPeriod) })
 		}
 	}
+	if services != nil {
+		return services.Run(ctx, stop, watch)
+	}
+	watch()
+	a.keepNodeRules(stop)
+	a.logger.Infof("stopped; rules stay in place")
+	return nil
 }
 
-// repair puts back what others have taken away or changed, and removes what could not be removed after a sync, stale flows too.
-func (a *agent) repair(ctx context.Context) {
-	a.ensureNodeRules(ctx)
-	defer a.repairMasq()
-	a.lookForOthers(ctx)
-	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
-	for _, p := range a.proxies {
-		if a.mustYield(p) || !a.RepairRules {
-			continue
-		}
-		names, err := p.syncer.Repair(ctx)
-		if err != nil {
-			p.pace.asked = true // the next sync writes what this repair could not, and until then there is no other repair
-		}
-		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
-		if len(names) > 0 {
-			a.metrics.repairs.of(p.family.String()).add(float64(len(names)))
-			a.warn("put back %s rules that something else had changed: %s", p.family, shorten(names))
-		}
+// keepNodeRules keeps the rules beside another service proxy's until ctx ends.
+func (a *agent) keepNodeRules(ctx context.Context) {
+	check := reconcile.NewCheck(a.SyncPeriod, reconcile.NewPacer(a.Backend, a.MinSyncPeriod, a.SyncPeriod))
+	loop := reconcile.Loop{
+		Damaged: reconcile.Wakeup{From: a.watcher.Damaged(), Note: check.Notice},
+		Tasks: []reconcile.Task{{Until: check.Until, Run: func(ctx context.Context) {
+			check.Run(func() { a.ensureNodeRules(ctx); a.repairMasq() })
+		}}},
 	}
-	for _, p := range a.proxies {
-		if p.triggered != nil && !a.mustYield(p) && !p.behind {
-			a.removeOthers(ctx, p)
-			a.cleanFlows(p)
-		}
-	}
+	loop.Run(ctx)
 }
 
-// repairMasq asks for a look at the ip-masq-agent's rules: what changed the service proxy's may have changed them.
+// roles returns what the agent keeps, by the names under which it acquires them.
+func (a *agent) roles() (names []string) {
+	for name, wanted := range map[string]bool{conflict.ServiceProxy: a.ServiceProxy, conflict.MasqAgent: a.IPMasqAgent} {
+		if wanted {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// repairMasq asks for a look at the ip-masq-agent's rules.
 func (a *agent) repairMasq() {
 	if a.masq != nil {
-		a.masq.repair()
+		a.masq.Repair()
 	}
 }
 
-func shorten(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+// adjustOOMScore sets how likely the kernel ends the process when memory is short.
+func (a *agent) adjustOOMScore() {
+	if a.OOMScore == nil {
+		return
 	}
-	return strings.Join(names, ", ")
-}
-
-// isOwnChange reports whether the agent made a change itself.
-func (a *agent) isOwnChange(n notice) bool {
-	return n.port != 0 && n.port == a.nft.Port() ||
-		slices.ContainsFunc(a.families, func(p programsOf) bool { return p.programs.isOwnChange(n) })
-}
-
-// watchKernel hears of deleted rules until the context ends.
-func (a *agent) watchKernel(ctx context.Context) {
-	const what = "watch the kernel's rules"
-	report := func(n notice) {
-		if a.isOwnChange(n) {
-			return
-		}
-		select {
-		case a.notices <- struct{}{}:
-		default:
-		}
-	}
-	for again := true; again; again = pause.For(ctx, watchRetry) {
-		err := watchRules(ctx, func() {
-			a.faults.note(what, nil)
-			report(notice{}) // changes before the subscription send no notice
-		}, report)
-		if err != nil {
-			a.faults.note(what, fmt.Errorf("%w; deleted rules come back within %v", err, a.SyncPeriod))
-		}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(*a.OOMScore))), 0); err != nil {
+		a.logger.Warnf("set oom_score_adj to %d: %v", *a.OOMScore, err)
 	}
 }

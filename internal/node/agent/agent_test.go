@@ -16,88 +16,63 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/testing/eventually"
-
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/node/agent/options"
+	"packetwalk.dev/internal/node/agent/report"
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// oneService is an API with a service whose health check only a service proxy answers.
-type oneService struct{ apiClient }
+// discard is a logger without output.
+var discard = report.Logger{Logger: slog.New(slog.DiscardHandler)}
 
-func (oneService) Delta(bool) kube.Delta {
-	return kube.Snapshot{Services: []*corev1.Service{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.7", ClusterIPs: []string{"10.0.0.7"},
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 30007, Ports: []corev1.ServicePort{{Port: 80}},
-		},
-	}}}.Whole()
-}
-
-// failingSyncer is a syncer whose kernel takes nothing.
-type failingSyncer struct {
-	syncer
-	err error
-}
-
-func (failingSyncer) Configure(proxy.Config) {}
-
-func (r failingSyncer) Sync(context.Context, *service.Ports, []service.Key) (proxy.Result, error) {
-	return proxy.Result{}, r.err
-}
-
-func (failingSyncer) Canary(context.Context) (bool, error) { return false, nil }
-
-func (failingSyncer) Repair(context.Context) ([]string, error) { return nil, nil }
-
-// oneNode is an API with a node, which keeps events.
-type oneNode struct {
+// unaskedAPI is an API that reports a request for Services.
+type unaskedAPI struct {
 	apiClient
-	events chan corev1.Event
+	t *testing.T
 }
 
-func (oneNode) Delta(bool) kube.Delta {
-	return kube.Snapshot{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}}.Whole()
-}
+func (unaskedAPI) Run(context.Context) {}
 
-func (n oneNode) Event(_ context.Context, e corev1.Event) error { n.events <- e; return nil }
+func (unaskedAPI) WaitForSync(context.Context) bool { return true }
+
+func (a unaskedAPI) Changed() <-chan struct{} { return nil }
+
+func (a unaskedAPI) Delta(bool) kube.Delta {
+	a.t.Error("it asks for Services")
+	return kube.Delta{}
+}
 
 // TestWithoutServiceProxy: beside another service proxy the agent has none of its ports, settings and rules, and still what is beside it.
 func TestWithoutServiceProxy(t *testing.T) {
-	o := Defaults()
+	o := options.Defaults()
 	o.ServiceProxy, o.Families, o.MetricsAddress = false, []service.Family{service.IPv4, service.IPv6}, ""
-	o.HealthzAddress = "in use"
-	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	if err != nil {
-		t.Fatal(err)
+	o.NodeName, o.HealthzAddress, o.WatchKernel, o.PodUID = "node0", "in use", false, rand.Text()
+	a := newAgent(o, slog.New(slog.DiscardHandler))
+	a.setSource(unaskedAPI{t: t})
+	if a.addMasqAgent(nil); len(a.programs) != 2 || a.masq == nil {
+		t.Errorf("%d families, ip-masq-agent %v", len(a.programs), a.masq)
 	}
-	a.source = oneService{}
-	var beside sync.WaitGroup
+	a.masq = nil // it has no API here
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := a.serve(ctx, &beside); err != nil {
+	done := make(chan error)
+	go func() { done <- a.run(ctx) }()
+	eventually.Succeeds(t, time.Minute, func() error { return Livez(ctx, o.PodUID) })
+	cancel()
+	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	a.addMasqAgent(nil)
-	if len(a.proxies) != 0 || len(a.families) != 2 || a.masq == nil {
-		t.Errorf("%d proxies, %d families, ip-masq-agent %v", len(a.proxies), len(a.families), a.masq)
+	if fault := a.faults.Of("--healthz-bind-address"); fault != "" {
+		t.Error(fault)
 	}
-	if a.sync(ctx); len(a.wantedChecks) != 0 {
-		t.Errorf("health checks %v", a.wantedChecks)
-	}
-	cancel()
-	beside.Wait()
 }
 
 // TestAsksForNothing: who is not the service proxy asks the API server for nothing of it, and is healthy without.
@@ -108,7 +83,7 @@ func TestAsksForNothing(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer server.Close()
-	o := Defaults()
+	o := options.Defaults()
 	o.Server, o.NodeName, o.ServiceProxy, o.WatchKernel, o.MetricsAddress, o.PodUID = server.URL, "node0", false, false, "", rand.Text()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -129,44 +104,6 @@ func TestAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestObserve: what changed after the first sync is measured once, by the time that its controller noted.
-func TestObserve(t *testing.T) {
-	a, p := &agent{metrics: newMetrics(BackendNFTables)}, &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts()}
-	key := service.Key{Namespace: "default", Service: "web"}
-	start := time.Now().Add(-time.Hour)
-	slice := func(seconds int) *discoveryv1.EndpointSlice {
-		at := start.Add(time.Duration(seconds) * time.Second).Format(time.RFC3339Nano)
-		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web-1",
-			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: at}}}
-	}
-	for i, step := range []struct {
-		slices []*discoveryv1.EndpointSlice
-		count  int // of all that was measured
-	}{
-		{nil, 0}, {[]*discoveryv1.EndpointSlice{slice(1)}, 1}, {[]*discoveryv1.EndpointSlice{slice(1)}, 1},
-		{[]*discoveryv1.EndpointSlice{slice(1), slice(2)}, 2},
-	} {
-		p.put(key, nil, step.slices)
-		a.observe(p)
-		text := string(a.metrics.text())
-		want := fmt.Sprintf(`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} %d`, step.count)
-		if strings.Contains(text, want) != (step.count > 0) {
-			t.Errorf("step %d: no %s in\n%s", i, want, text)
-		}
-	}
-}
-
-func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (proxy.Result, error) {
-	if *o.syncs++; *o.syncs == 2 {
-		o.told()
-	}
-	return o.failingSyncer.Sync(ctx, ports, changed)
-}
-
-func (oneNode) Changed() <-chan struct{} { return nil }
-
-func (stuckSyncer) Repair(context.Context) ([]string, error) { return nil, nil }
-
 // TestStopsWhileItWrites: told to stop, the agent ends although a program that it runs does not, and the program ends with it.
 func TestStopsWhileItWrites(t *testing.T) {
 	kerneltest.NeedRoot(t)
@@ -177,7 +114,7 @@ func TestStopsWhileItWrites(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte(slow), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	st := state{Options: Defaults()}
+	st := state{Options: options.Defaults()}
 	st.Options.NodeName, st.Options.MasqForm, st.Options.IPMasqAgent, st.Options.DockerBridge = "node0", "v2", true, netip.Prefix{}
 	st.ConfigMaps = []*corev1.ConfigMap{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap},
@@ -238,17 +175,16 @@ func TestStopsWhileItWrites(t *testing.T) {
 
 // TestServerComesBack: a server that ends by itself is a fault until it answers again.
 func TestServerComesBack(t *testing.T) {
-	a := &agent{}
-	a.faults = faults{warn: t.Logf, now: map[string]fault{}}
+	a := &agent{faults: report.NewFaults(discard, 0)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	a.faults.serve(mux)
+	mux.Handle(report.FaultsPath, a.faults)
 	health := func() string {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, faultsPath, nil))
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, report.FaultsPath, nil))
 		return strings.Join(strings.Fields(w.Body.String()), "")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -273,7 +209,7 @@ func TestServerComesBack(t *testing.T) {
 	}
 	until(`{"unhealthy":["--metrics-bind-address:`)
 	until(`{"unhealthy":[]}`)
-	resp, err := http.Get("http://" + l.Addr().String() + faultsPath)
+	resp, err := http.Get("http://" + l.Addr().String() + report.FaultsPath)
 	if err != nil {
 		t.Fatal(err)
 	}

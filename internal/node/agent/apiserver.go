@@ -10,15 +10,18 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"packetwalk.dev/internal/node/agent/metrics"
+	"packetwalk.dev/internal/node/agent/report"
 )
 
 // apiServer follows whether the API server answers: however many watches fail, that is one line of the log. It hears of each request from
 // the transport, because a watch of client-go hides requests that time out, and retries them for minutes. It is safe for concurrent use.
 type apiServer struct {
 	url       string
-	faults    *faults
-	log       logf
-	reachable *meter
+	faults    *report.Faults
+	logger    report.Logger
+	reachable *metrics.Metric
 
 	mu    sync.Mutex
 	since time.Time // of the first request without an answer; zero: it answers
@@ -65,10 +68,10 @@ func (s *apiServer) note(what string, err error) {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case isUnanswered(err):
-		s.faults.note(what, nil) // the one fault of all requests says so
+		s.faults.Note(what, nil) // the one fault of all requests says so
 		s.noteSilence(err)
 	default:
-		s.faults.note(what, err)
+		s.faults.Note(what, err)
 	}
 }
 
@@ -79,19 +82,19 @@ func (s *apiServer) noteSilence(err error) {
 		return
 	}
 	s.since = time.Now()
-	s.reachable.of().set(0)
-	s.faults.set(apiServerFault, fmt.Sprintf("API server %s unreachable since %s: %v", s.url, s.since.Format(time.RFC3339), cause(err)))
+	s.reachable.Of().Set(0)
+	s.faults.Set(apiServerFault, fmt.Sprintf("API server %s unreachable since %s: %v", s.url, s.since.Format(time.RFC3339), cause(err)))
 }
 
 func (s *apiServer) noteAnswer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reachable.of().set(1)
+	s.reachable.Of().Set(1)
 	if s.since.IsZero() {
 		return
 	}
-	s.log("API server %s reachable again after %v", s.url, time.Since(s.since).Round(time.Second))
-	s.faults.set(apiServerFault, "")
+	s.logger.Infof("API server %s reachable again after %v", s.url, time.Since(s.since).Round(time.Second))
+	s.faults.Set(apiServerFault, "")
 	s.since = time.Time{}
 }
 
@@ -102,7 +105,7 @@ func isUnanswered(err error) bool {
 	return !errors.As(err, &answer) && errors.As(err, &failed)
 }
 
-// cause is a failed request's error without its URL, which is another one for each watch.
+// cause returns a failed request's error without its URL, which is another one for each watch.
 func cause(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {

@@ -19,22 +19,24 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"packetwalk.dev/internal/node/agent/options"
+	"packetwalk.dev/internal/node/agent/report"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/testing/eventually"
 )
 
 // TestAPIServerLate: an answer that comes when the time for it is over is the last word about the server.
 func TestAPIServerLate(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			a, err := newAgent(Defaults(), newMetrics(BackendIPTables), slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := newAgent(options.Defaults(), slog.New(slog.DiscardHandler))
 			answer := httptest.NewRecorder().Result()
 			_, _ = a.api.transport(roundTrip(func(*http.Request) (*http.Response, error) { time.Sleep(answerTime); return answer, nil })).
 				RoundTrip(httptest.NewRequest(http.MethodGet, "https://203.0.113.9", nil))
@@ -56,19 +58,16 @@ func TestAPIServerUnreachable(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no rights"))
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		o := Defaults()
+		o := options.Defaults()
 		o.ServiceProxy, o.NodeName = false, "node0"
-		a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(&log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := newAgent(o, slog.New(slog.NewTextHandler(&log, nil)))
 		a.api.url = server
 		began := time.Now()
 		for i := range 5 {
 			for _, what := range []string{"watch services", "watch endpointslices", "watch nodes"} {
 				a.api.note(what, unanswered("/api/v1/"+what, fmt.Sprintf("refused, port %d", i)))
 			}
-			time.Sleep(faultsLast / 4)
+			time.Sleep(report.FaultsLast / 4)
 		}
 		a.api.note("watch services", context.Canceled) // told to stop: no answer, and no fault
 		want := fmt.Sprintf("API server %s unreachable since %s: dial: refused, port 0", server, began.Format(time.RFC3339))
@@ -77,7 +76,7 @@ func TestAPIServerUnreachable(t *testing.T) {
 			t.Errorf("log is\n%s", log.String())
 		}
 		mux := http.NewServeMux()
-		a.faults.serve(mux)
+		mux.Handle(report.FaultsPath, a.faults)
 		mux.HandleFunc(conflict.ReadyPath, a.serveReady)
 		get := func(path string) string {
 			w := httptest.NewRecorder()
@@ -88,10 +87,10 @@ func TestAPIServerUnreachable(t *testing.T) {
 		if err := json.Unmarshal([]byte(get(conflict.ReadyPath)), &r); err != nil || len(r.Problems) != 1 || r.Problems[0] != want {
 			t.Errorf("readyz: %+v, %v", r, err)
 		}
-		if faults := get(faultsPath); strings.Count(faults, "API server") != 1 || strings.Contains(faults, "watch") {
+		if faults := get(report.FaultsPath); strings.Count(faults, "API server") != 1 || strings.Contains(faults, "watch") {
 			t.Errorf("faults: %s", faults)
 		}
-		if text := string(a.metrics.text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 0`) {
+		if text := string(a.registry.Text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 0`) {
 			t.Errorf("metrics:\n%s", text)
 		}
 		log.Reset()
@@ -107,7 +106,7 @@ func TestAPIServerUnreachable(t *testing.T) {
 			!strings.Contains(text, "watch services: services is forbidden") {
 			t.Errorf("log is\n%s", text)
 		}
-		if text := string(a.metrics.text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 1`) {
+		if text := string(a.registry.Text()); !strings.Contains(text, `packetwalk_api_server_reachable{node="node0"} 1`) {
 			t.Errorf("metrics:\n%s", text)
 		}
 		if r := get(conflict.ReadyPath); strings.Contains(r, "unreachable") {
@@ -142,12 +141,9 @@ func TestAPIServerSilent(t *testing.T) {
 			t.Run(name+" "+url, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var log bytes.Buffer
-					o := Defaults()
+					o := options.Defaults()
 					o.ServiceProxy, o.NodeName = false, "node0"
-					a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.NewTextHandler(&log, nil)))
-					if err != nil {
-						t.Fatal(err)
-					}
+					a := newAgent(o, slog.New(slog.NewTextHandler(&log, nil)))
 					a.api.url = url
 					config := &rest.Config{Host: url, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
 					config.Wrap(a.api.transport)
@@ -183,21 +179,26 @@ func TestAPIServerSilent(t *testing.T) {
 // nothing else to do.
 func TestMisconfigured(t *testing.T) {
 	for _, proxy := range []bool{true, false} {
-		o := Defaults()
+		o := options.Defaults()
 		o.NodeName, o.MasqForm = "node0", "v2"
 		o.ServiceProxy = false
-		a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := newAgent(o, slog.New(slog.DiscardHandler))
 		a.ServiceProxy = proxy
 		for _, f := range a.Families {
 			a.health.Updated(f)
 		}
-		source := &someConfigs{changed: make(chan struct{}, 1)}
-		source.set("1", "nonMasqueradeCIDRs: [10.1.2.3/16]")
-		a.addMasqAgent(source)
-		a.masq.read(t.Context(), byWatch)
+		a.addMasqAgent(&fixedConfig{"nonMasqueradeCIDRs: [10.1.2.3/16]"})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { a.masq.Run(ctx); close(ended) }()
+		eventually.Succeeds(t, time.Minute, func() error {
+			if len(a.masq.Refusals()) == 0 {
+				return errors.New("the configuration has not been read")
+			}
+			return nil
+		})
+		cancel()
+		<-ended
 		w := httptest.NewRecorder()
 		a.serveReady(w, httptest.NewRequest(http.MethodGet, conflict.ReadyPath, nil))
 		var r conflict.Ready
@@ -211,19 +212,42 @@ func TestMisconfigured(t *testing.T) {
 	}
 }
 
+// fixedConfig is a ConfigMap of the ip-masq-agent that never changes.
+type fixedConfig struct{ text string }
+
+func (*fixedConfig) Run(ctx context.Context) { <-ctx.Done() }
+
+func (*fixedConfig) Changed() <-chan struct{} {
+	changed := make(chan struct{}, 1)
+	changed <- struct{}{}
+	return changed
+}
+
+func (f *fixedConfig) Snapshot() ([]*corev1.ConfigMap, bool) {
+	return []*corev1.ConfigMap{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap}, Data: map[string]string{"ip-masq-agent": f.text},
+	}}, true
+}
+
+func (f *fixedConfig) Read(context.Context) ([]*corev1.ConfigMap, error) {
+	maps, _ := f.Snapshot()
+	return maps, nil
+}
+
+func (*fixedConfig) Warn(context.Context, *corev1.ConfigMap, string, string, string, string) error {
+	return nil
+}
+
 // TestOwnCountersStartAtZero: an alert on an increase sees the first one.
 func TestOwnCountersStartAtZero(t *testing.T) {
-	o := Defaults()
+	o := options.Defaults()
 	o.NodeName, o.ServiceProxy, o.Version = `no"de`, false, "v1.2.3"
-	a, err := newAgent(o, newMetrics(o.Backend), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := newAgent(o, slog.New(slog.DiscardHandler))
 	a.addMasqAgent(nil)
-	text := string(a.metrics.text())
-	for _, m := range a.metrics.all {
-		if own := strings.HasPrefix(m.name, "packetwalk_"); own && m.kind == "counter" && !strings.Contains(text, "\n"+m.name+"{") {
-			t.Errorf("%s does not start at 0", m.name)
+	text := string(a.registry.Text())
+	for name, kind := range a.registry.Kinds() {
+		if own := strings.HasPrefix(name, "packetwalk_"); own && kind == "counter" && !strings.Contains(text, "\n"+name+"{") {
+			t.Errorf("%s does not start at 0", name)
 		}
 	}
 	if !regexp.MustCompile(`(?m)^packetwalk_build_info\{go_version="go[^"]+",version="v1.2.3",node="no\\"de"\} 1$`).MatchString(text) {

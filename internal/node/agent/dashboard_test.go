@@ -2,12 +2,16 @@ package agent
 
 import (
 	"encoding/json"
+	"log/slog"
+	"maps"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"packetwalk.dev/internal/node/agent/options"
 )
 
 // TestDashboard: the chart's dashboard and alerts ask for nothing but metrics that an agent has.
@@ -39,12 +43,12 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := map[string]string{}
-	for _, backend := range []string{BackendIPTables, BackendNFTables} {
-		m := newMetrics(backend)
-		newMasqMetrics(&m.meters, nil)
-		for _, one := range m.all {
-			kinds[one.name] = one.kind
-		}
+	for _, backend := range []string{options.BackendIPTables, options.BackendNFTables} {
+		o := options.Defaults()
+		o.Backend = backend
+		a := newAgent(o, slog.New(slog.DiscardHandler))
+		a.addMasqAgent(nil)
+		maps.Copy(kinds, a.registry.Kinds())
 	}
 	metric := regexp.MustCompile(`\b(kubeproxy|packetwalk|process|go)_[a-z0-9_]+`)
 	asked := 0

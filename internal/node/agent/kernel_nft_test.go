@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"packetwalk.dev/internal/node/agent/options"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
@@ -23,7 +24,7 @@ func TestServicesByNFTables(t *testing.T) {
 
 func servicesByNFTables(t *testing.T, family service.Family) {
 	t.Parallel()
-	w := newWorldOf(t, family, iptables.RulesCurrent, BackendNFTables)
+	w := newWorldOf(t, family, iptables.RulesCurrent, options.BackendNFTables)
 	w.state.ServiceCIDRs = []*networkingv1.ServiceCIDR{{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{w.at("10.0.0.0/16")}}}}
 	w.services()
 	agent := w.agent()
@@ -191,7 +192,7 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 	w.Helper()
 	c := w.hold("client", "tcp", vip+":80")
 	first := c.say()
-	for _, backend := range []string{BackendIPTables, BackendNFTables} {
+	for _, backend := range []string{options.BackendIPTables, options.BackendNFTables} {
 		agent.stop()
 		w.nft("add table %s kube-proxy", w.tool("ip"))
 		unserved := map[service.Family]string{service.IPv4: "ip6tables", service.IPv6: "iptables"}[w.family]
@@ -206,7 +207,7 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 				return strings.Contains(w.sh("ip netns exec %s %s-save", w.node, tool), ":KUBE-SERVICES ")
 			}
 			chains, left := has(w.tool("iptables")), has(unserved) || strings.Contains(tables, "kube-proxy")
-			return !left && table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
+			return !left && table == (backend == options.BackendNFTables) && chains == (backend == options.BackendIPTables)
 		})
 		if got := c.say(); got != first {
 			w.Errorf("an open connection, with %s: %s, before %s", backend, got, first)

@@ -18,19 +18,15 @@ func playAgent(path string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
-	a, err := newAgent(source.read().Options, newMetrics(source.read().Options.Backend), slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	if err == nil {
-		a.source = source
-		if a.CleanupOnDelete != "" {
-			a.leaving.owner = source
-		}
+	a := newAgent(source.read().Options, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	a.setSource(source)
+	if a.CleanupOnDelete != "" {
+		a.owner = source
 	}
-	if err == nil {
-		if a.IPMasqAgent {
-			a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})
-		}
-		err = a.run(ctx)
+	if a.IPMasqAgent {
+		a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})
 	}
+	err := a.run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

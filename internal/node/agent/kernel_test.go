@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/node/agent/options"
 	"packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 )
@@ -23,7 +24,7 @@ func TestServicesOnTheRealKernel(t *testing.T) {
 
 func services(t *testing.T, family service.Family, rules string) {
 	t.Parallel()
-	w := newWorldOf(t, family, rules, BackendIPTables)
+	w := newWorldOf(t, family, rules, options.BackendIPTables)
 	w.services()
 	agent := w.agent()
 
@@ -202,7 +203,7 @@ func (w *world) udp(dns corev1.ServicePort) {
 	w.service("dns", "10.0.0.10", "203.0.113.12", false, dns, "10.13.2.5")
 	w.save()
 	w.eventually("the rule of the new endpoint", func() bool {
-		if w.state.Options.Backend == BackendNFTables {
+		if w.state.Options.Backend == options.BackendNFTables {
 			return strings.Contains(w.nft("list ruleset"), " : "+w.at("10.13.2.5")+" . 53")
 		}
 		return strings.Contains(w.sh("ip netns exec %s %s -t nat", w.node, w.tool("iptables-save")), w.at("10.13.2.5:53"))

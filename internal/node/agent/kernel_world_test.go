@@ -16,15 +16,17 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/testing/eventually"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/node/agent/iptablescmd"
+	"packetwalk.dev/internal/node/agent/options"
+	"packetwalk.dev/internal/node/agent/serviceproxy"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -37,12 +39,12 @@ func TestMain(m *testing.M) {
 	case "agent":
 		os.Exit(playAgent(os.Args[1]))
 	case "cleanup":
-		if err := Cleanup(context.Background(), (&fileSource{path: os.Args[1]}).read().Options); err != nil {
+		if err := serviceproxy.Cleanup(context.Background(), (&fileSource{path: os.Args[1]}).read().Options); err != nil {
 			log.Fatal(err)
 		}
 	case "remove":
-		o := Defaults()
-		o.IPTablesVariant = VariantNFT
+		o := options.Defaults()
+		o.IPTablesVariant = iptablescmd.VariantNFT
 		if err := RemoveRules(context.Background(), o, log.Printf); err != nil {
 			log.Fatal(err)
 		}
@@ -53,12 +55,6 @@ func TestMain(m *testing.M) {
 		if err := playKubeProxy(os.Args[1]); err != nil {
 			log.Fatal(err)
 		}
-	case "init":
-		if err := playInit(); err != nil {
-			log.Fatal(err)
-		}
-	case "variant":
-		fmt.Println(detected())
 	case "endpoint":
 		playEndpoint(os.Args[1])
 	case "client":
@@ -72,7 +68,7 @@ func TestMain(m *testing.M) {
 
 // state is what the API holds, as a file.
 type state struct {
-	Options Options
+	Options options.Options
 	kube.Snapshot
 	ConfigMaps []*corev1.ConfigMap
 	Deleted    bool // the agent's DaemonSet
@@ -110,7 +106,7 @@ func (s *fileSource) Run(ctx context.Context) {
 	}
 }
 
-// Deleted implements ownerSource.
+// Deleted implements takeover.Owner.
 func (s *fileSource) Deleted(context.Context) (bool, error) { return s.read().Deleted, nil }
 
 func (s *fileSource) WaitForSync(context.Context) bool {
@@ -143,7 +139,7 @@ type world struct {
 
 // initials tell the worlds of backends apart, in a name that may not be long.
 func initials(backends string) string {
-	return strings.NewReplacer(BackendNFTables, "n", BackendIPTables, "i").Replace(backends)
+	return strings.NewReplacer(options.BackendNFTables, "n", options.BackendIPTables, "i").Replace(backends)
 }
 
 // at is an address, also with a port, or a range in the world's family: of IPv6, 96 bits longer.
@@ -213,7 +209,7 @@ func newWorldOf(t *testing.T, family service.Family, rules, backend string) *wor
 		w.start(name, "endpoint", name)
 	}
 	w.path = filepath.Join(t.TempDir(), "state.json")
-	o := Defaults()
+	o := options.Defaults()
 	o.NodeName, o.Rules, o.Backend, o.MinSyncPeriod = "node0", rules, backend, 10*time.Millisecond
 	o.Families, o.ClusterCIDRs = []service.Family{family}, []netip.Prefix{netip.MustParsePrefix(w.at("10.13.0.0/16"))}
 	if family == service.IPv4 {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/rand"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/node/proxy"
+	"packetwalk.dev/internal/node/agent/options"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -20,15 +21,14 @@ import (
 func TestLivez(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
-	o := Defaults()
+	o := options.Defaults()
 	o.PodUID, o.HealthzAddress, o.MetricsAddress = rand.Text(), other.Listener.Addr().String(), other.Listener.Addr().String()
 	o.SyncPeriod = 10 * time.Millisecond
 	if err := Livez(t.Context(), o.PodUID); err == nil {
 		t.Error("nobody is alive")
 	}
 	for _, o.ServiceProxy = range []bool{false, true} {
-		a := &agent{Options: o, metrics: newMetrics(o.Backend), health: proxy.NewHealth(2*o.SyncPeriod, time.Now)}
-		a.faults = faults{warn: t.Logf, now: map[string]fault{}}
+		a := newAgent(o, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
 		if err := a.serve(ctx, &beside); err != nil {
@@ -42,7 +42,7 @@ func TestLivez(t *testing.T) {
 				t.Errorf("ready before its first sync: %v", err)
 			}
 		}
-		a.waiting.others = []string{"kube-proxy (pid 141)"}
+		a.waiter.Set([]string{"kube-proxy (pid 141)"}, nil)
 		if err := Readyz(ctx, o.PodUID); err != nil {
 			t.Errorf("service proxy %v: not ready while it waits: %v", o.ServiceProxy, err)
 		}

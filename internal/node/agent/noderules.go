@@ -13,22 +13,23 @@ const nodeRulesFault = "write the node's own rules"
 
 // ensureNodeRules appends those of the node's own rules that the kernel does not have.
 func (a *agent) ensureNodeRules(ctx context.Context) {
-	for _, p := range a.families {
-		if p.family != service.IPv4 {
+	own := a.NodeRules()
+	for _, p := range a.programs {
+		if p.Family != service.IPv4 {
 			continue
 		}
 		var failed error
-		for _, table := range a.own.Tables() {
-			dump, err := p.programs.Save(ctx, table)
-			edit := a.own.Edit(table, dump)
+		for _, table := range own.Tables() {
+			dump, err := p.Save(ctx, table)
+			edit := own.Edit(table, dump)
 			if err == nil && !edit.IsZero() {
-				err = p.programs.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
+				err = p.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
 			}
 			failed = errors.Join(failed, err)
 			if n := len(edit.Append); n > 0 && err == nil {
-				a.log("appended %d of the node's own rules in table %s", n, table)
+				a.logger.Infof("appended %d of the node's own rules in table %s", n, table)
 			}
 		}
-		a.faults.note(nodeRulesFault, failed)
+		a.faults.Note(nodeRulesFault, failed)
 	}
 }

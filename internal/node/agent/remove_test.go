@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bufio"
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,11 +10,26 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/node/proxy/nftables"
-	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
+
+// newTestNamespace returns a namespace for an agent.
+func newTestNamespace(t *testing.T) *netns.Namespace {
+	t.Helper()
+	kerneltest.NeedRoot(t)
+	ns, err := netns.Create(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns
+}
 
 // TestRemoveRules: nothing of packetwalk is left on the node; rules that a program of others keeps stay, as do all other rules, and while a
 // packetwalk-node runs nothing is removed.
@@ -49,7 +63,7 @@ func TestRemoveRules(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ns, _ := agentIn(t)
+			ns := newTestNamespace(t)
 			run := func(command string, args ...string) string {
 				t.Helper()
 				var out []byte
@@ -115,43 +129,5 @@ func TestRemoveRules(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func (r failingSyncer) Remove(context.Context) error { return r.err }
-
-// stuckSyncer is a syncer whose rules cannot be removed the first time.
-type stuckSyncer struct {
-	syncer
-	removals *int
-}
-
-func (h stuckSyncer) Remove(context.Context) error {
-	if *h.removals++; *h.removals == 1 {
-		return unix.EBUSY
-	}
-	return nil
-}
-
-// TestRemovesLater: what of others could not be removed after a sync is removed without another one.
-func TestRemovesLater(t *testing.T) {
-	ns, a := agentIn(t)
-	a.source = oneNode{}
-	other := stuckSyncer{removals: new(int)}
-	p := &familyProxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
-		syncer: failingSyncer{}, other: other}
-	a.proxies = []*familyProxy{p}
-	if err := ns.Do(func() error {
-		if a.sync(t.Context(), p); p.failed > 0 || p.other == nil || *other.removals != 1 {
-			t.Errorf("after a sync: %d removals", *other.removals)
-		}
-		p.syncer = stuckSyncer{} // of which a look finds nothing
-		a.repair(t.Context())
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if p.other != nil || *other.removals != 2 {
-		t.Errorf("after a look: %d removals", *other.removals)
 	}
 }

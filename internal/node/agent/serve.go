@@ -10,19 +10,14 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/node/agent/report"
+	"packetwalk.dev/internal/node/agent/takeover"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/proxyconfig"
 )
 
-// listenIPs returns the addresses of the health check node ports: those that node ports are restricted to, none for all.
-func (a *agent) listenIPs() (ips []string) {
-	for _, p := range a.proxies {
-		for _, ip := range p.config.NodePortIPs {
-			ips = append(ips, ip.String())
-		}
-	}
-	return ips
-}
+// listenRetry is how long a server waits before it listens again.
+const listenRetry = 5 * time.Second
 
 // shutdownTimeout is how long answers that are under way may take when the agent is told to stop.
 const shutdownTimeout = 500 * time.Millisecond
@@ -30,23 +25,23 @@ const shutdownTimeout = 500 * time.Millisecond
 // serve starts the servers of health and metrics, which end with the context; wait is done when they have ended.
 func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 	proxyMode := http.NewServeMux()
-	proxyMode.Handle("/metrics", &a.metrics.meters)
+	proxyMode.Handle("/metrics", a.registry)
 	proxyMode.Handle("/healthz", a.health.Handler(nil))
-	a.faults.serve(proxyMode)
+	proxyMode.Handle(report.FaultsPath, a.faults)
 	if a.masq != nil {
-		a.masq.state.serve(proxyMode)
+		a.masq.Serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", a.serveProxyMode)
 	proxyMode.HandleFunc(conflict.ReadyPath, a.serveReady)
 	proxyMode.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{proxyconfig.Group: a.Configz})
+		report.WriteJSON(w, http.StatusOK, map[string]any{proxyconfig.Group: a.Configz})
 	})
 	health := http.NewServeMux()
-	health.Handle("/", a.health.Handler(a.metrics.countResponse))
+	health.Handle("/", a.health.Handler(a.metrics.CountResponse))
 	health.HandleFunc(conflict.ReadyPath, a.serveReady)
 	healthz := a.HealthzAddress
 	if !a.ServiceProxy {
-		healthz = "" // who is the service proxy is there
+		healthz = "" // the service proxy listens there
 	}
 	livez := ""
 	if a.PodUID != "" {
@@ -68,73 +63,67 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		if err != nil && a.BindHardFail {
 			return fmt.Errorf("%s: %w", s.flag, err)
 		}
-		a.faults.note(s.flag, err)
+		a.faults.Note(s.flag, err)
 		wait.Go(func() { a.keepServing(ctx, s.flag, listen, l, s.handler) })
 	}
 	return nil
 }
 
-// serveProxyMode tells what the rules of services are made of; who is not the service proxy, or not yet, has no mode.
+// serveProxyMode answers with what the rules of Services are made of. An agent that is not, or not yet, the service proxy has no mode.
 func (a *agent) serveProxyMode(w http.ResponseWriter, r *http.Request) {
-	if !a.ServiceProxy || a.waits() {
+	if !a.ServiceProxy || a.waiter.Waits() {
 		http.NotFound(w, r)
 		return
 	}
 	_, _ = w.Write([]byte(a.Backend))
 }
 
-// waits reports whether another process keeps what the agent is to keep.
-func (a *agent) waits() bool {
-	others, _ := a.waiting.state()
-	return len(others) > 0
-}
-
 // serveReady answers 200 where all that the agent is to keep is in force or another process keeps it, else 503 with the reasons. The
 // service proxy is ready whatever is wrong with the configuration of what is kept beside it.
 func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
-	others, unknown := a.waiting.state()
+	others, unknown := a.waiter.State()
 	ready := conflict.Ready{Waiting: others}
 	if unknown != nil {
-		ready.Unready = append(ready.Unready, lookFault+": "+unknown.Error())
+		ready.Unready = append(ready.Unready, takeover.LookFault+": "+unknown.Error())
 	}
-	if a.ServiceProxy && !a.waits() {
+	if a.ServiceProxy && !a.waiter.Waits() {
 		for _, f := range a.Families {
 			if why := a.health.Unready(f); why != "" {
 				ready.Unready = append(ready.Unready, why)
 			}
 		}
 	}
-	if why := a.faults.of(nodeRulesFault); why != "" {
+	if why := a.faults.Of(nodeRulesFault); why != "" {
 		ready.Unready = append(ready.Unready, why)
 	}
 	problems := &ready.Unready
 	if a.ServiceProxy {
 		problems = &ready.Problems
 	}
-	if a.masq != nil && (a.acquired.Load() || !a.waits()) {
-		ready.Unready = append(ready.Unready, a.masq.state.unready()...)
-		*problems = append(*problems, a.masq.state.refusals()...)
+	if a.masq != nil && (a.acquired.Load() || !a.waiter.Waits()) {
+		ready.Unready = append(ready.Unready, a.masq.Unready()...)
+		*problems = append(*problems, a.masq.Refusals()...)
 	}
-	if why := a.faults.of(apiServerFault); why != "" {
+	if why := a.faults.Of(apiServerFault); why != "" {
 		ready.Problems = append(ready.Problems, why)
 	}
 	status := http.StatusOK
 	if ready.Ready = len(ready.Unready) == 0; !ready.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	writeJSON(w, status, ready)
+	report.WriteJSON(w, status, ready)
 }
 
 // keepServing answers on a listener, which may be nil, and on another that listen makes when there is none, until the context ends.
 func (a *agent) keepServing(ctx context.Context, what string, listen func() (net.Listener, error), l net.Listener, handler http.Handler) {
 	for {
 		for l == nil {
-			if !pause.For(ctx, watchRetry) {
+			if !pause.For(ctx, listenRetry) {
 				return
 			}
 			var err error
 			l, err = listen()
-			a.faults.note(what, err)
+			a.faults.Note(what, err)
 		}
 		server := serve.New(handler, nil).WithoutKeepAlive()
 		closed := make(chan struct{})
@@ -150,7 +139,7 @@ func (a *agent) keepServing(ctx context.Context, what string, listen func() (net
 			<-closed
 			return
 		}
-		a.faults.note(what, err)
+		a.faults.Note(what, err)
 		l = nil
 	}
 }
