@@ -61,8 +61,14 @@ type agent struct {
 	timing   timing
 }
 
-// timing says how long the agent waits for other processes. Tests wait less.
-type timing struct{ quiet, leave time.Duration }
+// timing says how long the agent waits for other processes, and how often it tries. Tests wait less.
+type timing struct {
+	quiet, leave time.Duration // of takeover
+	canary       time.Duration // of the service proxy
+	listen       time.Duration // before a server listens again
+}
+
+var usualTiming = timing{quiet: takeover.Quiet, leave: takeover.LeaveTime, canary: serviceproxy.CanaryPeriod, listen: 5 * time.Second}
 
 // Run runs the agent until the context ends. It then hands over to another service proxy or removes the rules of Services if its DaemonSet
 // has been deleted; otherwise it leaves all rules in place. It fails only at the start: on options, on sysctls that it needs, and with
@@ -116,7 +122,7 @@ func newAgent(o options.Options, logger *slog.Logger) *agent {
 	a := &agent{
 		Options: o, logger: report.Logger{Logger: logger}, registry: &metrics.Registry{}, nft: &ruleset.NFTables{},
 		health: proxy.NewHealth(2*o.SyncPeriod, time.Now),
-		timing: timing{quiet: takeover.Quiet, leave: takeover.LeaveTime},
+		timing: usualTiming,
 	}
 	a.metrics = serviceproxy.NewMetrics(a.registry, o.Backend)
 	a.metrics.Start(o.Families)
@@ -187,6 +193,7 @@ func (a *agent) newServiceProxy() (*serviceproxy.Proxy, error) {
 		Health: a.health, Metrics: a.metrics, Logger: a.logger, Faults: a.faults, Events: a.events, Waiter: a.waiter,
 		Others:       takeover.Others{Look: conflict.ServiceProxies, Quiet: a.timing.quiet},
 		Leaving:      takeover.Departure{Owner: a.owner, Logger: a.logger, Time: a.timing.leave},
+		Canary:       a.timing.canary,
 		BeforeRepair: a.ensureNodeRules, AfterRepair: a.repairMasq,
 	})
 }

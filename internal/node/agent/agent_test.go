@@ -175,7 +175,7 @@ func TestStopsWhileItWrites(t *testing.T) {
 
 // TestServerComesBack: a server that ends by itself is a fault until it answers again.
 func TestServerComesBack(t *testing.T) {
-	a := &agent{faults: report.NewFaults(discard, 0)}
+	a := &agent{faults: report.NewFaults(discard, 0), timing: timing{listen: 100 * time.Millisecond}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func handsOver(t *testing.T, family service.Family, mode string) {
 	w.eventually("it sees the other", func() bool { return w.counts("packetwalk_proxy_other_service_proxies", "1") })
 	w.kubeProxysRules(mode, false)
 	looked := time.Now()
-	w.eventually("several looks", func() bool { return time.Since(looked) > 8*time.Second })
+	w.eventually("several looks", func() bool { return time.Since(looked) > 3*quickTiming.canary })
 	if r := w.ready("10256"); !w.hasTable() || r.Waiting != nil {
 		t.Errorf("it handed over to rules without the service: table %v, %+v", w.hasTable(), r)
 	}
@@ -63,7 +63,9 @@ func handsOver(t *testing.T, family service.Family, mode string) {
 	w.eventually("it hands over", func() bool { return !w.hasTable() && len(w.ready("10256").Waiting) == 1 })
 	phase("handed over")
 	_ = proxy.Process.Kill()
-	w.eventually("it takes over again", func() bool { return w.hasTable() && w.ready("10256").Waiting == nil })
+	w.eventually("it takes over again, and the other's rules go", func() bool {
+		return w.hasTable() && w.ready("10256").Waiting == nil && !w.hasKubeProxysRules(mode)
+	})
 	phase("took over")
 
 	proxy = w.kubeProxy()
@@ -182,6 +184,13 @@ func (w *world) counts(metric, value string) bool {
 
 func (w *world) hasTable() bool {
 	return strings.Contains(w.nft("list tables"), "table "+w.tool("ip")+" "+nftables.TableName+"\n")
+}
+
+func (w *world) hasKubeProxysRules(mode string) bool {
+	if mode == options.BackendNFTables {
+		return strings.Contains(w.nft("list tables"), "table "+w.tool("ip")+" kube-proxy\n")
+	}
+	return strings.Contains(w.sh("ip netns exec %s %s", w.node, w.tool("iptables-save")), ":KUBE-SERVICES ")
 }
 
 // kubeProxysRules writes the rules that kube-proxy has, of all services or of none.

@@ -104,7 +104,7 @@ func (w *world) config(name, key, text string) {
 	w.save()
 }
 
-// masqRules are POSTROUTING's and the agent's rules of a family, comments left out.
+// masqRules returns POSTROUTING's and the agent's rules of a family without comments.
 func (w *world) masqRules(save string) string {
 	w.Helper()
 	var b strings.Builder
@@ -127,7 +127,7 @@ func (w *world) expectMasq(save, want string) {
 	})
 }
 
-// metric is the value of one metric line; "" where there is none.
+// metric returns the value of one metric line, or "" without such a line.
 func (w *world) metric(line string) string {
 	w.Helper()
 	for l := range strings.Lines(w.sh("ip netns exec %s curl -s -m 2 http://127.0.0.1:10249/metrics", w.node)) {
@@ -143,7 +143,7 @@ func (w *world) masqHealth() string {
 	return w.sh(`ip netns exec %s curl -s -m 2 -w '%%{http_code}' http://127.0.0.1:10249%s`, w.node, masq.HealthPath)
 }
 
-// masqWorld is a world whose node has the ip-masq agent; p1 sends, p3 answers as p3, and the client's host as "outside".
+// masqWorld returns a world whose node has the ip-masq agent; p1 sends, p3 answers as p3, and the client's host as "outside".
 func masqWorld(t *testing.T, rules string, families ...service.Family) *world {
 	w := newWorld(t, rules, options.BackendIPTables)
 	w.state.Options.IPMasqAgent, w.state.Options.NodeMasquerade = true, nil
@@ -287,7 +287,7 @@ func TestIPMasqAgentConverges(t *testing.T) {
 	w.expectDump("the agent's end", fresh)
 }
 
-// dump is everything that iptables-save prints of table nat but counters and times.
+// dump returns everything that iptables-save prints of table nat but counters and times.
 func (w *world) dump() string {
 	w.Helper()
 	var b strings.Builder

@@ -14,12 +14,16 @@ import (
 	"time"
 )
 
+// quickTiming lets the agents of these tests wait less for other processes. The usual times are tested in package takeover.
+var quickTiming = timing{quiet: 2 * time.Second, leave: 4 * time.Second, canary: time.Second, listen: time.Second}
+
 func playAgent(path string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
 	a := newAgent(source.read().Options, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	a.setSource(source)
+	a.timing = quickTiming
 	if a.CleanupOnDelete != "" {
 		a.owner = source
 	}
@@ -71,9 +75,9 @@ func playEndpoint(name string) {
 	}
 }
 
-// playClient sends a line for each of its standard input over one connection and prints the answers or the error.
-func playClient(network, address string) {
-	c, err := net.DialTimeout(network, address, 4*time.Second)
+// playClient connects with patience, sends a line for each of its standard input over one connection and prints the answers or the error.
+func playClient(network, address string, patience time.Duration) {
+	c, err := net.DialTimeout(network, address, patience)
 	if err != nil {
 		fmt.Println("error:", err)
 		return

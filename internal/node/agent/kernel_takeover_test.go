@@ -142,7 +142,7 @@ func (w *world) secondProxy(run func(format string, args ...any) string) {
 	})
 }
 
-// kubeProxy is a process by that name on the node.
+// kubeProxy starts a process by that name on the node.
 func (w *world) kubeProxy() *exec.Cmd {
 	w.Helper()
 	program := filepath.Join(w.TempDir(), "kube-proxy")

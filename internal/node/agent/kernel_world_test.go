@@ -5,12 +5,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +38,10 @@ import (
 func TestMain(m *testing.M) {
 	switch role := os.Getenv("PACKETWALK_TEST_ROLE"); role {
 	case "":
+		flag.Parse()
+		if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+			_ = flag.Set("test.parallel", "6") // they wait most of the time
+		}
 		os.Exit(m.Run())
 	case "agent":
 		os.Exit(playAgent(os.Args[1]))
@@ -58,7 +65,11 @@ func TestMain(m *testing.M) {
 	case "endpoint":
 		playEndpoint(os.Args[1])
 	case "client":
-		playClient(os.Args[1], os.Args[2])
+		patience := 4 * time.Second
+		if len(os.Args) > 3 {
+			patience = time.Second // the test expects no answer
+		}
+		playClient(os.Args[1], os.Args[2], patience)
 	case "flows":
 		playFlows(os.Args[1], os.Args[2])
 	default:
@@ -142,7 +153,7 @@ func initials(backends string) string {
 	return strings.NewReplacer(options.BackendNFTables, "n", options.BackendIPTables, "i").Replace(backends)
 }
 
-// at is an address, also with a port, or a range in the world's family: of IPv6, 96 bits longer.
+// at returns an address, also with a port, or a range in the world's family. A range of IPv6 is 96 bits longer.
 func (w *world) at(v4 string) string {
 	if w.family == service.IPv4 {
 		return v4
@@ -161,7 +172,7 @@ func (w *world) at(v4 string) string {
 	return six(netip.MustParseAddr(v4)).String()
 }
 
-// tool is a program of iptables' for the world's family, of nft the family.
+// tool returns the name of a program of iptables, or nft's name of a family, for the world's family.
 func (w *world) tool(v4 string) string {
 	if w.family == service.IPv4 {
 		return v4
@@ -190,6 +201,7 @@ func newWorldOf(t *testing.T, family service.Family, rules, backend string) *wor
 		w.sh("ip -n %s-%s link set lo up", w.id, name)
 	}
 	w.sh("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", w.node)
+	w.sh("ip netns exec %s sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0", w.node) // errors come at once
 	for i, name := range []string{"client", "p1", "p2", "p3"} {
 		net := fmt.Sprintf("10.13.%d.", i)
 		if name == "client" {
@@ -278,7 +290,7 @@ func (w *world) save() {
 	}
 }
 
-// tcp is the port of a web service.
+// tcp returns the port of a web service.
 func tcp(nodePort int32) corev1.ServicePort {
 	return corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: nodePort}
 }
@@ -286,7 +298,7 @@ func tcp(nodePort int32) corev1.ServicePort {
 // dns is the port of a service for UDP.
 var dns = corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
 
-// services are those that the tests of both backends ask.
+// services adds the Services that the tests of both backends ask.
 func (w *world) services() {
 	w.service("web", "10.0.0.2", vip, false, tcp(30001), "10.13.1.5", "10.13.2.5")
 	w.service("local", "10.0.0.3", localVIP, true, tcp(30002), "10.13.1.5", "10.13.3.5")
@@ -339,7 +351,7 @@ func (w *world) sticky(name string) {
 	}
 }
 
-// agent is a running agent.
+// agentProcess is a running agent.
 type agentProcess struct {
 	*world
 	cmd *exec.Cmd
@@ -398,7 +410,18 @@ func (p *agentProcess) stop() {
 // ask makes one connection and gives the answer, "pod address" or "error: …".
 func (w *world) ask(from, network, address string) string {
 	w.Helper()
-	cmd := w.role(from, "client", network, w.at(address))
+	return w.runClient(from, network, w.at(address))
+}
+
+// hasNoAnswer reports whether a connection times out.
+func (w *world) hasNoAnswer(from, network, address string) bool {
+	w.Helper()
+	return strings.Contains(w.runClient(from, network, w.at(address), "impatient"), "timeout")
+}
+
+func (w *world) runClient(from string, args ...string) string {
+	w.Helper()
+	cmd := w.role(from, "client", args...)
 	cmd.Stdin = strings.NewReader("hello\n")
 	out, err := cmd.Output()
 	if err != nil {

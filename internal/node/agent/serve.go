@@ -16,9 +16,6 @@ import (
 	"packetwalk.dev/internal/node/proxyconfig"
 )
 
-// listenRetry is how long a server waits before it listens again.
-const listenRetry = 5 * time.Second
-
 // shutdownTimeout is how long answers that are under way may take when the agent is told to stop.
 const shutdownTimeout = 500 * time.Millisecond
 
@@ -118,7 +115,7 @@ func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
 func (a *agent) keepServing(ctx context.Context, what string, listen func() (net.Listener, error), l net.Listener, handler http.Handler) {
 	for {
 		for l == nil {
-			if !pause.For(ctx, listenRetry) {
+			if !pause.For(ctx, a.timing.listen) {
 				return
 			}
 			var err error

@@ -89,14 +89,14 @@ func (n *tableNAT) set(change func(n *tableNAT)) {
 	change(n)
 }
 
-// state is how many rules there are and how many writes there were.
+// state returns how many rules there are and how many writes there were.
 func (n *tableNAT) state() (rules, writes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.rules), n.writes
 }
 
-// returns are the ranges of the chain's RETURN rules.
+// returns lists the ranges of the chain's RETURN rules.
 func (n *tableNAT) returns() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -20,7 +20,7 @@ func shown(t *testing.T, m *Registry, name string) (v float64, there bool) {
 	return v, true
 }
 
-// TestProcessMetrics are those of this process.
+// TestProcessMetrics compares the metrics of this process with values that any process exceeds.
 func TestProcessMetrics(t *testing.T) {
 	m := &Registry{}
 	m.AddProcess()

@@ -96,7 +96,7 @@ func (a *configReader) mode(c *proxyconfig.Configuration) {
 	}
 }
 
-// local is how traffic of local pods is recognised.
+// local sets how traffic of local pods is recognised.
 func (a *configReader) local(c *proxyconfig.Configuration) {
 	a.ClusterCIDRs, a.PodInterface, a.PodsOfNode = nil, "", false
 	switch c.DetectLocalMode {
@@ -119,7 +119,7 @@ func (a *configReader) local(c *proxyconfig.Configuration) {
 	}
 }
 
-// ranges are read as leniently as kube-proxy does: bits beyond a range's length do not matter.
+// ranges reads ranges as leniently as kube-proxy does: bits beyond a range's length do not matter.
 func (a *configReader) ranges(path string, texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
 		r, ok := service.ParsePrefix(strings.TrimSpace(text))
@@ -132,7 +132,7 @@ func (a *configReader) ranges(path string, texts []string) (all []netip.Prefix) 
 	return all
 }
 
-// nodePorts are where node ports answer: with nftables on the node's own address unless something else is said
+// nodePorts sets where node ports answer: with nftables on the node's own address unless something else is said
 // (k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go, platformApplyDefaults).
 func (a *configReader) nodePorts(c *proxyconfig.Configuration) {
 	if c.Mode == proxyconfig.ModeNFTables && len(c.NodePortAddresses) == 0 {

@@ -2,11 +2,11 @@ package serviceproxy
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"fmt"
 	"packetwalk.dev/internal/node/agent/iptablescmd"
 	"packetwalk.dev/internal/node/agent/metrics"
 	"packetwalk.dev/internal/node/agent/options"
@@ -32,7 +32,7 @@ func TestFirstSyncIsQueued(t *testing.T) {
 	}
 }
 
-// TestFailuresOfPartOfAChange are counted as kube-proxy counts them, also where comparing everything made up for them.
+// TestFailuresOfPartOfAChange checks that they are counted as by kube-proxy, also where comparing everything made up for them.
 func TestFailuresOfPartOfAChange(t *testing.T) {
 	registry := &metrics.Registry{}
 	m := NewMetrics(registry, options.BackendIPTables)

@@ -22,8 +22,8 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// canaryPeriod is how often the proxy looks whether all its rules were flushed.
-const canaryPeriod = 5 * time.Second
+// CanaryPeriod is how often the proxy looks whether all its rules were flushed.
+const CanaryPeriod = 5 * time.Second
 
 // Source gives the proxy the API's objects; *kube.Watcher implements it.
 type Source interface {
@@ -47,6 +47,7 @@ type Config struct {
 	Waiter   *takeover.Waiter
 	Others   takeover.Others
 	Leaving  takeover.Departure
+	Canary   time.Duration // CanaryPeriod
 
 	// BeforeRepair and AfterRepair run around each repair, for rules that the agent keeps beside those of Services. AfterRepair also runs
 	// when all rules of Services were flushed. Either may be nil.
@@ -65,9 +66,8 @@ type Proxy struct {
 	*common
 	checks      *proxy.HealthChecks
 	families    []*family
-	unserved    []*family // of families that are not served and may have rules of another service proxy
-	allUnserved []*family // of families that are not served
-	canary      time.Duration
+	unserved    []*family                   // of families that are not served and may have rules of another service proxy
+	allUnserved []*family                   // of families that are not served
 	cleanup     func(context.Context) error // removes all rules of Services
 
 	node         *service.Node // as the service ports see it; nil before the first sync
@@ -90,7 +90,7 @@ func New(c Config) (*Proxy, error) {
 
 // newProxy returns a proxy of no family.
 func newProxy(c Config) *Proxy {
-	p := &Proxy{common: &common{Config: c}, canary: canaryPeriod, failedChecks: map[service.Key]bool{}}
+	p := &Proxy{common: &common{Config: c}, failedChecks: map[service.Key]bool{}}
 	p.checks = proxy.NewHealthChecks(c.Health.Healthy)
 	p.cleanup = func(ctx context.Context) error { return Cleanup(ctx, c.Options) }
 	return p
@@ -156,7 +156,7 @@ func (p *Proxy) Run(ctx, stop context.Context, synced func()) (err error) {
 		f.pace = pace
 	}
 	check := reconcile.NewCheck(p.SyncPeriod, pace)
-	canary := time.Now().Add(p.canary)
+	canary := time.Now().Add(p.Canary)
 	told := make(chan struct{}, 1)
 	defer context.AfterFunc(stop, func() { told <- struct{}{} })()
 	loop := reconcile.Loop{
@@ -168,7 +168,7 @@ func (p *Proxy) Run(ctx, stop context.Context, synced func()) (err error) {
 		Tasks: []reconcile.Task{
 			{Until: p.untilSync, Run: func(ctx context.Context) { p.sync(ctx, p.dueFamilies()...) }},
 			{Until: func(now time.Time) time.Duration { return max(0, canary.Sub(now)) }, Run: func(ctx context.Context) {
-				canary = time.Now().Add(p.canary)
+				canary = time.Now().Add(p.Canary)
 				if len(p.Others.Running()) > 0 {
 					p.lookForOthers(ctx)
 				}

@@ -52,7 +52,7 @@ func newTestProxy(t *testing.T, backend string, source Source) (*Proxy, *metrics
 		Health: proxy.NewHealth(2*o.SyncPeriod, time.Now), Metrics: NewMetrics(registry, backend), Logger: logger, Faults: faults, Events: events,
 		Waiter:  takeover.NewWaiter(o.NodeName, logger, faults, events, registry.Add("gauge", "waiting", "", "").Of()),
 		Others:  takeover.Others{Look: func(context.Context) ([]string, error) { return nil, nil }, Quiet: takeover.Quiet},
-		Leaving: takeover.Departure{Logger: logger, Time: takeover.LeaveTime},
+		Leaving: takeover.Departure{Logger: logger, Time: takeover.LeaveTime}, Canary: CanaryPeriod,
 	}), registry
 }
 
