@@ -55,7 +55,7 @@ func (a *Account) add(b *Account) {
 	a.Open += b.Open
 }
 
-// Packets is how many there were, whatever became of them.
+// Packets counts all packets, whatever became of them.
 func (a *Account) Packets() (n int) {
 	for _, k := range a.Fates {
 		n += k
@@ -63,10 +63,10 @@ func (a *Account) Packets() (n int) {
 	return n
 }
 
-// Compared is how many packets were laid beside the kernel.
+// Compared counts the packets that were compared with the kernel.
 func (a *Account) Compared() int { return a.Fates[Agreed] + a.Fates[Disagreed] + a.Fates[Uncertain] }
 
-// Excused is how many packets were not, or not as a whole.
+// Excused counts the packets that were not compared, or not as a whole.
 func (a *Account) Excused() int { return a.Packets() - a.Fates[Agreed] - a.Fates[Disagreed] }
 
 // Wrong tells what is wrong with the account itself: nothing was compared, or too little was; "" where nothing is. A short campaign may
@@ -81,7 +81,7 @@ func (a *Account) Wrong() string {
 	return ""
 }
 
-// String is the account in two lines.
+// String returns the account in two lines.
 func (a *Account) String() string {
 	return fmt.Sprintf("%d packets, %d steps compared; %s\n"+
 		"they ended: %s; on the way of %d is a rule that the model does not understand; %d rules that packets met when they were sent "+

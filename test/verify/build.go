@@ -455,7 +455,7 @@ func (b *builtWorld) place(host string) (proof.Place, error) {
 // volatile are the parts of a host's state that packets change. Where service proxies remember clients, rules are another.
 var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows, snapshot.RecentLists}
 
-// source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
+// source returns a snapshot of the world as it is now. Of a host that was dumped before, it dumps only what packets change.
 func (b *builtWorld) source(ctx context.Context) snapshot.Source {
 	origin := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
 	for name, ns := range b.spaces {
@@ -492,7 +492,7 @@ func (b *builtWorld) dump(ctx context.Context, name string) (*capture.Raw, error
 	return b.tampered(raw), nil
 }
 
-// tampered is a dump as a test wants the model to have it.
+// tampered returns a dump as a test wants the model to have it.
 func (b *builtWorld) tampered(raw *capture.Raw) *capture.Raw {
 	if b.tamper == nil {
 		return raw

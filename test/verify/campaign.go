@@ -79,7 +79,7 @@ func (s *Summary) count(seed uint64, w *World, r Result, err error) {
 	}
 }
 
-// String is the summary in a few lines.
+// String returns the summary in a few lines.
 func (s Summary) String() string {
 	text := fmt.Sprintf("seeds %d to %d: %d worlds in %s, %.0f packets a minute; %s", s.Seed, s.Seed+s.Worlds-1, s.Done,
 		s.Took.Round(time.Second), float64(s.Compared())/s.Took.Minutes(), s.Account.String())

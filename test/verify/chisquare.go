@@ -11,8 +11,8 @@ type cell struct{ expected, observed float64 }
 // leastExpected is how many a cell needs for the chi-square distribution to hold: smaller ones are put together.
 const leastExpected = 5
 
-// chiSquare is the probability that observations differ from what is expected at least as much as these do, if the expectations are right:
-// Pearson's test.
+// chiSquare returns the probability that observations differ from the expectations at least as much as these do, if the expectations are
+// right: Pearson's test.
 func chiSquare(cells []cell) float64 {
 	slices.SortFunc(cells, func(a, b cell) int { return int(math.Copysign(1, a.expected-b.expected)) })
 	var merged []cell
@@ -43,7 +43,7 @@ func chiSquare(cells []cell) float64 {
 	return upperGamma(float64(len(merged)-1)/2, x/2)
 }
 
-// upperGamma is the regularized upper incomplete gamma function Q(a, x): by its series for small x, else by Lentz's continued fraction
+// upperGamma returns the regularized upper incomplete gamma function Q(a, x): by its series for small x, else by Lentz's continued fraction
 // (Abramowitz and Stegun, 6.5.29 and 6.5.31).
 func upperGamma(a, x float64) float64 {
 	const enough, most = 1e-14, 10000

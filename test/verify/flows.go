@@ -22,7 +22,7 @@ import (
 // oddsPayload is what the datagrams of an experiment carry, in bytes.
 const oddsPayload = 8
 
-// datagramLength is the length of an experiment's datagram.
+// datagramLength returns the length of an experiment's datagram.
 func datagramLength(p *packet.Packet) int {
 	if p.IsIPv6() {
 		return 40 + 8 + oddsPayload

@@ -118,7 +118,7 @@ func (g *generator) site(name string) *site {
 	return s
 }
 
-// router is a site that forwards.
+// router adds a site that forwards.
 func (g *generator) router(name string) *site {
 	s := g.site(name)
 	s.forwards = true
@@ -137,7 +137,7 @@ func (g *generator) wire(a *site, linkA string, b *site, linkB string) (string, 
 	return fmt.Sprintf("02:00:00:00:%02x:01", n), fmt.Sprintf("02:00:00:00:%02x:02", n)
 }
 
-// far is the other end of a wire, "HOST LINK".
+// far returns the other end of a wire, "HOST LINK".
 func (g *generator) far(s *site, link string) string {
 	for _, w := range g.Wires {
 		switch f := strings.Fields(w); s.Name + " " + link {
@@ -239,7 +239,7 @@ func (g *generator) neighbours() {
 	}
 }
 
-// allAddresses are those of every site, of one family.
+// allAddresses returns the addresses of every site, of one family.
 func (g *generator) allAddresses(six bool) []netip.Addr {
 	var all []netip.Addr
 	for _, s := range g.sites {

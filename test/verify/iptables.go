@@ -106,7 +106,7 @@ func (t *tables) add(table, format string, args ...any) {
 	t.rules[table] = append(t.rules[table], "-A "+fmt.Sprintf(format, args...))
 }
 
-// local is a network that a cluster would call its own.
+// local returns a network that a cluster would call its own.
 func (t *tables) local() netip.Prefix { return prefixOf(1+t.IntN(t.nets), t.six) }
 
 // kubeProxy makes rules of kube-proxy's shape for the world's services. The chains' names are made up, since they mean nothing to a walk.
@@ -351,7 +351,7 @@ func bracket(a netip.Addr) string {
 	return a.String()
 }
 
-// translation is a rule of the table nat, where the chain allows it.
+// translation returns a rule of the table nat, where the chain allows it.
 func (t *tables) translation(base string) (string, int) {
 	destination, source := pick(t.generator, t.allAddresses(t.six)), pick(t.generator, t.allAddresses(t.six))
 	if own := ofFamily(t.site.addresses, t.six); len(own) > 0 && t.chance(0.7) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// matches are a rule's, at most n; those that stand in each other's way are left out. Between them are tabs.
+// matches returns at most n matches of a rule, with tabs between them. It leaves out those that stand in each other's way.
 func (t *tables) matches(table, base string, n int) string {
 	var all []string
 	used := map[string]bool{}
@@ -129,7 +129,7 @@ func (t *tables) match(kind int, table, base string) string {
 	return ""
 }
 
-// ports are tests of source ports, of several, and of SCTP's.
+// ports returns a test of source ports, of several ports, or of SCTP's.
 func (t *tables) ports() string {
 	port := pick(t.generator, ports)
 	p := pick(t.generator, []string{"tcp", "udp", "sctp"})
@@ -141,7 +141,7 @@ func (t *tables) ports() string {
 		pick(t.generator, []string{"20000:20002", "32768:49000", "8000:9000", "1"}))
 }
 
-// group is a test of an interface's group, which only some chains can make.
+// group returns a test of an interface's group, which only some chains can make.
 func (t *tables) group(base string) string {
 	var sides []string
 	if base == "PREROUTING" || base == "INPUT" || base == "FORWARD" {
@@ -157,7 +157,7 @@ func (t *tables) group(base string) string {
 		pick(t.generator, []string{"0x0", "0x5", "0x6", "0x4/0x4"}))
 }
 
-// history is a test whose answer depends on the packets before.
+// history returns a test whose answer depends on the packets before.
 func (t *tables) history() string {
 	side := pick(t.generator, []string{"rsource", "rdest"})
 	recent := fmt.Sprintf(" --name seen%d --%s", t.IntN(2), side)
@@ -217,7 +217,7 @@ func (t *tables) fields() string {
 	})
 }
 
-// rare are matches that hold in some places only.
+// rare returns a match that holds in some places only.
 func (t *tables) rare(table, base string) string {
 	var all []string
 	if base == "OUTPUT" || base == "POSTROUTING" {

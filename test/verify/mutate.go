@@ -23,7 +23,7 @@ func (g *generator) mutate(s *site) {
 	}
 }
 
-// few is a number up to most, more than 0 with probability p.
+// few returns a number up to most, which is more than 0 with probability p.
 func (g *generator) few(p float64, most int) int {
 	if !g.chance(p) {
 		return 0
@@ -31,7 +31,7 @@ func (g *generator) few(p float64, most int) int {
 	return 1 + g.IntN(most)
 }
 
-// settings are sysctls that decide about packets.
+// settings adds sysctls that decide about packets.
 func (g *generator) settings(s *site) {
 	places := append([]string{"all"}, s.links...)
 	places = append(places, s.bridges...)
@@ -77,7 +77,7 @@ func (g *generator) settings(s *site) {
 	one(0.04, "net/ipv4/tcp_fwmark_accept", "1")
 }
 
-// prefix is one that occurs in the world, or contains one that does.
+// prefix returns a prefix that occurs in the world, or that contains one that does.
 func (g *generator) prefix(six bool) netip.Prefix {
 	if g.chance(0.4) {
 		return prefixOf(1+g.IntN(g.nets), six)
@@ -104,7 +104,7 @@ func (g *generator) vipAddresses() []netip.Addr {
 	return all
 }
 
-// neighbour is a station that the site has a link to; false where there is none.
+// neighbour returns a station that the site has a link to; ok is false without any.
 func (g *generator) neighbour(s *site, six bool) (link string, a netip.Addr, ok bool) {
 	type choice struct {
 		link string
@@ -130,7 +130,7 @@ func (g *generator) neighbour(s *site, six bool) (link string, a netip.Addr, ok 
 
 func (g *generator) family() bool { return g.six && g.chance(0.3) }
 
-// way is the end of a route: by a neighbour, out of a link, or nowhere.
+// way returns the end of a route: by a neighbour, out of a link, or nowhere.
 func (g *generator) way(s *site, six bool) string {
 	link, a, ok := g.neighbour(s, six)
 	switch n := g.IntN(10); {

@@ -70,7 +70,7 @@ func (g *generator) devices(s *site) {
 	}
 }
 
-// deviceMatch is one test that a chain at a link can make: not of connections or routes, nor with sets of other tables.
+// deviceMatch returns one test that a chain at a link can make: not of connections or routes, nor with sets of other tables.
 func (n *nftRules) deviceMatch(hook string) string {
 	m := n.match(baseChain{kind: "filter", hook: hook})
 	if strings.HasPrefix(m, "ct ") || strings.HasPrefix(m, "fib ") || strings.Contains(m, "@") {
@@ -257,7 +257,7 @@ func clash(a, b string) bool {
 	return of(a) != "" && of(b) != "" && of(a) != of(b)
 }
 
-// statement is what a rule does, and how many matches it should have.
+// statement returns a rule's statement, and how many matches the rule should have.
 func (n *nftRules) statement(b baseChain, users int) (string, int) {
 	mark := pick(n.generator, marks)
 	if users < 3 && n.chance(0.25) {
@@ -313,7 +313,7 @@ func (n *nftRules) reject() string {
 		pick(n.generator, []string{"net-unreachable", "host-unreachable", "port-unreachable", "admin-prohibited", "host-prohibited"})
 }
 
-// only is the match of one protocol, where a table has both.
+// only returns the match of one protocol, where a table has both.
 func (n *nftRules) only(protocol string) string {
 	if n.family != "inet" {
 		return ""
@@ -362,7 +362,7 @@ func (n *nftRules) interfaces() string {
 	return pick(n.generator, append(append([]string{"lo"}, n.site.links...), n.site.bridges...))
 }
 
-// match is one test of a rule.
+// match returns one test of a rule.
 func (n *nftRules) match(b baseChain) string {
 	g, p, port := n.generator, n.proto(), pick(n.generator, ports)
 	not := ""

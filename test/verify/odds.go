@@ -115,7 +115,7 @@ func remembers(s netfilter.Statement) bool {
 	return false
 }
 
-// oddsOfResult is the experiment that a prediction allows: at the host that tells most ways apart.
+// oddsOfResult returns the experiment that a prediction allows: at the host that tells most ways apart.
 func oddsOfResult(result *walk.Result) *Odds {
 	if result.More || len(result.Outcomes) < 2 || len(result.Assumed) > 0 || slices.ContainsFunc(result.Outcomes, withoutOdds) {
 		return nil
@@ -147,8 +147,8 @@ func oddsOfResult(result *walk.Result) *Odds {
 	return best
 }
 
-// wayOf is the connection that a host makes of a packet; ok is false where it makes more than one, or one that other flows could be in
-// the way of, or that was there before.
+// wayOf returns the connection that a host makes of a packet. ok is false where it makes several, one that existed before, or one that
+// other flows could be in the way of.
 func wayOf(o *walk.Outcome, host string) (way connectionResult, original packet.Tuple, ok bool) {
 	var flow *packet.Flow
 	for i := range o.There {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// overlay is two nodes at one router, whose pods reach each other through VXLAN, as flannel's do: a link of kind vxlan on each, the other's
-// address on it and the station that has it in the tables of neighbours and of forwarding. The router knows the nodes only.
+// overlay adds two nodes at one router, whose pods reach each other through VXLAN, as flannel's do. Each node has a link of kind vxlan, the
+// other's address on it, and the other's station in its tables of neighbours and of forwarding. The router knows the nodes only.
 func (g *generator) overlay() {
 	six := g.six
 	client := g.site("vm/client")

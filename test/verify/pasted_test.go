@@ -194,7 +194,7 @@ func numbered(format string) func(*rand.Rand, []string) []string {
 
 func oneOf(r *rand.Rand, of ...string) string { return of[r.IntN(len(of))] }
 
-// someRule is the number of a line that is a rule.
+// someRule returns the number of a line that is a rule.
 func someRule(r *rand.Rand, lines []string) int {
 	var rules []int
 	for i, line := range lines {
@@ -220,7 +220,7 @@ func wrap(lines []string, columns int) []string {
 	return out
 }
 
-// listed is what "iptables -S" prints of each table, between prompts.
+// listed returns the output of "iptables -S" for each table, between prompts.
 func listed(_ *rand.Rand, lines []string) []string {
 	var out []string
 	for _, line := range lines {
@@ -239,7 +239,7 @@ func listed(_ *rand.Rand, lines []string) []string {
 	return append(out, "root@n:~#")
 }
 
-// wholes are the dumps that texts are made of: those that our writers make in their tests, and those of others' programs.
+// wholes returns the dumps that texts are made of: those that our writers make in their tests, and those of others' programs.
 func wholes(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -268,7 +268,8 @@ func wholes(t *testing.T) []string {
 	return append(all, randomDumps(t)...)
 }
 
-// randomDumps are those of hosts of random worlds. Rules without a target, which may be cut off, would make the whole ones unsure.
+// randomDumps returns dumps of hosts of random worlds. It leaves out rules without a target: they may be cut off, and would make the whole
+// dumps unsure.
 func randomDumps(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -285,7 +286,7 @@ func randomDumps(t *testing.T) []string {
 	return all
 }
 
-// emptyTables are those of a dump that it does not have.
+// emptyTables returns the tables that a dump does not have.
 func emptyTables(lines []string) []string {
 	var out []string
 	for _, name := range tableNames {
@@ -303,7 +304,7 @@ func emptyTables(lines []string) []string {
 
 func isRule(line string) bool { return strings.HasPrefix(line, "-A ") }
 
-// declared are tables with a line for each of their chains, and rules that are inserted (-I) at the head of theirs, as iptables-save prints
+// declared adds a line for each chain of a table, and moves rules that are inserted (-I) to the head of theirs, as iptables-save prints
 // them.
 func declared(text string) string {
 	var out []string
@@ -347,7 +348,7 @@ func declared(text string) string {
 // ruleDestination is what rules are for.
 var ruleDestination = regexp.MustCompile(`-d ([0-9.]+)/32 .*-p (tcp|udp) .*--dport ([0-9]+)`)
 
-// packets are some to send through a dump: for what its rules are for, and for others.
+// packets returns some packets to send through a dump: those that its rules are for, and others.
 func packets(r *rand.Rand, whole string) []packet.Packet {
 	type end struct {
 		protocol packet.Protocol

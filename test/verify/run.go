@@ -63,7 +63,7 @@ type Failure struct {
 	Walk   string // the predicted outcome, step by step
 }
 
-// Report is the failure in full, with the walk.
+// Report returns the failure in full, with the walk.
 func (f *Failure) Report() string {
 	return fmt.Sprintf("packet %d, %s: %s: %s\n%s", f.Packet, f.Line, f.Kind, f.Text, f.Walk)
 }
@@ -75,7 +75,7 @@ func (f *Failure) alike(g *Failure) bool { return f.Kind == g.Kind && f.Host == 
 // predicted out of what those before it left behind. The error is a worldError where the world cannot be made.
 func Run(ctx context.Context, dir string, w *World) (Result, error) { return run(ctx, dir, w, nil) }
 
-// run is Run with a model that reads something else than what is so: see built.tamper.
+// run does what Run does, with a model that reads a changed state: see built.tamper.
 func run(ctx context.Context, dir string, w *World, tamper func(string) string) (Result, error) {
 	result := Result{Account: newAccount(), errors: map[string]int{}}
 	b, err := build(ctx, dir, w)
@@ -179,7 +179,7 @@ func tableFulls() (n uint64) {
 // enumerated is how many outcomes of a packet are compared; among more, the one that the kernel took is looked for choice by choice.
 const enumerated = 512
 
-// requestOf is the walk of a packet. What answers SCTP depends on what the kernel has of it: no snapshot tells.
+// requestOf returns the walk of a packet. Answers to SCTP depend on what the kernel has of it, which no snapshot tells.
 func requestOf(host string, p packet.Packet) walk.Request {
 	r := walk.Request{
 		Host: host, Packet: p, Echoes: true, Forwarded: p.In != "", Arrives: p.In, OneWay: p.Protocol == packet.SCTP, MaxOutcomes: enumerated,
@@ -214,8 +214,8 @@ func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	return Disagreed, failure
 }
 
-// assumed is what the model assumed of what the snapshot has. The order of chains is not in it which the kernel did not take the packet
-// through: it hangs on other outcomes. Of those that it did, its trace has shown it.
+// assumed returns the model's assumptions about the snapshot. It leaves out the order of chains that the kernel did not take the packet
+// through, which matters to other outcomes only. The kernel's trace shows the order of those that it did.
 func assumed(predicted *walk.Result, taken *walk.Outcome) []walk.Assumption {
 	type chain struct {
 		host string

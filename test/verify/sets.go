@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// setName is the name of a site's ipset of a kind and family.
+// setName returns the name of a site's ipset of a kind and family.
 func setName(kind string, six bool) string {
 	family := 4
 	if six {
@@ -14,7 +14,7 @@ func setName(kind string, six bool) string {
 	return fmt.Sprintf("%s-%d", strings.ReplaceAll(kind, ",", "-"), family)
 }
 
-// set is the name of an ipset of the site, "" where it has none.
+// set returns the name of an ipset of the site, or "" without one.
 func (t *tables) set(kind string) string {
 	name := setName(kind, t.six)
 	for _, l := range *t.site.lines("ipset") {

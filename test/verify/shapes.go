@@ -12,7 +12,7 @@ var shapes = []func(*generator){
 	(*generator).overlay,
 }
 
-// chain is a client, one to three routers in a row, and a server.
+// chain adds a client, one to three routers in a row, and a server.
 func (g *generator) chain() {
 	client := g.site("vm/client")
 	before, via := client, 0
@@ -44,7 +44,7 @@ func (g *generator) chain() {
 	_ = via
 }
 
-// parallel is two hosts with a router between them that they reach by two wires each.
+// parallel adds two hosts with a router between them that they reach by two wires each.
 func (g *generator) parallel() {
 	client, r, server := g.site("vm/client"), g.router("node/r1"), g.site("vm/server")
 	for i := range 2 {
@@ -79,7 +79,7 @@ func (g *generator) parallel() {
 	}
 }
 
-// segment is a bridge that joins hosts, itself with or without an address.
+// segment adds a bridge that joins hosts, itself with or without an address.
 func (g *generator) segment() {
 	client := g.site("vm/client")
 	sw := g.site("node/switch")
@@ -127,7 +127,7 @@ func (g *generator) ports(sw *site, hosts []*site) {
 	_ = hosts
 }
 
-// oneNode is a client, perhaps a router, and a node with pods.
+// oneNode adds a client, perhaps a router, and a node with pods.
 func (g *generator) oneNode() {
 	client := g.site("vm/client")
 	pods := 1 + g.IntN(3)
@@ -149,7 +149,7 @@ func (g *generator) oneNode() {
 	g.nodeAt(r, "node/n1", "n1", min(pods, 2))
 }
 
-// twoNodes are two nodes at one router, with pods, and perhaps a client.
+// twoNodes adds two nodes at one router, with pods, and perhaps a client.
 func (g *generator) twoNodes() {
 	var client *site
 	if g.chance(0.5) {
@@ -167,7 +167,7 @@ func (g *generator) twoNodes() {
 	g.nodeAt(r, "node/n2", "n2", 1)
 }
 
-// nodeAt is a node behind a router, which routes to its pods.
+// nodeAt adds a node behind a router, which routes to its pods.
 func (g *generator) nodeAt(r *site, name, link string, pods int) {
 	node := g.router(name)
 	net := g.subnet()
@@ -227,7 +227,7 @@ func (g *generator) attach(node *site, count, subnet, n int, bridge string) {
 
 var linkLocalGateway = map[bool]netip.Addr{false: netip.MustParseAddr("169.254.1.1"), true: netip.MustParseAddr("fe80::1")}
 
-// routedPods are pods at wires of their own: a host route each, and proxy ARP for the gateway that does not exist.
+// routedPods adds pods at wires of their own: a host route each, and proxy ARP for the gateway that does not exist.
 func (g *generator) routedPods(node *site, count, subnet int) {
 	for i := range count {
 		pod := g.site(podName(node, i))

@@ -16,7 +16,7 @@ func ruleText(r *netfilter.Rule) string {
 	return r.Text
 }
 
-// WalkText is an outcome, a step a line.
+// WalkText returns an outcome, a step a line.
 func WalkText(o *walk.Outcome) string {
 	var b strings.Builder
 	for _, way := range [][]walk.Step{o.There, o.Back} {

@@ -69,7 +69,7 @@ func (h *Host) Add(file, format string, args ...any) {
 	*lines = append(*lines, fmt.Sprintf(format, args...))
 }
 
-// lines are those of a file, to read and to change.
+// lines returns the lines of a file, to read and to change.
 func (h *Host) lines(file string) *[]string {
 	if h.Files[file] == nil {
 		h.Files[file] = &[]string{}
@@ -77,7 +77,7 @@ func (h *Host) lines(file string) *[]string {
 	return h.Files[file]
 }
 
-// Text is the world as a txtar archive.
+// Text returns the world as a txtar archive.
 func (w *World) Text() []byte {
 	a := &txtar.Archive{Comment: []byte(w.Comment)}
 	add := func(name string, lines []string) {
@@ -130,7 +130,7 @@ func isFile(name string) bool {
 	return false
 }
 
-// Clone is a deep copy.
+// Clone returns a deep copy.
 func (w *World) Clone() *World {
 	c := &World{Comment: w.Comment, Wires: clone(w.Wires), Packets: clone(w.Packets)}
 	for _, h := range w.Hosts {
