@@ -21,7 +21,7 @@ func encode(p *packet.Packet, ethernet bool) []byte {
 	return append(b, ip(p)...)
 }
 
-// arp is RFC 826's packet for Ethernet and IPv4.
+// arp encodes RFC 826's packet for Ethernet and IPv4.
 func arp(a *packet.ARP) []byte {
 	op := uint16(1)
 	if a.Reply {
@@ -135,7 +135,7 @@ func transport(p *packet.Packet) []byte {
 	return b
 }
 
-// vxlan is its header and the frame that it carries (RFC 7348 section 5).
+// vxlan encodes the header and the frame that it carries (RFC 7348 section 5).
 func vxlan(t *packet.Tunnel) []byte {
 	const known = 1 << 27 // there is a network identifier
 	b := binary.BigEndian.AppendUint32(nil, known)

@@ -154,7 +154,7 @@ func (s *explanation) start() packet.Packet {
 // address stands for any address with a port in a shape.
 var address = regexp.MustCompile(`\[?[0-9a-f.:]*[.:][0-9a-f.:]+\]?(:[0-9-]+)?`)
 
-// shape is equal for outcomes that differ only in the endpoint and in the nodes on the way.
+// shape returns a text that outcomes share if they differ only in the endpoint and in the nodes on the way.
 func (s *explanation) shape() string {
 	var b strings.Builder
 	hosts := map[string]string{}

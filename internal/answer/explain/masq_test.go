@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// masqObjects are ConfigMaps of the ip-masq-agent.
+// masqObjects returns ConfigMaps of the ip-masq-agent.
 func masqObjects(texts ...string) snapshot.Objects {
 	var o snapshot.Objects
 	for i, text := range texts {
@@ -44,7 +44,7 @@ func TestMasqOutside(t *testing.T) {
 	}
 }
 
-// whyOf is the reason of one rule of table nat.
+// whyOf returns the reason of one rule of table nat.
 func whyOf(objects snapshot.Objects, rule string, verdict netfilter.VerdictKind, p *packet.Packet) string {
 	for _, c := range chains(netfilter.IPv4, "nat", rule) {
 		if len(c.Rules) > 0 {

@@ -113,7 +113,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
-// along is a walk with one outcome, which meets all rules of a node.
+// along returns a walk with one outcome, which meets all rules of a node.
 func along(node *snapshot.Host, hosts ...string) *walk.Result {
 	var o walk.Outcome
 	for _, host := range hosts {

@@ -129,7 +129,7 @@ func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilt
 
 var leadsTo = regexp.MustCompile(`(?:-j|-g|jump|goto) ([^\s,;}]+)`)
 
-// targets are the chains that a rule may lead to; the elements of its map stand behind it in braces (see script).
+// targets returns the chains that a rule may lead to. The elements of the rule's map stand behind it in braces (see scripts).
 func targets(rule string, chains map[string]*netfilter.Chain) []*netfilter.Chain {
 	var all []*netfilter.Chain
 	for _, m := range leadsTo.FindAllStringSubmatch(rule, -1) {
@@ -140,7 +140,7 @@ func targets(rule string, chains map[string]*netfilter.Chain) []*netfilter.Chain
 	return all
 }
 
-// goldens are the rules in the writers' golden files.
+// goldens returns the rules in the writers' golden files.
 func goldens(t *testing.T) []writtenRules {
 	var all []writtenRules
 	for _, from := range []struct{ writer, files string }{
@@ -193,7 +193,7 @@ func goldens(t *testing.T) []writtenRules {
 	return all
 }
 
-// saved are the tables of an iptables-save, or of what is restored; of table nat where it does not say.
+// saved parses the tables of an iptables-save, or of iptables-restore's input. A text without the name of a table stands for table nat.
 func saved(f netfilter.Family, text string) map[string]map[string]*netfilter.Chain {
 	lines := map[string][]string{}
 	table := "nat"
@@ -220,8 +220,8 @@ var (
 	scriptNote  = regexp.MustCompile(`comment ("(?:\\.|[^"\\])*")$`)
 )
 
-// scripts are the tables of an nft script. A rule that looks a verdict up in a map has the map's elements behind it, so that it can be told
-// where it may lead.
+// scripts parses the tables of an nft script. A rule that looks a verdict up in a map has the map's elements behind it, which show where it
+// may lead.
 func scripts(text string) map[string]map[string]*netfilter.Chain {
 	tables := map[string]map[string]*netfilter.Chain{}
 	for _, m := range scriptTable.FindAllStringSubmatch(text, -1) {
@@ -266,7 +266,7 @@ func scripts(text string) map[string]map[string]*netfilter.Chain {
 	return tables
 }
 
-// generated are rules of random objects, the same in every run.
+// generated returns rules of random objects, the same in every run.
 func generated(t *testing.T) []writtenRules {
 	random := rand.New(rand.NewPCG(1, 2))
 	var all []writtenRules
@@ -455,7 +455,7 @@ func row(page *strings.Builder, cells ...string) {
 	page.WriteString("|\n")
 }
 
-// pattern is a line's in words.
+// pattern returns a line's pattern in words.
 func pattern(l attribution.Line) string {
 	var parts []string
 	if l.To != "" {
@@ -473,7 +473,7 @@ func pattern(l attribution.Line) string {
 	return strings.Join(parts, ", ")
 }
 
-// goldenOf is the first golden file of the writer's that has the chain.
+// goldenOf returns the first golden file of the writer that has the chain.
 func goldenOf(from []writtenRules, w attribution.Writer, c attribution.Chain) string {
 	alone := attribution.Book{Writers: []attribution.Writer{{Name: w.Name, Words: w.Words, Chains: []attribution.Chain{c}}}}
 	for _, f := range from {

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/writers"
 )
 
-// sentences are the last lines of a walk through a text with rules, from a machine that is not known.
+// sentences returns the last lines of a walk through a text with rules, from an unknown machine.
 func sentences(t *testing.T, text, from, to string, pin ...int) string {
 	t.Helper()
 	return sentencesWith(t, snapshot.Objects{}, text, from, to, pin...)

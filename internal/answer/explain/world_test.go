@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/writers"
 )
 
-// objects are world A: the service of the first article, two pods, one node.
+// objects returns world A: the service of the first article, two pods, one node.
 func objects() snapshot.Objects {
 	ip := netip.MustParseAddr
 	return snapshot.Objects{
@@ -121,17 +121,17 @@ func walked(t *testing.T, src snapshot.Source, r walk.Request) example {
 	return e
 }
 
-// fromInternet is a request from the internet to a load balancer's address: two outcomes, one for each endpoint.
+// fromInternet walks a request from the internet to a load balancer's address: two outcomes, one for each endpoint.
 func fromInternet(t *testing.T) example {
 	return walked(t, worldA(t), walk.Request{Host: "internet/client", Packet: tcp("198.51.100.10:40000", "203.0.113.11:80")})
 }
 
-// toVM is a pod that reaches a VM: the node's rules leave its address alone, and nothing listens there.
+// toVM walks from a pod to a VM: the node's rules leave the pod's address alone, and nothing listens at the VM.
 func toVM(t *testing.T) example {
 	return walked(t, worldA(t), walk.Request{Host: "pod/default/nginx-75fdcbbc74-zkvhc", Packet: tcp("10.13.76.5:41000", "10.13.1.4:80")})
 }
 
-// forwarded is a packet that a node forwards whose state is a text.
+// forwarded walks a packet that a node forwards whose state is a text.
 func forwarded(t *testing.T, text string) example {
 	return walked(t, host(t, "n", text), walk.Request{Host: "node/n", Arrives: "eth1", Forwarded: true,
 		Packet: tcp("10.13.76.7:41000", "10.13.1.4:5432")})
@@ -150,7 +150,7 @@ const routes = `$ ip route
 default via 10.13.0.1 dev eth0
 `
 
-// dropped is a packet that a rule of table filter drops.
+// dropped walks a packet that a rule of table filter drops.
 func dropped(t *testing.T) example {
 	return forwarded(t, routes+`$ iptables-save
 *filter
@@ -164,7 +164,7 @@ COMMIT
 `)
 }
 
-// unknown is a packet that meets a match that is not understood.
+// unknown walks a packet that meets a match that the model does not understand.
 func unknown(t *testing.T) example {
 	return forwarded(t, routes+`$ iptables-save
 *filter
@@ -182,7 +182,7 @@ func (r routers) Names() []string                          { return []string{"no
 func (r routers) Objects() snapshot.Objects                { return snapshot.Objects{} }
 func (r routers) Host(name string) (*snapshot.Host, error) { return r[name], nil }
 
-// looped is a packet that two routers send to each other until its TTL ends.
+// looped walks a packet that two routers send to each other until its TTL ends.
 func looped(t *testing.T) example {
 	r := routers{}
 	for _, one := range []struct{ name, other, address, gateway, mac string }{
@@ -210,5 +210,5 @@ net.ipv4.ip_forward = 1
 	return walked(t, r, walk.Request{Host: "node/a", Arrives: "eth0", Forwarded: true, Packet: p})
 }
 
-// ownersOf are the owners of objects, with all writers of rules.
+// ownersOf returns the owners of objects, with all writers of rules.
 func ownersOf(objects snapshot.Objects) *Owners { return NewOwners(objects, writers.Book(&objects)) }

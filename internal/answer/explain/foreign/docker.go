@@ -2,8 +2,9 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// docker is Docker's bridge driver, with iptables until 28 (chains DOCKER-ISOLATION-…) and since (DOCKER-FORWARD and on), and with nftables
-// since 29 (moby, daemon/libnetwork/drivers/bridge; its rules by case in integration/network/bridge/iptablesdoc/generated).
+// docker describes the rules of Docker's bridge driver, with iptables until 28 (chains DOCKER-ISOLATION-…) and since (DOCKER-FORWARD and
+// on), and with nftables since 29 (moby, daemon/libnetwork/drivers/bridge; its rules by case in
+// integration/network/bridge/iptablesdoc/generated).
 func docker() attribution.Writer {
 	const (
 		published = "Docker: port published by the container {end}"

@@ -58,8 +58,8 @@ func Excepts(rule string) bool { return excepts.MatchString(rule) }
 
 var excepts = regexp.MustCompile(`-j MARK --set-xmark 0x0/0x(?:40000|80000|100000)$| meta mark set meta mark & 0xff(?:fb|f7|ef)ffff\b`)
 
-// felix is Calico's agent in iptables mode: policies by pod, and the nat chains of IPPools (felix/rules). The first of a rule's comments is
-// a hash of the chain up to that rule. The second, where there is one, says what the rule is for.
+// felix describes the rules of Calico's agent in iptables mode: policies by pod, and the nat chains of IPPools (felix/rules). The first of
+// a rule's comments is a hash of the chain up to that rule. The second, where there is one, says what the rule is for.
 func felix(pools []Pool) attribution.Writer {
 	const marked = "Calico: a policy allowed it"
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {

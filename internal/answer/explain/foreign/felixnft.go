@@ -20,8 +20,9 @@ var nftWords = strings.NewReplacer(
 	"-o {link}", "oifname {link}",
 )
 
-// felixNFT is felix in nftables mode (felix/nftables), which 3.29 began. Its rules are those of iptables mode in nft's words, all in table
-// "calico": a chain's name there begins with the name of the iptables table. A rule has one comment, the hash and the words.
+// felixNFT describes the rules of felix in nftables mode (felix/nftables), which 3.29 began. They are those of iptables mode in nft's
+// words, all in table "calico": a chain's name there begins with the name of the iptables table. A rule has one comment, the hash and the
+// words.
 func felixNFT(pools []Pool) attribution.Writer {
 	w := felix(pools)
 	w.Name, w.File, w.Always = "Calico's felix, nftables mode", "internal/answer/explain/foreign/felixnft.go", ""

@@ -7,8 +7,8 @@ import (
 	"packetwalk.dev/internal/model/attribution"
 )
 
-// kubeProxy is kube-proxy's nftables mode (k8s.io/kubernetes pkg/proxy/nftables/proxier.go). Its chains have the names of what they are for
-// in them; of names that would be too long only a part (hashAndTruncate there).
+// kubeProxy describes the rules of kube-proxy's nftables mode (k8s.io/kubernetes pkg/proxy/nftables/proxier.go). The names of its chains
+// contain their purpose. Names that would be too long contain only a part of it (hashAndTruncate there).
 func kubeProxy() attribution.Writer {
 	const (
 		of       = "-{id}-{service}/{proto}/{name}"

@@ -2,8 +2,9 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// kubeRouter is kube-router's network policy controller (pkg/controllers/netpol), which k3s and k0s have, too. A policy's chain marks what
-// it allows with 0x10000. A pod's chain rejects what has no mark, and marks the rest with 0x20000. Comments name pods and policies.
+// kubeRouter describes the rules of kube-router's network policy controller (pkg/controllers/netpol), which k3s and k0s have, too. A
+// policy's chain marks what it allows with 0x10000. A pod's chain rejects what has no mark, and marks the rest with 0x20000. Comments name
+// pods and policies.
 func kubeRouter() attribution.Writer {
 	const said = `--comment "`
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {

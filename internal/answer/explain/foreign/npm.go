@@ -2,8 +2,8 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// npm is Azure Network Policy Manager, version 2 (azure-container-networking, npm/pkg/dataplane/policies): of a policy's rules the comment
-// names what they look for.
+// npm describes the rules of Azure Network Policy Manager, version 2 (azure-container-networking, npm/pkg/dataplane/policies). The comments
+// of a policy's rules name what they look for.
 func npm() attribution.Writer {
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}

@@ -2,7 +2,7 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// portmap is CNI's plugin for host ports (containernetworking/plugins, plugins/meta/portmap/portmap_iptables.go).
+// portmap describes the rules of CNI's plugin for host ports (containernetworking/plugins, plugins/meta/portmap/portmap_iptables.go).
 func portmap() attribution.Writer {
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: "nat", Name: name, For: purpose, Rules: rules}

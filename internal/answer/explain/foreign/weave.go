@@ -2,8 +2,8 @@ package foreign
 
 import "packetwalk.dev/internal/model/attribution"
 
-// weave is Weave Net: its translation (net/bridge.go) and its network policy controller (prog/weave-npc, npc). The sets of addresses that
-// its rules look into have names that are hashes; the comments say what is in them.
+// weave describes the rules of Weave Net: its translation (net/bridge.go) and its network policy controller (prog/weave-npc, npc). The sets
+// of addresses that its rules look into have hashes as names; the comments say what is in them.
 func weave() attribution.Writer {
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}

@@ -82,7 +82,7 @@ func TestGoldenElements(t *testing.T) {
 	})
 }
 
-// elementsOf are all elements of a state.
+// elementsOf returns all elements of a state.
 func elementsOf(s *State) Elements {
 	all := Elements{}
 	sets, _ := s.frame()

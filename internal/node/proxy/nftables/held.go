@@ -139,7 +139,7 @@ func (s *Syncer) readChains(ctx context.Context, names []string) (map[string]str
 	return chains, nil
 }
 
-// withRules are chains that the kernel told of, with the rules of a chain, or of all if it has no name.
+// withRules returns the chains that the kernel listed, with the rules of one chain, or of all if it has no name.
 func (s *Syncer) withRules(ctx context.Context, told []netlink.Message, name string) (map[string]string, error) {
 	chains, err := s.table.Chains(told)
 	if err != nil {

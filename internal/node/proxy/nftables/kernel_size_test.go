@@ -168,7 +168,7 @@ func each(b *testing.B, f func(i int)) {
 	b.ReportMetric(0, "ns/op") // of two
 }
 
-// fresh is a new namespace, whose making is not measured.
+// fresh makes a new namespace outside of the measured time.
 func fresh(b *testing.B) Kernel {
 	b.StopTimer()
 	defer b.StartTimer()

@@ -85,7 +85,7 @@ func mustSync(t testing.TB, s *Syncer, ports []service.Port) proxy.Result {
 	return r
 }
 
-// list is what nft prints of a namespace.
+// list returns nft's listing of a namespace.
 func list(t testing.TB, ns *netns.Namespace) string {
 	t.Helper()
 	out, err := program.Command{Path: "nft", Args: []string{"list", "ruleset"}, In: ns.Do}.Output(t.Context())
@@ -97,7 +97,7 @@ func list(t testing.TB, ns *netns.Namespace) string {
 
 var listedElements = regexp.MustCompile(`(?s)elements = \{ (.*?) \}`)
 
-// sorted is a listing with the elements of sets in order: the kernel has them in another order each time.
+// sorted returns a listing with the elements of sets in order: the kernel has them in another order each time.
 func sorted(listing string) string {
 	return listedElements.ReplaceAllStringFunc(listing, func(s string) string {
 		elements := strings.Split(listedElements.FindStringSubmatch(s)[1], ",")

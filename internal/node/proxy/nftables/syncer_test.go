@@ -45,7 +45,7 @@ func meddledIn(t testing.TB, ns *netns.Namespace, c proxy.Config) (*Syncer, *med
 	return NewSyncer(c, NewRules(m)), m
 }
 
-// stickyPort is a service port with session affinity.
+// stickyPort returns a service port with session affinity.
 func stickyPort(hosts ...byte) service.Port {
 	p := service.Port{Name: service.Name{Namespace: "ns", Service: "sticky"}, Protocol: service.TCP, Port: 80,
 		ClusterIP: netip.MustParseAddr("10.0.0.9"), AffinitySeconds: 1000}
@@ -133,7 +133,7 @@ func TestOtherShape(t *testing.T) {
 	}
 }
 
-// tooDeep are others' chains that lead to ours through as many chains as the kernel allows (NFT_JUMP_STACK_SIZE).
+// tooDeep returns others' chains that lead to ours through as many chains as the kernel allows (NFT_JUMP_STACK_SIZE).
 func tooDeep() string {
 	text := "chain theirs0 { type nat hook prerouting priority -5; jump theirs1; }\n"
 	for i := range 13 {
@@ -297,7 +297,7 @@ func TestBothFamilies(t *testing.T) {
 	look(false)
 }
 
-// ofIPv6 are service ports with addresses of IPv6 in place of those of IPv4.
+// ofIPv6 returns service ports with addresses of IPv6 in place of those of IPv4.
 func ofIPv6(ports []service.Port) []service.Port {
 	for i := range ports {
 		p := &ports[i]

@@ -129,7 +129,7 @@ func (m *tableModel) fills(t *testing.T, set, key, to string) {
 	}
 }
 
-// content is all of a chain's rules, to compare them.
+// content returns all of a chain's rules, to compare them.
 func content(c *nf.Chain) string {
 	var all []byte
 	for _, m := range (nf.Table{}).AddRules(c) {
@@ -250,7 +250,7 @@ func (m *tableModel) equals(t *testing.T, state *State) {
 	}
 }
 
-// withGone are service ports by service, with nothing for services of a state that have none any more.
+// withGone returns service ports by service, with nothing for services of a state that have none any more.
 func withGone(s *State, ports []service.Port) map[service.Key][]service.Port {
 	by := byService(ports)
 	for key := range s.services {
@@ -463,7 +463,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// portOf is a service port with some endpoints.
+// portOf returns a service port with some endpoints.
 func portOf(i byte, endpoints int) service.Port {
 	p := service.Port{Name: service.Name{Namespace: "ns", Service: string('a' + rune(i))}, Protocol: service.TCP, Port: 80,
 		ClusterIP: netip.AddrFrom4([4]byte{10, 0, 0, i})}
@@ -486,7 +486,7 @@ func TestFanOutGoesWhileNobodyWrites(t *testing.T) {
 	table.equals(t, after)
 }
 
-// held is what a comparison reads of the table.
+// held returns what a comparison reads of the table.
 func (m *tableModel) held() heldTable {
 	h := heldTable{elements: m.copied(), sets: map[string]string{}, hooks: map[string]string{}, chains: map[string]string{}}
 	for name := range m.sets {

@@ -44,7 +44,7 @@ func moveLink(name string, to *netns.Namespace) error {
 // nowhere is what becomes of what is refused or dropped: conntrack has no flow of it.
 const nowhere = "nowhere"
 
-// went are the ways that flows went, by destination.
+// went returns the ways that flows went, by destination.
 func went(t *testing.T, ns *netns.Namespace, protocol packet.Protocol, from netip.Addr, each, destinations int) [][]string {
 	t.Helper()
 	ways, err := flows.Tracked(ns, protocol, from, each, destinations)
@@ -65,7 +65,7 @@ func went(t *testing.T, ns *netns.Namespace, protocol packet.Protocol, from neti
 	return lists
 }
 
-// ends are the ways that a walk says.
+// ends returns the ways that a walk predicts.
 func ends(t *testing.T, n *oneNode, request walk.Request) []string {
 	t.Helper()
 	r, err := walk.Walk(n, request)

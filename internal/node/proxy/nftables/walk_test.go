@@ -75,7 +75,7 @@ func nodeWith(t *testing.T, ns *netns.Namespace) *oneNode {
 	return n
 }
 
-// walked is where a packet goes, by which probability: sorted lines.
+// walked returns where a packet goes, by which probability, as sorted lines.
 func (n *oneNode) walked(t *testing.T, request walk.Request) []string {
 	t.Helper()
 	r, err := walk.Walk(n, request)
@@ -94,7 +94,7 @@ func (n *oneNode) walked(t *testing.T, request walk.Request) []string {
 	return lines
 }
 
-// firstPacket is a flow's first packet: the node's own, or one that comes in by eth0.
+// firstPacket requests the walk of a flow's first packet: the node's own, or one that comes in by eth0.
 func firstPacket(protocol packet.Protocol, from netip.Addr, to netip.AddrPort) walk.Request {
 	r := walk.Request{Host: "node", OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{Protocol: protocol, Source: from,
 		Destination: to.Addr(), SourcePort: packet.Exactly(4000), DestinationPort: packet.Exactly(to.Port())}}}
@@ -107,7 +107,7 @@ func firstPacket(protocol packet.Protocol, from netip.Addr, to netip.AddrPort) w
 	return r
 }
 
-// randomPackets are for names that random worlds have, from a pod, from outside and from the node itself.
+// randomPackets requests walks of packets for names that random worlds have, from a pod, from outside and from the node itself.
 func randomPackets(r *rand.Rand, n int) (requests []walk.Request) {
 	for range n {
 		to := netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", 1+r.IntN(6))), uint16(80+r.IntN(3)))
