@@ -153,12 +153,20 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 
 // printNextSteps prints the end of up's output. Only root may read the kubeconfig.
 func printNextSteps(out io.Writer, which string, d lab.Dir) {
-	sudo := sudoPrefix()
-	self := sudo + ownCommand()
+	sudo, self := sudoPrefix(), readersCommand()
 	fmt.Fprintf(out, "\nTry:  %s kubectl%s get nodes -o wide\n      %s status%s\n", self, which, self, which)
 	if sudo == "" {
 		fmt.Fprintf(out, "      export KUBECONFIG=%s\n", d.Kubeconfig())
 	}
+}
+
+// readersCommand returns how who reads an output starts this program: with sudo, and by its file, where that is needed.
+func readersCommand() string {
+	self := ownCommand()
+	if filepath.Base(strings.Trim(self, "'")) != "packetwalk" { // the plugin, or a test
+		self = "packetwalk"
+	}
+	return sudoPrefix() + self
 }
 
 // ownCommand returns how a shell finds this program: by its name where PATH leads to it, else by its file.

@@ -36,3 +36,6 @@ func needRoot() error { return session.ErrLinux }
 
 // rootFor returns what a capture of a lab, or of this machine, needs before that.
 func rootFor(captureOptions) error { return session.ErrLinux }
+
+// readersCommand returns how who reads an output starts this program for labs, elsewhere.
+func readersCommand() string { return "packetwalk" }

@@ -61,11 +61,11 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 			err = fmt.Errorf("%s; did you mean %s?", wrong, strings.Join(strings.Fields(names), " or "))
 		}
 	}
-	return conclude(err, ran, help, s.Err)
+	return conclude(err, ran, help, hintsOf(root, args), s.Err)
 }
 
-// conclude tells an error and gives the exit status. help is where the user finds how the command is written.
-func conclude(err error, ran bool, help string, stderr io.Writer) int {
+// conclude prints an error and returns the exit status. help is where the user finds how the command is written.
+func conclude(err error, ran bool, help string, hints hinter, stderr io.Writer) int {
 	var status exitStatus
 	var input badInput
 	var sessionInput *session.InputError
@@ -84,7 +84,7 @@ func conclude(err error, ran bool, help string, stderr io.Writer) int {
 			prefix = " "
 		}
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(stderr, prefix, termsafe.Text(line))
+			fmt.Fprintln(stderr, prefix, termsafe.Text(hints.complete(line)))
 		}
 	}
 	switch {

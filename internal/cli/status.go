@@ -36,6 +36,7 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 			}
 			st := lab.StatusOf(c.Context(), d)
 			findDrops(c.Context(), d.Name(), &st)
+			completeHints(c.Root(), &st, output)
 			if err := printStatus(s.Out, colour.screen(s.Out), st, output); err != nil {
 				return err
 			}
@@ -70,6 +71,22 @@ func findDrops(ctx context.Context, name string, st *lab.Status) {
 	st.Problems = append(st.Problems, network.ProbeDrops(session.FailingProbes(session.Frontends(*st)...))...)
 	if hasPolicies {
 		st.Warnings = append(st.Warnings, network.DNSDrops()...)
+	}
+}
+
+// completeHints lets the commands in a status's problems and warnings run as they stand. Those of a document are for any reader.
+func completeHints(root *cobra.Command, st *lab.Status, output string) {
+	h := hintsOf(root, nil)
+	if output == "json" || output == "yaml" {
+		h.self = "packetwalk"
+	}
+	if st.Name != lab.DefaultName {
+		h.lab = st.Name
+	}
+	for _, texts := range [][]string{st.Problems, st.Warnings} {
+		for i, text := range texts {
+			texts[i] = h.complete(text)
+		}
 	}
 }
 

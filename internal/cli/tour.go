@@ -142,7 +142,7 @@ func listTours(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\n", name, len(t.script.Steps()), t.script.Title)
 	}
-	fmt.Fprintln(w, "\nBegin one with: packetwalk tour NAME")
+	fmt.Fprintf(w, "\nBegin one with: %s tour NAME\n", readersCommand())
 	return w.Flush()
 }
 
@@ -270,8 +270,8 @@ func printHowToEnd(out io.Writer, name string) {
 	if !lab.DirOf(name).Exists() {
 		return
 	}
-	sudo := sudoPrefix()
-	fmt.Fprintf(out, "\nlab %[1]q is still there:  %[2]spacketwalk status --name %[1]s\ntake it down with:  %[2]spacketwalk down --name %[1]s\n", name, sudo)
+	self := readersCommand()
+	fmt.Fprintf(out, "\nlab %[1]q is still there:  %[2]s status --name %[1]s\ntake it down with:  %[2]s down --name %[1]s\n", name, self)
 }
 
 func printFailures(out io.Writer, failures []tour.Failure) {

@@ -156,7 +156,7 @@ func TestHostileStatus(t *testing.T) {
 		t.Errorf("%q in JSON is read as %q", hostile, got.Problems)
 	}
 	b.Reset()
-	conclude(errors.New("pod "+hostile), true, "", &b)
+	conclude(errors.New("pod "+hostile), true, "", hinter{}, &b)
 	if text := b.String(); strings.ContainsAny(text, "\x1b\x07\r\u202e") {
 		t.Errorf("errors: %q", text)
 	}

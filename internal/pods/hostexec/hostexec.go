@@ -94,7 +94,7 @@ func (c Command) inNamespace(cmd *exec.Cmd) error {
 
 func (c Command) onMachine(cmd *exec.Cmd) error {
 	if c.Machine == NoMachine {
-		return fmt.Errorf("node %s is not running; packetwalk status says why", c.Hostname)
+		return fmt.Errorf("node %s is not running; 'packetwalk status' says why", c.Hostname)
 	}
 	fd, err := unix.PidfdOpen(c.Machine, 0)
 	if err != nil {

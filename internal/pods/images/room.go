@@ -17,7 +17,7 @@ const measureEvery = 64 << 20
 type fullError struct{ reason, dir string }
 
 func (e *fullError) Error() string {
-	return fmt.Sprintf("the image store %s is full: %s; remove images (packetwalk image rm), or set XDG_CACHE_HOME to a folder on another disk",
+	return fmt.Sprintf("the image store %s is full: %s; remove images ('packetwalk image rm'), or set XDG_CACHE_HOME to a folder on another disk",
 		e.dir, e.reason)
 }
 

@@ -155,7 +155,7 @@ func (s *Store) writeIndex(i *index) error {
 		return err
 	}
 	if int64(len(text)) > s.most.json {
-		return fmt.Errorf("its index would have more than %d bytes: remove images first (packetwalk image rm)", s.most.json)
+		return fmt.Errorf("its index would have more than %d bytes: remove images first ('packetwalk image rm')", s.most.json)
 	}
 	if err := atomicfile.WriteIn(s.root, layoutFile, []byte(layoutVersion), 0o600); err != nil {
 		return err
