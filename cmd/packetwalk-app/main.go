@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/app"
-	"packetwalk.dev/internal/pods/confine"
-	"packetwalk.dev/internal/pods/hostexec"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode/boot"
 )
 
@@ -29,7 +28,7 @@ func main() {
 	if program, ok := app.FindProgram(path.Base(os.Args[0])); ok {
 		os.Exit(run(program))
 	}
-	for _, stage := range []func([]string) (int, bool){boot.Main, confine.Main, hostexec.Main} {
+	for _, stage := range []func([]string) (int, bool){boot.Main, isolation.Main} {
 		if status, ok := stage(os.Args); ok {
 			os.Exit(status)
 		}

@@ -19,7 +19,7 @@ import (
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/hostexec"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/session"
 )
 
@@ -138,7 +138,7 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 	if err != nil {
 		return err
 	}
-	code, err := hostexec.Command{NetNS: at.NetNS, Hostname: at.Name, Args: command, Env: d.HostEnvironment(os.Environ()),
+	code, err := isolation.HostCommand{NetNS: at.NetNS, Hostname: at.Name, Args: command, Env: d.HostEnvironment(os.Environ()),
 		ResolvConf: at.ResolvConf, Machine: at.Machine}.Run(ctx, bin.App, s.In, s.Out, s.Err)
 	if err != nil {
 		return err

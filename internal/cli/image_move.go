@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/pods/hostexec"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // moveTime limits how long a node may take to fetch an image again.
@@ -48,7 +48,7 @@ func moveTags(ctx context.Context, out, warnings io.Writer, loaded ...images.Ima
 				}
 				ctx, cancel := context.WithTimeout(ctx, moveTime)
 				var said, failed nodeOutput
-				status, err := hostexec.Command{Hostname: node.Name, Machine: node.Machine,
+				status, err := isolation.HostCommand{Hostname: node.Name, Machine: node.Machine,
 					Args: []string{"sh", "-c", fetchAgain, "sh", full, i.Digest}}.
 					Run(ctx, bin.App, nil, &said, &failed)
 				cancel()

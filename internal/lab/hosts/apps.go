@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/confine"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // apps runs the applications of hosts: the programs of built-in images, each confined to its host's network.
@@ -31,7 +31,7 @@ func (l apps) start(h *host) error {
 	fail := func(err error) error { return fmt.Errorf("application of %s: %w", h.Name, err) }
 	dir := filepath.Join(l.Dir.Host(h.Name), "app")
 	p := supervise.Process{
-		Name: h.Name, Path: l.Binaries.App, Args: confine.Args(filepath.Join(dir, "spec.json")), Dir: "/", LogFile: l.Dir.Log(h.Name),
+		Name: h.Name, Path: l.Binaries.App, Args: isolation.ServerArgs(filepath.Join(dir, "spec.json")), Dir: "/", LogFile: l.Dir.Log(h.Name),
 		PidFile: l.Dir.AppPid(h.Name),
 	}
 	spec, err := l.spec(h)
@@ -51,7 +51,7 @@ func (l apps) start(h *host) error {
 	group := l.Dir.AppCgroup(h.Name)
 	start := func(c *exec.Cmd) error {
 		cgroup.Bound(group, appLimits) // what the machine cannot bound is in the lab's status
-		if err := confine.Start(c, h.ns.Start); err != nil {
+		if err := isolation.Start(c, h.ns.Start); err != nil {
 			return err
 		}
 		if err := cgroup.Add(group, c.Process.Pid); err != nil {
@@ -72,12 +72,12 @@ func (l apps) start(h *host) error {
 }
 
 // spec returns the host's application as its image says, with the host's own arguments and files.
-func (l apps) spec(h *host) (confine.Spec, error) {
+func (l apps) spec(h *host) (isolation.Server, error) {
 	a, err := app.ByName(h.App)
 	if err != nil {
-		return confine.Spec{}, err
+		return isolation.Server{}, err
 	}
-	s := confine.Spec{
+	s := isolation.Server{
 		Hostname: h.Name, Args: append(slices.Concat(a.Entrypoint, a.Cmd), h.args...), Env: a.Env, Mounts: h.mounts, Program: l.Binaries.App,
 		Files: map[string]string{"/etc/resolv.conf": string(layout.ResolvConf(resolverOf(h.Kind)))},
 	}

@@ -23,7 +23,7 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/confine"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.
@@ -32,7 +32,7 @@ type host struct {
 	ns *netns.Namespace
 	// args, mounts and files are the application's, beside its image's.
 	args   []string
-	mounts []confine.Mount
+	mounts []isolation.Mount
 	files  map[string]string
 	app    atomic.Pointer[supervise.Supervisor] // nil without one
 }

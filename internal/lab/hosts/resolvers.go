@@ -21,7 +21,7 @@ import (
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
-	"packetwalk.dev/internal/pods/confine"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // resolverOf returns the name server that a kind of host asks.
@@ -51,7 +51,7 @@ func (l *Resolvers) Start(context.Context) error {
 	if err := os.MkdirAll(l.Dir.Path("dns"), 0o700); err != nil {
 		return err
 	}
-	if err := os.Chown(l.Dir.Path("dns"), confine.Nobody, confine.Nobody); err != nil { // the user of the name servers
+	if err := os.Chown(l.Dir.Path("dns"), isolation.Nobody, isolation.Nobody); err != nil { // the user of the name servers
 		return err
 	}
 	l.all = []*host{
@@ -79,7 +79,7 @@ func (l *Resolvers) bring(c *cluster.Cluster) error {
 			return err
 		}
 		m.args = args
-		m.mounts = []confine.Mount{{Source: l.Dir.Path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
+		m.mounts = []isolation.Mount{{Source: l.Dir.Path("dns"), Destination: zoneDir, Writable: m.Kind == status.KindAzure}}
 		if m.Kind == status.KindAzure {
 			m.files = map[string]string{zoneKeyFile: secret}
 		}

@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/pods/handover"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/kubeletclient"
 	"packetwalk.dev/internal/pods/realnode"
 )
@@ -72,7 +73,7 @@ func (g *group) startMachine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	machine, err := supervise.Run(process, func(cmd *exec.Cmd) error { return realnode.Start(cmd, m.Host.Start) }, supervise.Options{})
+	machine, err := supervise.Run(process, func(cmd *exec.Cmd) error { return isolation.Start(cmd, m.Host.Start) }, supervise.Options{})
 	if err != nil {
 		listener.Close()
 		return err

@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/rootfs"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // A lab has a file system in a file, whose size bounds what its nodes and processes write: images, writable layers, volumes, logs.
@@ -132,7 +132,7 @@ func (d Dir) MakeNodesDir() error {
 		return err
 	}
 	if !isPoint(mounted, d.Disk()) {
-		if err := rootfs.TryUpper(nodes); err != nil {
+		if err := isolation.TryUpper(nodes); err != nil {
 			return fmt.Errorf("nodes need a file system that overlayfs can write to: %w; mount one at %s, in a container as a volume", err,
 				StateRoot)
 		}

@@ -21,7 +21,7 @@ import (
 	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab/plan"
-	"packetwalk.dev/internal/pods/hostexec"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/safepath"
 )
 
@@ -55,7 +55,7 @@ func (d Dir) FindHost(host string) (CommandTarget, error) {
 	}
 	at := CommandTarget{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.MachinePid(host))}
 	if _, err := os.Lstat(d.NodeState(host)); err == nil && at.Machine == 0 {
-		at.Machine = hostexec.NoMachine
+		at.Machine = isolation.NoMachine
 	}
 	return at, nil
 }

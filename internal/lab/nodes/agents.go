@@ -24,6 +24,7 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/node/proxy/nftables"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -80,7 +81,7 @@ func (a Agents) agentCommand(c *cluster.Cluster, n *Node) supervise.Process {
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
 		p.Path = a.Nodes.Binaries.App
-		p.Args = realnode.RunArgs(a.Nodes.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
+		p.Args = isolation.NodeArgs(a.Nodes.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
 	}
 	return p
 }

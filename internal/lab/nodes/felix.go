@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -36,7 +37,7 @@ func (a Agents) startFelix(ctx context.Context, n *Node) error {
 		// env is the node's; it becomes felix.
 		args := append(plan.FelixEnvironment(n.Name, realnode.FelixKubeconfig, iptablesBackend()), realnode.Felix)
 		p.Path, p.Env = a.Nodes.Binaries.App, nil
-		p.Args = realnode.RunArgs(a.Nodes.Dir.MachinePid(n.Name), "/usr/bin/env", args)
+		p.Args = isolation.NodeArgs(a.Nodes.Dir.MachinePid(n.Name), "/usr/bin/env", args)
 	}
 	if err := lifecycle.EndOthers(ctx, n.ns, p); err != nil {
 		return err

@@ -24,6 +24,7 @@ import (
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/cgroup"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -80,7 +81,7 @@ func (k kubelets) startMachine(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	machine, err := k.RunWith(c, func(cmd *exec.Cmd) error { return realnode.Start(cmd, n.ns.Start) })
+	machine, err := k.RunWith(c, func(cmd *exec.Cmd) error { return isolation.Start(cmd, n.ns.Start) })
 	if err != nil {
 		return err
 	}

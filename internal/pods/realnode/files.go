@@ -43,26 +43,6 @@ const (
 	FelixKubeconfig = KubernetesDir + "/calico-felix.conf"
 )
 
-// RunStage is packetwalk-app's first argument for RunArgs.
-const RunStage = "node-run"
-
-// RunArgs are packetwalk-app's arguments to run a program of a node on it, which a pid file of its first process names: as soon as it runs,
-// and until the program, or who started it, ends.
-func RunArgs(pidFile, program string, args []string) []string {
-	return append([]string{RunStage, pidFile, program}, args...)
-}
-
-// ExecArgs are packetwalk-app's arguments to run a command on a node, or a shell, with the streams that it is given; a pidfd of the node's
-// first process is in ExecFd.
-func ExecArgs(command []string) []string { return append([]string{ExecStage}, command...) }
-
-// ExecStage is packetwalk-app's first argument for ExecArgs, ExecFd the file descriptor, and Home the directory that the command begins in.
-const (
-	ExecStage = "node-exec"
-	ExecFd    = 3
-	Home      = "/root"
-)
-
 // Plugins are the CNI plugins of others that each node has beside portmap.
 var Plugins = []string{"bandwidth"}
 

@@ -6,16 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // A Config is all that a node's machine needs. Directories are the machine's that this runs on.
@@ -78,7 +73,7 @@ func (c Config) files() ([]File, error) {
 	}
 	files := []File{
 		{Path: "/etc/hostname", Text: c.Name + "\n"},
-		{Path: "/etc/hosts", Text: rootfs.Hosts("127.0.1.1\t" + c.Name)},
+		{Path: "/etc/hosts", Text: hostsFile("127.0.1.1\t" + c.Name)},
 		{Path: "/etc/resolv.conf", Text: string(c.ResolvConf)},
 		{Path: "/etc/machine-id", Text: c.machineID() + "\n"},
 		{Path: "/etc/crictl.yaml", Text: "runtime-endpoint: unix://" + socket + "\n"},
@@ -116,17 +111,4 @@ func (c Config) spec(own string) Spec {
 		s.Binds = append(s.Binds, Bind{Source: state(Pods), Target: PodsDir})
 	}
 	return s
-}
-
-// Start starts a node's first process, packetwalk-app with Prepare's arguments, in namespaces of its own; start puts it into the node's
-// network namespace (kernel.Namespace.Start). It ends with all that runs on the node, and with it the node's mounts.
-func Start(cmd *exec.Cmd, start func(*exec.Cmd) error) error {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
-	if err := start(cmd); err != nil {
-		return fmt.Errorf("namespaces of a node: %w", err)
-	}
-	return nil
 }

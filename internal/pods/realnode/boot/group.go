@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/rootfs"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // A group is a node's control group in one hierarchy.
@@ -93,9 +93,9 @@ func joinGroups(name string, bounds cgroup.Limits) ([]group, error) {
 func mountGroups(groups []group) error {
 	const dir = "/sys/fs/cgroup"
 	if len(groups) == 1 && groups[0].V2() {
-		return rootfs.MountAt("cgroup2", dir, rootfs.NoExec, "")
+		return isolation.MountAt("cgroup2", dir, isolation.NoExec, "")
 	}
-	if err := rootfs.MountAt("tmpfs", dir, rootfs.NoExec, "mode=0755"); err != nil {
+	if err := isolation.MountAt("tmpfs", dir, isolation.NoExec, "mode=0755"); err != nil {
 		return err
 	}
 	for _, g := range groups {
@@ -106,7 +106,7 @@ func mountGroups(groups []group) error {
 		case strings.HasPrefix(options, "name="):
 			options = "none," + options
 		}
-		if err := rootfs.MountAt(kind, filepath.Join(dir, g.Dir()), rootfs.NoExec, options); err != nil {
+		if err := isolation.MountAt(kind, filepath.Join(dir, g.Dir()), isolation.NoExec, options); err != nil {
 			return err
 		}
 		if controllers := strings.Split(g.Dir(), ","); len(controllers) > 1 {
@@ -117,5 +117,5 @@ func mountGroups(groups []group) error {
 			}
 		}
 	}
-	return rootfs.ReadOnly(dir)
+	return isolation.ReadOnly(dir)
 }

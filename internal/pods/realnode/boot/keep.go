@@ -14,6 +14,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -65,6 +66,6 @@ func awaitSocket(ctx context.Context, path string) bool {
 const socketPause = 20 * time.Millisecond
 
 func keepOne(p realnode.Program) (*supervise.Supervisor, error) {
-	return supervise.Run(supervise.Process{Name: p.Name, Path: p.Path, Args: p.Args, Env: environment, Dir: "/", LogFile: p.Log},
+	return supervise.Run(supervise.Process{Name: p.Name, Path: p.Path, Args: p.Args, Env: isolation.NodeEnv, Dir: "/", LogFile: p.Log},
 		func(cmd *exec.Cmd) error { return cmd.Start() }, options)
 }

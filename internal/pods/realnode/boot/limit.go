@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/pods/rootfs"
+	"packetwalk.dev/internal/pods/isolation"
 )
 
 // A node is kept from the machine's devices and settings by two BPF programs on its control group, in cgroup v2's hierarchy, which a
@@ -42,10 +42,10 @@ func step(i, count int) string {
 const anyMinor = ^uint32(0)
 
 // pseudoTerminals are used, though not among devices: devpts makes them (Documentation/admin-guide/devices.txt), and ptmx.
-var pseudoTerminals = []rootfs.Device{{Name: "pts/*", Major: 136, Minor: anyMinor}, {Name: "ptmx", Major: 5, Minor: 2}}
+var pseudoTerminals = []isolation.Device{{Name: "pts/*", Major: 136, Minor: anyMinor}, {Name: "ptmx", Major: 5, Minor: 2}}
 
 // deviceProgram lets nodes of character devices be made, and those of a list be used.
-func deviceProgram(allowed []rootfs.Device) asm.Instructions {
+func deviceProgram(allowed []isolation.Device) asm.Instructions {
 	const kind, access, major, minor = asm.R2, asm.R3, asm.R4, asm.R5
 	p := asm.Instructions{
 		asm.LoadMem(kind, asm.R1, 0, asm.Word), // access<<16 | type

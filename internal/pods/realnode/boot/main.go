@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,41 +13,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode"
-	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// The stages of a node, by the first argument of packetwalk-app. The second is the spec's file, but for the last three.
+// The stages of a node's own processes, by the first argument of packetwalk-app. The second is the spec's file.
 const (
-	stageMake   = "node"             // the first process, in fresh namespaces: makes the machine, and becomes
-	stageInit   = "node-init"        // the first process of the machine, which collects orphans, and starts
-	stageKeep   = "node-keep"        // what keeps containerd and kubelet running
-	stageRun    = realnode.RunStage  // beside the machine: starts one of its programs there. PIDFILE PROGRAM ARG...
-	stageBecome = "node-become"      // in the machine, on its way to be that program. PROGRAM ARG...
-	stageExec   = realnode.ExecStage // beside the machine: runs a command there. [COMMAND ARG...]
+	stageMake = "node"      // the first process, in fresh namespaces: makes the node, and becomes
+	stageInit = "node-init" // the first process on the node, which collects orphans, and starts
+	stageKeep = "node-keep" // what keeps containerd and kubelet running
 )
 
 // Main is packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
 func Main(args []string) (status int, ok bool) {
-	if len(args) < 2 || len(args) == 2 && args[1] != stageExec {
+	if len(args) != 3 {
 		return 0, false
 	}
 	var err error
 	switch args[1] {
-	case stageExec:
-		if err = runPrivately(); err == nil {
-			status, err = execInside(args[2:])
-		}
-	case stageRun:
-		if len(args) < 4 {
-			return 0, false
-		}
-		if err = runPrivately(); err == nil {
-			status, err = runInside(args[2], args[3:])
-		}
-	case stageBecome:
-		status, err = statusNoExec, execProgram(args[2:])
 	case stageMake:
 		err = makeMachine(args[2])
 	case stageInit:
@@ -60,16 +42,13 @@ func Main(args []string) (status int, ok bool) {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
-		return cmp.Or(status, 1), true
+		return 1, true
 	}
-	return status, true
+	return 0, true
 }
 
 // processName is what ps(1) calls a node's first process.
-const processName = "packetwalk-init"
-
-// self is this program, wherever it was started from.
-const self = "/proc/self/exe"
+var processName = filepath.Base(isolation.NodeInit)
 
 // makeMachine makes the machine and becomes its first process. That is a new program, so that it has none of the rights and files that
 // making a machine needs: a privileged pod that shares process ids could take them.
@@ -92,7 +71,7 @@ func makeMachine(path string) error {
 	if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
 		return fmt.Errorf("set hostname %q: %w", spec.Hostname, err)
 	}
-	if err := limitMachine(); err != nil {
+	if err := isolation.LimitNode(); err != nil {
 		return err
 	}
 	program, err := ownProgram()
@@ -112,7 +91,7 @@ func makeMachine(path string) error {
 			return fmt.Errorf("leave the machine's files: %w", err)
 		}
 	}
-	err = unix.Exec(program, []string{processName, stageInit, realnode.SpecFile}, environment)
+	err = unix.Exec(program, []string{processName, stageInit, realnode.SpecFile}, isolation.NodeEnv)
 	return fmt.Errorf("become the node's first process: %w", err)
 }
 
@@ -122,16 +101,16 @@ const initLog = "/var/log/init.log"
 // ownProgram makes a copy of this program that is the node's alone, on a read-only file system in memory: a pod with the node's processes
 // finds what they execute by /proc/PID/exe, and could change the machine's file.
 func ownProgram() (path string, err error) {
-	const dir = programDir
-	if err := rootfs.MountAt("tmpfs", dir, unix.MS_NOSUID|unix.MS_NODEV, "mode=0555"); err != nil {
+	dir := filepath.Dir(isolation.NodeInit)
+	if err := isolation.MountAt("tmpfs", dir, unix.MS_NOSUID|unix.MS_NODEV, "mode=0555"); err != nil {
 		return "", err
 	}
-	from, err := os.Open(self)
+	from, err := os.Open(isolation.Self)
 	if err != nil {
 		return "", err
 	}
 	defer from.Close()
-	path = filepath.Join(dir, processName)
+	path = isolation.NodeInit
 	to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o555)
 	if err != nil {
 		return "", err
@@ -155,19 +134,16 @@ func writeSpec(s *realnode.Spec) error {
 	return os.WriteFile(realnode.SpecFile, text, 0o600)
 }
 
-// environment is that of all of a node's programs.
-var environment = []string{"PATH=" + program.Path, "HOME=/root", "LANG=C.UTF-8"}
-
 // first is the node's first process: it collects the dead, passes SIGTERM on, and ends with the one that keeps the programs. The kernel
 // ends everything else on the node then (pid_namespaces(7)).
 func first(path string) error {
-	// Programs that were started through self are called exe.
+	// Programs that were started through isolation.Self are called exe.
 	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(processName+"\x00"))), 0, 0, 0); err != nil {
 		return err
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
-	pid, err := syscall.ForkExec(self, []string{processName, stageKeep, path}, &syscall.ProcAttr{Env: environment, Files: []uintptr{0, 1, 2}})
+	pid, err := syscall.ForkExec(isolation.Self, []string{processName, stageKeep, path}, &syscall.ProcAttr{Env: isolation.NodeEnv, Files: []uintptr{0, 1, 2}})
 	if err != nil {
 		return fmt.Errorf("start what keeps the node's programs: %w", err)
 	}

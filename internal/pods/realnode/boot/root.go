@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/pods/isolation"
 	"packetwalk.dev/internal/pods/realnode"
-	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // A detachedMount is one of the machine's on its way to a path of the node's. It is not mounted there before that is the root: links in a
@@ -23,7 +23,7 @@ type detachedMount struct {
 // makeRoot makes the node's file system and changes the root to it. The machine's mounts are gone afterwards, and the machine sees none of
 // the node's.
 func makeRoot(s *realnode.Spec, groups []group) error {
-	if err := rootfs.IsolateMounts(unix.MS_PRIVATE); err != nil {
+	if err := isolation.IsolateMounts(unix.MS_PRIVATE); err != nil {
 		return err
 	}
 	if err := overlay(s); err != nil {
@@ -37,11 +37,11 @@ func makeRoot(s *realnode.Spec, groups []group) error {
 		}
 		mounts = append(mounts, m)
 	}
-	if err := rootfs.Pivot(s.Root()); err != nil {
+	if err := isolation.Pivot(s.Root()); err != nil {
 		return err
 	}
 	// /run first: what is imported is below it.
-	if err := rootfs.MountAt("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+	if err := isolation.MountAt("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return err
 	}
 	for _, m := range mounts {
@@ -66,7 +66,7 @@ func overlay(s *realnode.Spec) error {
 			return err
 		}
 	}
-	return rootfs.Overlay{Lower: s.Lower, Upper: s.Upper(), Work: s.Work()}.Mount(s.Root(), 0)
+	return isolation.Overlay{Lower: s.Lower, Upper: s.Upper(), Work: s.Work()}.Mount(s.Root(), 0)
 }
 
 // cloneMount clones a directory of the machine as a detached mount.
@@ -93,7 +93,7 @@ func (m detachedMount) attach() error {
 
 // mountSystem mounts /proc, /sys with the node's control groups, and /dev.
 func mountSystem(groups []group) error {
-	if err := rootfs.MountAt("proc", "/proc", rootfs.NoExec, ""); err != nil {
+	if err := isolation.MountAt("proc", "/proc", isolation.NoExec, ""); err != nil {
 		return err
 	}
 	if err := coverTunables(); err != nil {
@@ -101,16 +101,16 @@ func mountSystem(groups []group) error {
 	}
 	// In a user namespace the kernel mounts proc only where the mount namespace has one with nothing mounted over its files
 	// (fs/namespace.c, mount_too_revealing).
-	if err := rootfs.MountAt("proc", wholeProc, rootfs.NoExec, ""); err != nil {
+	if err := isolation.MountAt("proc", wholeProc, isolation.NoExec, ""); err != nil {
 		return err
 	}
-	if err := rootfs.MountAt("sysfs", "/sys", rootfs.NoExec, ""); err != nil {
+	if err := isolation.MountAt("sysfs", "/sys", isolation.NoExec, ""); err != nil {
 		return err
 	}
 	if err := mountGroups(groups); err != nil {
 		return err
 	}
-	if err := rootfs.ReadOnly("/sys"); err != nil { // its superblock is shared with the network namespace's other ones
+	if err := isolation.ReadOnly("/sys"); err != nil { // its superblock is shared with the network namespace's other ones
 		return err
 	}
 	return makeDev()
@@ -147,17 +147,17 @@ func coverTunables() error {
 
 // devices are all that a node has: none of the machine's disks, terminals and other hardware. kmsg is the kernel's log, which kubelet
 // reads.
-var devices = append([]rootfs.Device{
+var devices = append([]isolation.Device{
 	{Name: "kmsg", Major: 1, Minor: 11, ReadOnly: true}, {Name: "net/tun", Major: 10, Minor: 200}, {Name: "fuse", Major: 10, Minor: 229},
-}, rootfs.Devices...)
+}, isolation.Devices...)
 
 // makeDev makes /dev.
 func makeDev() error {
-	if err := rootfs.MakeDev(devices); err != nil {
+	if err := isolation.MakeDev(devices); err != nil {
 		return err
 	}
-	if err := rootfs.MountAt("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+	if err := isolation.MountAt("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
 		return err
 	}
-	return rootfs.MountAt("mqueue", "/dev/mqueue", rootfs.NoExec, "")
+	return isolation.MountAt("mqueue", "/dev/mqueue", isolation.NoExec, "")
 }

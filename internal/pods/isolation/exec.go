@@ -1,10 +1,9 @@
-package boot
+package isolation
 
 import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -16,17 +15,19 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/realnode"
 )
 
 // leftTime is how long what a command has left behind is waited for to write more.
 const leftTime = time.Second
 
-// execInside runs a command on the node whose first process the pidfd in realnode.ExecFd is of, and gives its exit status. This process
+// nodeFd is the descriptor in which execOnNode gets a pidfd of the node's first process.
+const nodeFd = 3
+
+// execOnNode runs a command on the node whose first process the pidfd in nodeFd is of, and gives its exit status. This process
 // stays outside, with the caller's files: nothing on the node holds a file of the machine's. It must be the main thread, whose namespaces
 // change.
-func execInside(args []string) (status int, err error) {
-	pid, err := pidOf(realnode.ExecFd)
+func execOnNode(args []string) (status int, err error) {
+	pid, err := pidOf(nodeFd)
 	if err != nil {
 		return 0, err
 	}
@@ -34,13 +35,13 @@ func execInside(args []string) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := errors.Join(group.Join(), enter(realnode.ExecFd), unix.Close(realnode.ExecFd)); err != nil {
+	if err := errors.Join(group.Join(), enter(nodeFd), unix.Close(nodeFd)); err != nil {
 		return 0, err
 	}
-	if err := limitMachine(); err != nil {
+	if err := LimitNode(); err != nil {
 		return 0, err
 	}
-	if err := os.Chdir(realnode.Home); err != nil { // where the command is looked for, too
+	if err := os.Chdir(nodeHome); err != nil { // where the command is looked for, too
 		return 0, err
 	}
 	if len(args) == 0 {
@@ -48,7 +49,7 @@ func execInside(args []string) (status int, err error) {
 	}
 	path, err := exec.LookPath(args[0])
 	if err != nil {
-		return cannotExecute(err), nil
+		return notExecuted(err), err
 	}
 	alive, held, err := os.Pipe() // closes with this process
 	if err != nil {
@@ -61,7 +62,7 @@ func execInside(args []string) (status int, err error) {
 	}
 	defer s.restore()
 	s.last.Store(time.Now().UnixNano())
-	child, err := startProgram(append([]string{path}, args[1:]...), &syscall.ProcAttr{Dir: realnode.Home, Env: os.Environ(),
+	child, err := startProgram(append([]string{path}, args[1:]...), &syscall.ProcAttr{Dir: nodeHome, Env: os.Environ(),
 		Files: append(s.descriptors(), alive.Fd()), Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.terminal}})
 	if err != nil {
 		return 0, err
@@ -69,36 +70,13 @@ func execInside(args []string) (status int, err error) {
 	alive.Close()
 	go endOnSignal(child)
 	over := s.copy()
-	var ended syscall.WaitStatus
-	for {
-		if _, err = syscall.Wait4(child, &ended, 0, nil); !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
+	ended, err := wait(child)
 	if err != nil {
 		return 0, fmt.Errorf("wait for %s: %w", path, err)
 	}
 	s.drain(over)
-	if ended.Signaled() {
-		return 128 + int(ended.Signal()), nil
-	}
-	return ended.ExitStatus(), nil
+	return exitStatus(ended), nil
 }
-
-// cannotExecute says why a command cannot be executed, and gives the exit status that shells have for that.
-func cannotExecute(err error) (status int) {
-	fmt.Fprintln(os.Stderr, err)
-	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return statusNotFound
-	}
-	return statusNoExec
-}
-
-// Exit statuses of shells for what cannot be executed.
-const (
-	statusNoExec   = 126
-	statusNotFound = 127
-)
 
 // endOnSignal ends the command, with what is in its process group, when this process is to end.
 func endOnSignal(pid int) {

@@ -1,9 +1,4 @@
-// Package confine runs a static network server as the user nobody, which shares only a network namespace with the machine: the
-// applications of VMs and internet hosts, and the name servers. The program has new mount, PID, IPC and UTS namespaces, a read-only
-// root with the files of its Spec and nothing else, no capability but CAP_NET_BIND_SERVICE, and gets none by executing others.
-//
-// [Start] starts packetwalk-app with [Args], which becomes the program by [Main].
-package confine
+package isolation
 
 import (
 	"encoding/json"
@@ -11,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -22,8 +16,10 @@ import (
 	"packetwalk.dev/internal/base/limitio"
 )
 
-// Spec describes the program.
-type Spec struct {
+// Server is a static network server that runs as the user nobody and shares only a network namespace with the machine: the applications of
+// VMs and internet hosts, and the name servers. It has new mount, PID, IPC and UTS namespaces, a read-only root with its own files and
+// nothing else, no capability but CAP_NET_BIND_SERVICE, and gets none by executing others.
+type Server struct {
 	Hostname string            `json:"hostname"`
 	Program  string            `json:"program"` // its file
 	Args     []string          `json:"args"`    // with its name
@@ -42,38 +38,19 @@ type Mount struct {
 // Nobody is the user and the group that programs run as.
 const Nobody = 65534
 
-// command is packetwalk-app's first argument.
-const command = "confined"
-
-// Args are packetwalk-app's for a spec in a file, which only root may write.
-func Args(file string) []string { return []string{command, file} }
-
-// Start starts packetwalk-app with Args through start, in the namespaces that it needs.
-func Start(c *exec.Cmd, start func(*exec.Cmd) error) error {
-	c.SysProcAttr.Cloneflags |= unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-	return start(c)
-}
+// ServerArgs returns packetwalk-app's arguments to become the Server that a file describes as JSON. Only root may write the file.
+func ServerArgs(file string) []string { return []string{stageServer, file} }
 
 // maxSpec is the most that is read of a spec, in bytes.
 const maxSpec = 1 << 20
 
-// Main becomes the program, where args are those of a process that Start started. It returns only with ok false, or when it cannot. The
-// caller must have locked the goroutine to the main thread.
-func Main(args []string) (status int, ok bool) {
-	if len(args) != 3 || args[1] != command {
-		return 0, false
-	}
-	err := execServer(args[2])
-	fmt.Fprintln(os.Stderr, "packetwalk-app:", err)
-	return 125, true
-}
-
+// execServer becomes the server that a file describes. It returns only an error.
 func execServer(file string) error {
 	text, err := limitio.ReadFile(file, maxSpec)
 	if err != nil {
 		return err
 	}
-	var s Spec
+	var s Server
 	if err := json.Unmarshal(text, &s); err != nil {
 		return fmt.Errorf("read %s: %w", file, err)
 	}
@@ -101,10 +78,10 @@ const rootSize = "size=2m,nr_inodes=1k,mode=755"
 
 // changeRoot makes a root of the program and the spec's files and mounts, and leaves the machine's. at is a directory to mount it on for a
 // moment.
-func (s *Spec) changeRoot(at string, program Mount) error {
+func (s *Server) changeRoot(at string, program Mount) error {
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the machine: %w", err)
+	if err := IsolateMounts(unix.MS_PRIVATE); err != nil {
+		return err
 	}
 	if err := unix.Mount("tmpfs", at, "tmpfs", flags, rootSize); err != nil {
 		return fmt.Errorf("mount the root: %w", err)
@@ -132,20 +109,13 @@ func (s *Spec) changeRoot(at string, program Mount) error {
 			return fmt.Errorf("mount %s: %w", m.Source, err)
 		}
 	}
-	if err := os.Chdir(at); err != nil {
+	if err := Pivot(at); err != nil {
 		return err
-	}
-	// The old root is put where the new one is, and taken away from there (pivot_root(2)).
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("change the root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("leave the machine's root: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|flags, ""); err != nil {
 		return fmt.Errorf("make the root read-only: %w", err)
 	}
-	return os.Chdir("/")
+	return nil
 }
 
 func (m *Mount) make(root *os.Root, at string, flags uintptr) error {
@@ -178,16 +148,17 @@ const kept = unix.CAP_NET_BIND_SERVICE
 // dropPrivileges has the calling thread run as the user nobody, with one capability that the program inherits (capabilities(7), "ambient").
 func dropPrivileges() error {
 	runtime.LockOSThread()
+	var others []uintptr
 	for c := uintptr(0); ; c++ {
 		if _, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil {
 			break // the kernel has no more
 		}
-		if c == kept {
-			continue
+		if c != kept {
+			others = append(others, c)
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-			return fmt.Errorf("drop capability %d: %w", c, err)
-		}
+	}
+	if err := dropBounding(others); err != nil {
+		return err
 	}
 	ids := func(call uintptr) error {
 		if _, _, errno := unix.RawSyscall(call, Nobody, Nobody, Nobody); errno != 0 { // of this thread alone: it executes the program

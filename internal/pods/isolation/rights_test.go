@@ -1,4 +1,4 @@
-package boot
+package isolation
 
 import (
 	"errors"
@@ -57,7 +57,7 @@ func TestFilter(t *testing.T) {
 			refused := make(chan error)
 			go func() {
 				runtime.LockOSThread() // and never unlocked: the thread ends with its filter
-				if err := setFilter(machineFilter()); err != nil {
+				if err := setFilter(nodeFilter()); err != nil {
 					refused <- err
 					return
 				}

@@ -1,4 +1,4 @@
-package boot
+package isolation
 
 import (
 	"errors"
@@ -12,26 +12,44 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/supervise"
 )
 
-// machineLimit is how long a program waits for its node to run.
-const machineLimit = 10 * time.Minute
+// Self is this program, wherever it was started from.
+const Self = "/proc/self/exe"
 
-// programDir has the node's own copy of this program, read-only.
-const programDir = "/run/packetwalk/init"
+// NodeInit is a node's own copy of packetwalk-app, on a read-only file system. It is the program of the node's first process.
+const NodeInit = "/run/packetwalk/init/packetwalk-init"
 
-// runInside runs a program of a node's on it, until one of both ends, and gives its exit status. This process stays outside, with the log:
+// nodeHome is the directory in which commands on nodes begin.
+const nodeHome = "/root"
+
+// NodeEnv is the environment of a node's programs.
+var NodeEnv = []string{"PATH=" + program.Path, "HOME=" + nodeHome, "LANG=C.UTF-8"}
+
+// NodeArgs returns packetwalk-app's arguments to run a program of a node on it. A pid file names the node's first process. The program
+// starts as soon as the node runs, and ends with the process that has these arguments.
+func NodeArgs(pidFile, program string, args []string) []string {
+	return append([]string{stageNodeRun, pidFile, program}, args...)
+}
+
+const (
+	nodeLimit = 10 * time.Minute      // for a node to run
+	nodePause = 20 * time.Millisecond // between two looks whether it does
+)
+
+// runOnNode runs a program of a node's on it, until one of both ends, and gives its exit status. This process stays outside, with the log:
 // nothing on the node holds a file of the machine's. It must be the main thread, whose namespaces change.
-func runInside(pidFile string, args []string) (status int, err error) {
-	pidfd, err := awaitMachine(pidFile)
+func runOnNode(pidFile string, args []string) (status int, err error) {
+	pidfd, err := awaitNode(pidFile)
 	if err != nil {
 		return 0, err
 	}
 	if err := errors.Join(enter(pidfd), unix.Close(pidfd)); err != nil {
 		return 0, err
 	}
-	if err := limitMachine(); err != nil {
+	if err := LimitNode(); err != nil {
 		return 0, err
 	}
 	null, err := os.Open(os.DevNull) // the node's
@@ -48,7 +66,7 @@ func runInside(pidFile string, args []string) (status int, err error) {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
-	pid, err := startProgram(args, &syscall.ProcAttr{Env: environment, Dir: "/",
+	pid, err := startProgram(args, &syscall.ProcAttr{Env: NodeEnv, Dir: "/",
 		Files: []uintptr{null.Fd(), said.Fd(), said.Fd(), alive.Fd()}})
 	if err != nil {
 		return 0, err
@@ -63,12 +81,7 @@ func runInside(pidFile string, args []string) (status int, err error) {
 	}()
 	copied := make(chan struct{})
 	go func() { _, _ = io.Copy(os.Stderr, output); close(copied) }()
-	var ended syscall.WaitStatus
-	for {
-		if _, err = syscall.Wait4(pid, &ended, 0, nil); !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
+	ended, err := wait(pid)
 	select {
 	case <-copied:
 	case <-time.After(time.Second): // what it has left behind may write for ever
@@ -83,9 +96,9 @@ func runInside(pidFile string, args []string) (status int, err error) {
 	return ended.ExitStatus(), nil
 }
 
-// awaitMachine waits until a node runs, as far as it is the machine that it will be, and opens its first process.
-func awaitMachine(pidFile string) (pidfd int, err error) {
-	for end := time.Now().Add(machineLimit); time.Now().Before(end); time.Sleep(socketPause) {
+// awaitNode waits until a node runs, as far as it is the machine that it will be, and opens its first process.
+func awaitNode(pidFile string) (pidfd int, err error) {
+	for end := time.Now().Add(nodeLimit); time.Now().Before(end); time.Sleep(nodePause) {
 		pid := supervise.Recorded(pidFile)
 		if pid == 0 {
 			continue
@@ -93,19 +106,19 @@ func awaitMachine(pidFile string) (pidfd int, err error) {
 		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 			continue // it has ended
 		}
-		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(name) == processName+"\n" {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(name) == filepath.Base(NodeInit)+"\n" {
 			return pidfd, nil
 		}
 		unix.Close(pidfd)
 	}
-	return 0, fmt.Errorf("the node does not run after %v", machineLimit)
+	return 0, fmt.Errorf("the node does not run after %v", nodeLimit)
 }
 
 // startProgram starts a program on the node, in which the calling thread is, by the node's own copy of this one: that has it end with this
 // process, which Go's own way to (SysProcAttr.Pdeathsig) cannot, because in the node's PID namespace it has no parent. The fourth of attr's
 // files is the end of a pipe whose other end this process holds.
 func startProgram(args []string, attr *syscall.ProcAttr) (pid int, err error) {
-	pid, err = syscall.ForkExec(filepath.Join(programDir, processName), append([]string{processName, stageBecome}, args...), attr)
+	pid, err = syscall.ForkExec(NodeInit, append([]string{filepath.Base(NodeInit), stageBecome}, args...), attr)
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", args[0], err)
 	}

@@ -1,42 +1,22 @@
-package hostexec
+package isolation
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 
 	"golang.org/x/sys/unix"
-
-	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// stageRun is packetwalk-app's first argument to become a command on a host; the second is the Command as JSON.
-const stageRun = "run"
-
-// Exit statuses of shells for what is no command of theirs.
-const (
-	statusFailed   = 125 // it is us who failed
-	statusNoExec   = 126
-	statusNotFound = 127
-)
-
-// Main is packetwalk-app's main function for the stage of a command on a host; ok is false for other arguments. main must have locked the
-// main thread, whose namespaces change.
-func Main(args []string) (status int, ok bool) {
-	if len(args) != 3 || args[1] != stageRun {
-		return 0, false
+// execOnHost becomes a command on a host, a HostCommand as JSON. It returns only if it cannot.
+func execOnHost(text string) (status int, err error) {
+	var c HostCommand
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return statusFailed, err
 	}
-	var c Command
-	err := json.Unmarshal([]byte(args[2]), &c)
-	if err == nil {
-		err = c.enter()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return statusFailed, true
+	if err := c.enter(); err != nil {
+		return statusFailed, err
 	}
 	argv := c.Args
 	if len(argv) == 0 {
@@ -46,16 +26,7 @@ func Main(args []string) (status int, ok bool) {
 	if err == nil {
 		err = &os.PathError{Op: "execute", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 	}
-	fmt.Fprintln(os.Stderr, err)
-	return StatusOf(err), true
-}
-
-// StatusOf returns the exit status for a command that cannot be executed.
-func StatusOf(err error) int {
-	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return statusNotFound
-	}
-	return statusNoExec
+	return notExecuted(err), err
 }
 
 // shell returns the user's shell, where there is one.
@@ -69,7 +40,7 @@ func shell() string {
 }
 
 // enter takes the calling thread into the host's network namespace and new mount and UTS namespaces.
-func (c *Command) enter() error {
+func (c *HostCommand) enter() error {
 	// The directory may be in the mounts that change; the thread stays in it by its own reference.
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
 		return fmt.Errorf("new mount and UTS namespaces: %w; packetwalk needs root", err)
@@ -87,7 +58,7 @@ func (c *Command) enter() error {
 			return fmt.Errorf("set hostname %s: %w", c.Hostname, err)
 		}
 	}
-	if err := rootfs.IsolateMounts(unix.MS_SLAVE); err != nil {
+	if err := IsolateMounts(unix.MS_SLAVE); err != nil {
 		return err
 	}
 	if c.ResolvConf != nil {
@@ -95,7 +66,7 @@ func (c *Command) enter() error {
 			return fmt.Errorf("/etc/resolv.conf: %w", err)
 		}
 	}
-	if err := unix.Mount("sysfs", "/sys", "sysfs", rootfs.NoExec, ""); err != nil {
+	if err := unix.Mount("sysfs", "/sys", "sysfs", NoExec, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
 	return nil
@@ -105,7 +76,7 @@ func (c *Command) enter() error {
 // mounted there; the caller mounts /sys afterwards.
 func coverResolvConf(text []byte) error {
 	const aside = "/sys/resolv.conf"
-	if err := unix.Mount("tmpfs", "/sys", "tmpfs", rootfs.NoExec, "mode=0755"); err != nil {
+	if err := unix.Mount("tmpfs", "/sys", "tmpfs", NoExec, "mode=0755"); err != nil {
 		return fmt.Errorf("mount a tmpfs for it: %w", err)
 	}
 	if err := os.WriteFile(aside, text, 0o644); err != nil {

@@ -1,4 +1,4 @@
-package boot
+package isolation
 
 import (
 	"fmt"
@@ -12,18 +12,26 @@ import (
 // the hardware, the clock, and opening the machine's files by handle (open_by_handle_at(2)).
 var withheld = []uintptr{unix.CAP_SYS_MODULE, unix.CAP_SYS_RAWIO, unix.CAP_SYS_TIME, unix.CAP_SYS_BOOT, unix.CAP_DAC_READ_SEARCH}
 
-// limitMachine takes them from what the calling thread executes next, and sockets that lead out of a virtual machine past the lab. The
-// thread itself keeps its rights. The caller has locked the goroutine to its thread and does not unlock it.
-func limitMachine() error {
-	for _, n := range withheld {
+// dropBounding takes capabilities from what the calling thread executes next.
+func dropBounding(capabilities []uintptr) error {
+	for _, n := range capabilities {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, n, 0, 0, 0); err != nil {
 			return fmt.Errorf("drop capability %d from the bounding set: %w", n, err)
 		}
 	}
+	return nil
+}
+
+// LimitNode takes from what the calling thread executes next the capabilities that nothing on a node has, and sockets that lead out of a
+// virtual machine past the lab. The thread itself keeps its rights. The caller has locked the goroutine to its thread and does not unlock it.
+func LimitNode() error {
+	if err := dropBounding(withheld); err != nil {
+		return err
+	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("clear ambient capabilities: %w", err)
 	}
-	return setFilter(machineFilter())
+	return setFilter(nodeFilter())
 }
 
 // Offsets in struct seccomp_data (include/uapi/linux/seccomp.h): the lower half of the first argument is all that a family is in.
@@ -68,9 +76,9 @@ func jumpUnlessSet(k uint32, n int) unix.SockFilter {
 
 func answer(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
 
-// machineFilter refuses sockets of AF_VSOCK, which is in no network namespace and leads from a virtual machine to what runs it, and what
+// nodeFilter refuses sockets of AF_VSOCK, which is in no network namespace and leads from a virtual machine to what runs it, and what
 // would make them past a filter (seccomp(2)): io_uring (IORING_OP_SOCKET), i386's socketcall, and x32.
-func machineFilter() []unix.SockFilter {
+func nodeFilter() []unix.SockFilter {
 	refuse := answer(unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM))
 	f := []unix.SockFilter{load(dataArch)}
 	for _, a := range abis {

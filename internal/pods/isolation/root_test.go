@@ -1,4 +1,4 @@
-package rootfs
+package isolation
 
 import (
 	"fmt"
@@ -16,17 +16,6 @@ import (
 
 // isolated is set in the process that TestIsolateMounts starts in new namespaces.
 const isolated = "PACKETWALK_TEST_ISOLATED"
-
-// TestMain is that process, which says what went wrong.
-func TestMain(m *testing.M) {
-	if os.Getenv(isolated) == "" {
-		os.Exit(m.Run())
-	}
-	if err := isolateAndPivot(); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-}
 
 func isolateAndPivot() error {
 	if err := IsolateMounts(unix.MS_PRIVATE); err != nil {
@@ -135,7 +124,7 @@ func TestTryUpper(t *testing.T) {
 	}
 }
 
-// mountsBelow are the lines of mountinfo about a directory.
+// mountsBelow returns the lines of mountinfo about a directory.
 func mountsBelow(t *testing.T, dir string) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")

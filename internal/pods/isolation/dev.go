@@ -1,4 +1,4 @@
-package rootfs
+package isolation
 
 import (
 	"fmt"

@@ -1,5 +1,4 @@
-// Package hostexec runs commands on the hosts of a lab, as ssh(1) would.
-package hostexec
+package isolation
 
 import (
 	"context"
@@ -18,12 +17,11 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/pods/realnode"
 )
 
-// A Command is one on a host. On a VM, an internet host or another network namespace it has the machine's own file system, read-write, new
+// HostCommand is a command on a host of a lab, as ssh(1) runs it. On a VM, an internet host or another network namespace it has the machine's own file system, read-write, new
 // mount and UTS namespaces, and a /sys that shows the network namespace's links.
-type Command struct {
+type HostCommand struct {
 	NetNS    string // path
 	Hostname string // "" keeps the machine's
 	Args     []string
@@ -44,7 +42,7 @@ const endTime = 5 * time.Second
 // Run runs the command by packetwalk-app, at a path, and returns its exit status (128+n after signal n). Empty Args run a shell. Files
 // among the streams are handed through, so that a terminal stays one; nil streams are /dev/null. A command that cannot be executed gives
 // 127 or 126 and says why on stderr, as a shell does. When ctx ends, the command is killed.
-func (c Command) Run(ctx context.Context, app string, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
+func (c HostCommand) Run(ctx context.Context, app string, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
 	cmd := exec.CommandContext(ctx, app)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
@@ -75,24 +73,21 @@ func (c Command) Run(ctx context.Context, app string, stdin io.Reader, stdout, s
 	case !errors.As(err, &status):
 		return -1, fmt.Errorf("run a command on %s: %w", c.Hostname, err)
 	}
-	if w := status.Sys().(syscall.WaitStatus); w.Signaled() {
-		return 128 + int(w.Signal()), nil
-	}
-	return status.ExitCode(), nil
+	return exitStatus(status.Sys().(syscall.WaitStatus)), nil
 }
 
-func (c Command) inNamespace(cmd *exec.Cmd) error {
+func (c HostCommand) inNamespace(cmd *exec.Cmd) error {
 	if !filepath.IsAbs(c.NetNS) {
 		return fmt.Errorf("network namespace %q is not an absolute path", c.NetNS)
 	}
 	cmd.Env = c.Env
 	c.Env = nil // it is the process's
 	text, err := json.Marshal(c)
-	cmd.Args = append(cmd.Args, stageRun, string(text))
+	cmd.Args = append(cmd.Args, stageHost, string(text))
 	return err
 }
 
-func (c Command) onMachine(cmd *exec.Cmd) error {
+func (c HostCommand) onMachine(cmd *exec.Cmd) error {
 	if c.Machine == NoMachine {
 		return fmt.Errorf("node %s is not running; 'packetwalk status' says why", c.Hostname)
 	}
@@ -105,8 +100,8 @@ func (c Command) onMachine(cmd *exec.Cmd) error {
 			cmd.Env = append(cmd.Env, variable)
 		}
 	}
-	cmd.Env = append(cmd.Env, "PATH="+program.Path, "HOME="+realnode.Home)
-	cmd.Args = append(cmd.Args, realnode.ExecArgs(c.Args)...)
+	cmd.Env = append(cmd.Env, "PATH="+program.Path, "HOME="+nodeHome)
+	cmd.Args = append(append(cmd.Args, stageNodeExec), c.Args...)
 	cmd.ExtraFiles = []*os.File{os.NewFile(uintptr(fd), "pidfd")}
 	return nil
 }

@@ -1,4 +1,4 @@
-package boot
+package isolation
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machineNamespaces are those of a node.
-const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
+// nodeNamespaces are those of a node.
+const nodeNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
 
 // enter moves the calling thread into the namespaces of a node's process at once (setns(2), with a pidfd). There is no moment at which the
@@ -32,7 +32,7 @@ func enter(pidfd int) error {
 		err = unix.Unshare(unix.CLONE_FS)
 	}
 	if err == nil {
-		err = unix.Setns(pidfd, machineNamespaces)
+		err = unix.Setns(pidfd, nodeNamespaces)
 	}
 	if err == nil {
 		err = errors.Join(unix.Fchdir(root), unix.Chroot("."))
@@ -63,7 +63,7 @@ const copied = "/memfd:packetwalk-app"
 // starts on a node shows there, as /proc/PID/exe, what it executes before it is the node's own program. That must not be the machine's file
 // (CVE-2019-5736).
 func runPrivately() error {
-	if path, err := os.Readlink(self); err != nil || strings.HasPrefix(path, copied) {
+	if path, err := os.Readlink(Self); err != nil || strings.HasPrefix(path, copied) {
 		return err
 	}
 	fd, err := unix.MemfdCreate("packetwalk-app", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
@@ -74,7 +74,7 @@ func runPrivately() error {
 		return fmt.Errorf("copy this program: %w", err)
 	}
 	to := os.NewFile(uintptr(fd), "packetwalk-app")
-	from, err := os.Open(self)
+	from, err := os.Open(Self)
 	if err != nil {
 		return err
 	}

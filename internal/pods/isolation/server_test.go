@@ -1,4 +1,4 @@
-package confine
+package isolation
 
 import (
 	"encoding/json"
@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,21 +16,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-func init() { runtime.LockOSThread() }
-
-// TestMain is packetwalk-app and the program, too.
-func TestMain(m *testing.M) {
-	if status, ok := Main(os.Args); ok {
-		os.Exit(status)
-	}
-	if os.Args[0] == "probe" {
-		probe(os.Args[1:])
-		os.Exit(7)
-	}
-	os.Exit(m.Run())
-}
-
-// probe prints what a confined program has and may do.
+// probe prints what a server has and may do.
 func probe(args []string) {
 	var data [2]unix.CapUserData
 	_ = unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
@@ -61,9 +46,9 @@ func probe(args []string) {
 	}
 }
 
-// TestConfined: a program runs as the user nobody with one capability, sees the files that it was given, and can change only
+// TestServer: a program runs as the user nobody with one capability, sees the files that it was given, and can change only
 // the writable ones.
-func TestConfined(t *testing.T) {
+func TestServer(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	dir := t.TempDir()
 	self, err := os.Executable()
@@ -88,7 +73,7 @@ func TestConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	s := Spec{Hostname: "server-a", Program: self, Args: []string{"probe", "a b"}, Env: []string{"X=1"},
+	s := Server{Hostname: "server-a", Program: self, Args: []string{"probe", "a b"}, Env: []string{"X=1"},
 		Files: map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.1\n", "/usr/share/x/index.html": "hello"},
 		Mounts: []Mount{{Source: in("data"), Destination: "/data"}, {Source: in("secret"), Destination: "/secret"},
 			{Source: in("state"), Destination: "/state", Writable: true}}}
@@ -100,7 +85,7 @@ func TestConfined(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command(self, Args(file)...)
+	c := exec.Command(self, ServerArgs(file)...)
 	var out strings.Builder
 	c.Stdout, c.Stderr, c.SysProcAttr = &out, &out, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	if err := Start(c, (*exec.Cmd).Start); err != nil {
@@ -132,8 +117,8 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// TestConfinedFails: what cannot be run is said, and nothing is run.
-func TestConfinedFails(t *testing.T) {
+// TestServerFails: what cannot be run is said, and nothing is run.
+func TestServerFails(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	self, err := os.Executable()
 	if err != nil {
@@ -148,7 +133,7 @@ func TestConfinedFails(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := exec.Command(self, Args(file)...)
+		c := exec.Command(self, ServerArgs(file)...)
 		var out strings.Builder
 		c.Stdout, c.Stderr, c.SysProcAttr = &out, &out, &syscall.SysProcAttr{}
 		if err := Start(c, (*exec.Cmd).Start); err != nil {
