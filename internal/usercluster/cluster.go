@@ -181,7 +181,7 @@ func (c *Cluster) Node(ctx context.Context, name string) (*remote.Node, error) {
 
 var errNotStarted = errors.New("no pod was started on its node")
 
-// startError is why a node's pod does not run; nil where it does.
+// startError returns why a node's pod does not run; nil where it does.
 func (c *Cluster) startError(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

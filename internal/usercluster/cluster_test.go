@@ -54,7 +54,7 @@ func (a *requestRecorder) ofClient(client *fake.Clientset) {
 	}
 }
 
-// ServeHTTP is an API server that has no objects and upgrades no connection. Paths are read as kube-apiserver does: /api/v1 or
+// ServeHTTP answers as an API server that has no objects and upgrades no connection. It reads paths as kube-apiserver does: /api/v1 or
 // /apis/GROUP/VERSION, then [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]]. Of exec, GET is the verb get, POST create.
 func (a *requestRecorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -183,7 +183,7 @@ func (r request) named(name string) request {
 	return r
 }
 
-// rights are those of roles, one by one: with no name, of all objects.
+// rights returns the rights of roles, one by one: with no name, of all objects.
 func rights(roles []runtime.Object) map[request]bool {
 	all := map[request]bool{}
 	add := func(namespace string, rule rbacv1.PolicyRule) {
@@ -210,20 +210,20 @@ func rights(roles []runtime.Object) map[request]bool {
 	return all
 }
 
-// jobOf is a Job of a run in an administrator's namespace.
+// jobOf returns a Job of a run in an administrator's namespace.
 func jobOf(run, name string) *batchv1.Job {
 	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace, Labels: labels(run),
 		CreationTimestamp: metav1.Now()}}
 }
 
-// made is a namespace that a run made some time ago.
+// made returns a namespace that a run made some time ago.
 func made(name string, ago time.Duration) *corev1.Namespace {
 	ns := namespace(name, strings.TrimPrefix(name, Namespace+"-"))
 	ns.CreationTimestamp = metav1.NewTime(time.Now().Add(-ago))
 	return ns
 }
 
-// left are the objects that a client still sees: Jobs, and namespaces.
+// left returns the objects that a client still sees: Jobs, and namespaces.
 func left(t *testing.T, client kubernetes.Interface) string {
 	t.Helper()
 	var names []string

@@ -35,7 +35,7 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// waiting is a pod whose container waits for a reason.
+// waiting returns the status of a pod whose container waits for a reason.
 func waiting(reason, message string) corev1.PodStatus {
 	state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 	return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: state}}}

@@ -159,7 +159,7 @@ func (v *View) Start(ctx context.Context, nodes []string) (started []string, err
 	return started, cmp.Or(ctx.Err(), firstOf(errs))
 }
 
-// firstOf is an error, and how many more there are: with many nodes it is the same with all of them as a rule.
+// firstOf returns an error, and how many more there are: with many nodes it is the same with all of them as a rule.
 func firstOf(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	switch len(errs) {
@@ -174,7 +174,7 @@ func firstOf(errs []error) error {
 // UnreadNodes says of the nodes that cannot be read why that is.
 func (v *View) UnreadNodes() []string { return v.cluster.Unread() }
 
-// Unread is why some kinds of objects are not known; nil where all are.
+// Unread returns why some kinds of objects are unknown; nil where all are known.
 func (v *View) Unread() error { return v.unread }
 
 // Objects returns the API's.

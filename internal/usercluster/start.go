@@ -92,7 +92,7 @@ func (c *Cluster) running(ctx context.Context, job *batchv1.Job) (*corev1.Pod, e
 	}
 }
 
-// lastWords is what a pod said last before the patience ended.
+// lastWords returns the last report of a pod before the patience ended.
 func lastWords(pods []corev1.Pod, err error) error {
 	if len(pods) == 0 {
 		return err

@@ -61,7 +61,7 @@ func (f *fake) Delete(_ context.Context, name, uid string, grace time.Duration) 
 	return nil
 }
 
-// tail is how many lines are asked for, -1 for all.
+// tail returns how many lines are asked for, -1 for all.
 func tail(o logs.Options) int {
 	if o.Tail == nil {
 		return -1
@@ -93,7 +93,7 @@ func (f *fake) Exec(_ context.Context, _, _ string, e Exec) (int, error) {
 	return -1, errors.New("it broke")
 }
 
-// pair is a client of a server of f, over TLS.
+// pair returns a client of a server of f, over TLS.
 func pair(t *testing.T, f *fake, token string) *Client {
 	t.Helper()
 	s := &Server{Service: f, Subscription: "s", ResourceGroup: "rg", Token: "right"}

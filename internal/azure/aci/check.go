@@ -12,7 +12,7 @@ import (
 // learn.microsoft.com). Each becomes a file name of who runs the group.
 var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// Check is an error for a group whose names are none, or whose parts do not fit together.
+// Check returns an error for a group with invalid names, or whose parts do not fit together.
 func (g *ContainerGroup) Check() error {
 	if !label.MatchString(g.Name) {
 		return BadRequest("InvalidContainerGroupName",

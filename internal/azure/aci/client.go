@@ -88,7 +88,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return json.NewDecoder(resp.Body).Decode(v)
 }
 
-// failure is the error that an answer carries.
+// failure returns the error that an answer carries.
 func failure(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	var body struct{ Error *Error }
@@ -99,26 +99,26 @@ func failure(resp *http.Response) error {
 	return body.Error
 }
 
-// Put is Service's.
+// Put implements Service.
 func (c *Client) Put(ctx context.Context, g ContainerGroup) (made ContainerGroup, err error) {
 	err = c.do(ctx, http.MethodPut, c.path(g.Name), nil, g, &made)
 	return made, err
 }
 
-// Get is Service's.
+// Get implements Service.
 func (c *Client) Get(ctx context.Context, name string) (g ContainerGroup, err error) {
 	err = c.do(ctx, http.MethodGet, c.path(name), nil, nil, &g)
 	return g, err
 }
 
-// List is Service's, without views.
+// List implements Service, without views.
 func (c *Client) List(ctx context.Context) ([]ContainerGroup, error) {
 	var all groupList
 	err := c.do(ctx, http.MethodGet, c.path(), nil, nil, &all)
 	return all.Value, err
 }
 
-// Delete is Service's. A group that is not there is no error.
+// Delete implements Service. A group that does not exist is no error.
 func (c *Client) Delete(ctx context.Context, name, uid string, grace time.Duration) error {
 	query := url.Values{"gracePeriodSeconds": {strconv.Itoa(int(grace.Round(time.Second) / time.Second))}}
 	if uid != "" {
@@ -127,7 +127,7 @@ func (c *Client) Delete(ctx context.Context, name, uid string, grace time.Durati
 	return c.do(ctx, http.MethodDelete, c.path(name), query, nil, nil)
 }
 
-// Logs is Service's.
+// Logs implements Service.
 func (c *Client) Logs(ctx context.Context, group, container string, o logs.Options, w io.Writer) error {
 	if o.Follow {
 		return c.followLogs(ctx, group, container, o, w)
@@ -155,7 +155,7 @@ func (c *Client) followLogs(ctx context.Context, group, container string, o logs
 	return err
 }
 
-// Exec is Service's.
+// Exec implements Service.
 func (c *Client) Exec(ctx context.Context, group, container string, e Exec) (code int, err error) {
 	if len(e.Command) == 0 {
 		return -1, BadRequest("InvalidRequestContent", "The request content was invalid: a command is needed.")

@@ -37,7 +37,7 @@ func (n *Network) AllocateNIC(machine, vnet, subnet string, count int) (NIC, err
 	return n.allocateNIC(machine, vnet, subnet, count, netip.Addr{})
 }
 
-// AllocateNICAt is AllocateNIC with the first address given.
+// AllocateNICAt does what AllocateNIC does with a given first address.
 func (n *Network) AllocateNICAt(machine, vnet, subnet string, first netip.Addr, count int) (NIC, error) {
 	return n.allocateNIC(machine, vnet, subnet, count, first)
 }

@@ -8,7 +8,7 @@ const (
 	ContainerHostsSubnet = "hosts"
 )
 
-// ContainerHosts is that network, in a range that no customer has. Whoever runs container groups needs it.
+// ContainerHosts returns that network, in a range that no customer has. Whoever runs container groups needs it.
 func ContainerHosts(p netip.Prefix) VNet {
 	return VNet{
 		Name: ContainerHostsVNet, Platform: true, AddressPrefixes: []netip.Prefix{p}, Subnets: []Subnet{{Name: ContainerHostsSubnet, Prefix: p}},

@@ -84,7 +84,7 @@ const (
 	PeeringDisconnected = "Disconnected" // the other side was taken away
 )
 
-// PeeringState is that of a virtual network's peering.
+// PeeringState returns the state of a virtual network's peering.
 func (n Network) PeeringState(vnet string, p Peering) string {
 	switch {
 	case n.Peered(vnet, p.RemoteVNet):

@@ -75,7 +75,7 @@ func nftScript(n Network, h Health) string {
 	return w.String() + idleScript(n, rules)
 }
 
-// sets are what more than one chain looks at.
+// sets writes the sets that more than one chain looks at.
 func (w *nftWriter) sets(n Network, out outboundPlan) {
 	var prefixes, own []string
 	for _, v := range n.VNets {
@@ -152,7 +152,7 @@ var untracked = []string{
 	because("iifname @forwarders notrack accept", "the sender forwards for others"),
 }
 
-// vnet is what is there in a virtual network.
+// vnet writes the rules of a virtual network.
 func (w *nftWriter) vnet(n Network, name string, f *firewall) {
 	var there []string
 	for _, nic := range n.NICs {
@@ -167,7 +167,7 @@ func (w *nftWriter) vnet(n Network, name string, f *firewall) {
 	w.chain(id, "", append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "no NIC has the address"`, id)}, f.toOwner()...)...)
 }
 
-// routes are the effective routes of a virtual network's subnets with a route table; hops learns the IDs of the NICs that they lead to.
+// routes writes the effective routes of a virtual network's subnets with a route table; hops learns the IDs of the NICs that they lead to.
 func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]bool) {
 	var elements []string
 	for _, i := range intervals(n.EffectiveRoutes(vnet, table)) {
@@ -272,7 +272,7 @@ const maxComment = 127
 // noBackEnd is why a rule without a back end that is up drops.
 const noBackEnd = "no back end is up"
 
-// whyDown is that, with the security rule that denies a probe where there is room for its name.
+// whyDown returns that reason, with the security rule that denies a probe where there is room for its name.
 func (b balancingRule) whyDown() string {
 	if why := noBackEnd + ": " + b.denied; b.denied != "" && len(why) <= maxComment {
 		return why
@@ -343,7 +343,7 @@ func (w *nftWriter) loadBalancer(rules []balancingRule, f *firewall) {
 		append(head, because("ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules", findsRule))...)
 }
 
-// translate are the destinations: an instance's own public address, and rules without floating IP.
+// translate writes the destinations: an instance's own public address, and rules without floating IP.
 func (w *nftWriter) translate(rules []balancingRule, f *firewall) {
 	var plain []string
 	for _, b := range rules {

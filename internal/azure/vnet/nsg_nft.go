@@ -193,7 +193,7 @@ func (f *firewall) acceptInside() string {
 	return fmt.Sprintf(`meta mark & %#x != 0 accept comment "inside virtual networks"`, insideMark)
 }
 
-// outboundRules are for chain lb: what a new flow's sender's groups say.
+// outboundRules returns the rules for chain lb: what the groups of a new flow's sender say.
 func (f *firewall) outboundRules() []string {
 	if !f.any() {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// nsgWorld is a network with a VM behind two groups, a node behind one and a VM behind none, in two peered networks.
+// nsgWorld returns a network with a VM behind two groups, a node behind one and a VM behind none, in two peered networks.
 func nsgWorld(t *testing.T) vnet.Network {
 	t.Helper()
 	n := worldA(t)

@@ -68,7 +68,7 @@ func usedPorts(flows []TranslatedFlow) portsInUse {
 	return used
 }
 
-// keys are in a stable order.
+// keys returns the keys in a stable order.
 func (u portsInUse) keys() []portKey {
 	return slices.SortedFunc(maps.Keys(u), func(a, b portKey) int {
 		return cmp.Or(int(a.protocol)-int(b.protocol), a.private.Compare(b.private), a.destination.Compare(b.destination))

@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// leaving is a network with one node, whose load balancer has the front ends .10, .11, …
+// leaving returns a network with one node, whose load balancer has the front ends .10, .11, …
 func leaving(t *testing.T, sku string, frontends, ports int) vnet.Network {
 	t.Helper()
 	n := worldA(t)
@@ -36,7 +36,7 @@ func leaving(t *testing.T, sku string, frontends, ports int) vnet.Network {
 	return n
 }
 
-// flowsTo are flows of the node to one destination from each of the front end's ports from first to last.
+// flowsTo returns flows of the node to one destination from each of the front end's ports from first to last.
 func flowsTo(destination, frontend string, first, last int) []vnet.TranslatedFlow {
 	var all []vnet.TranslatedFlow
 	for p := first; p <= last; p++ {

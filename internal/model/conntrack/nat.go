@@ -51,7 +51,7 @@ func done(source bool) packet.Status {
 	return packet.DNATDone
 }
 
-// bind is nf_nat_setup_info.
+// bind does what nf_nat_setup_info does: it binds a flow to a translation.
 func (v *View) bind(f *packet.Flow, t *packet.Translation) {
 	current := f.Reply.Reply()
 	chosen := v.unique(current, t, f)
@@ -83,7 +83,7 @@ func (v *View) clashes(t packet.Tuple, f *packet.Flow) bool {
 	return translated || other.Original != f.Reply || t.Protocol != packet.UDP && t.Protocol != packet.UDPLite
 }
 
-// unique is get_unique_tuple: the tuple that the flow's packets have from here on.
+// unique returns the tuple that the flow's packets have from here on, as get_unique_tuple does.
 func (v *View) unique(current packet.Tuple, t *packet.Translation, f *packet.Flow) packet.Tuple {
 	random := t.Random || t.FullyRandom
 	if t.Source && !random {
@@ -110,7 +110,7 @@ func (v *View) unique(current packet.Tuple, t *packet.Translation, f *packet.Flo
 	return v.uniquePort(tuple, t, f)
 }
 
-// inRange is nf_in_range: the source is one that the translation could give.
+// inRange reports whether the translation could give this source, as nf_in_range does.
 func inRange(tuple packet.Tuple, t *packet.Translation) bool {
 	if t.Low.IsValid() {
 		low, high := addresses(tuple, t)
@@ -121,7 +121,7 @@ func inRange(tuple packet.Tuple, t *packet.Translation) bool {
 	return !hasPorts(t) || portInRange(tuple, t)
 }
 
-// portInRange is l4proto_in_range.
+// portInRange reports whether the translation could give this port, as l4proto_in_range does.
 func portInRange(tuple packet.Tuple, t *packet.Translation) bool {
 	port := tuple.DestinationPort
 	switch {
@@ -185,7 +185,7 @@ func (v *View) appropriate(current packet.Tuple, t *packet.Translation, f *packe
 	return packet.Tuple{}, false
 }
 
-// bestAddress is find_best_ips_proto: one address of the range, by a hash of the packet's addresses.
+// bestAddress picks one address of the range by a hash of the packet's addresses, as find_best_ips_proto does.
 func bestAddress(tuple *packet.Tuple, t *packet.Translation, zone uint16) {
 	if !t.Low.IsValid() {
 		return
@@ -250,8 +250,8 @@ func fromWords(w [4]uint32, ipv4 bool) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// uniquePort is nf_nat_l4proto_unique_tuple: another port (or ICMP identifier) out of the range that the rule gives, or that the kernel
-// takes. Where it starts at a random number, the port is one out of the whole range.
+// uniquePort picks another port (or ICMP identifier) out of the range that the rule gives, or that the kernel takes, as
+// nf_nat_l4proto_unique_tuple does. Where it starts at a random number, the port is one out of the whole range.
 func (v *View) uniquePort(tuple packet.Tuple, t *packet.Translation, f *packet.Flow) packet.Tuple {
 	port := &tuple.SourcePort
 	low, high := min(t.PortLow, t.PortHigh), max(t.PortLow, t.PortHigh)
@@ -407,8 +407,8 @@ func rewrite(t, target *packet.Tuple, source bool) {
 	}
 }
 
-// applyError is nf_nat_icmp_reply_translation (net/netfilter/nf_nat_proto.c): the quoted packet goes the other way, so that its other end
-// changes.
+// applyError translates the quoted packet of an ICMP error, as nf_nat_icmp_reply_translation does (net/netfilter/nf_nat_proto.c). The
+// quoted packet goes the other way, so that its other end changes.
 func applyError(p *packet.Packet, other *packet.Tuple, source bool) bool {
 	before, about := p.Tuple, *p.About
 	rewrite(&about, other, !source)

@@ -38,7 +38,7 @@ func send(t *testing.T, v *View, p *packet.Packet, dnat, snat *packet.Translatio
 	}
 }
 
-// answer is the packet that the receiver sends back.
+// answer returns the packet that the receiver sends back.
 func answer(p *packet.Packet, flags packet.TCPFlags) packet.Packet {
 	return packet.Packet{Tuple: p.Reply(), TCPFlags: flags, TTL: 64}
 }
@@ -260,7 +260,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestICMPError is the example of nf_conntrack_inet_error: an error about a masqueraded packet (nf_nat_icmp_reply_translation).
+// TestICMPError shows the example of nf_conntrack_inet_error: an error about a masqueraded packet (nf_nat_icmp_reply_translation).
 func TestICMPError(t *testing.T) {
 	v := NewView(nil, defaults)
 	sent := tuple(packet.UDP, "10.0.0.1", 4000, "10.9.0.1", 53)

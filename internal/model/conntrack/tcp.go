@@ -55,7 +55,7 @@ var tcpNext = [2][6][10]int{
 	},
 }
 
-// segment is get_conntrack_index.
+// segment returns the kind of a segment, as get_conntrack_index does.
 func segment(f packet.TCPFlags) int {
 	switch {
 	case f&packet.RST != 0:
@@ -72,7 +72,7 @@ func segment(f packet.TCPFlags) int {
 	return noneSet
 }
 
-// valid are the combinations of flags that pass tcp_error (tcp_valid_flags); PSH, ECE and CWR do not count.
+// valid reports whether a combination of flags passes tcp_error (tcp_valid_flags); PSH, ECE and CWR do not count.
 func valid(f packet.TCPFlags) bool {
 	switch f & (packet.FIN | packet.SYN | packet.RST | packet.ACK | packet.URG) {
 	case packet.SYN, packet.SYN | packet.URG, packet.SYN | packet.ACK, packet.RST, packet.RST | packet.ACK, packet.FIN | packet.ACK,

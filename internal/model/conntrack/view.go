@@ -171,8 +171,8 @@ func (v *View) Track(p *packet.Packet) {
 	p.Track = v.resolve(p)
 }
 
-// neighbourDiscovery are the ICMPv6 messages that are not tracked (nf_conntrack_icmpv6_error: noct_valid_new): of multicast listeners,
-// routers and neighbours.
+// neighbourDiscovery reports whether a packet is an ICMPv6 message that is not tracked (nf_conntrack_icmpv6_error: noct_valid_new): of
+// multicast listeners, routers and neighbours.
 func neighbourDiscovery(p *packet.Packet) bool {
 	return p.Protocol == packet.ICMPv6 && (p.Type >= 130 && p.Type <= 136 || p.Type == 143)
 }
@@ -209,7 +209,7 @@ func (v *View) related(p *packet.Packet) packet.Track {
 	return packet.Track{Flow: e.flow, State: packet.Related, Reply: e.reply}
 }
 
-// resolve is resolve_normal_ct with the protocol's own part (nf_conntrack_handle_packet).
+// resolve finds or makes a packet's flow, as resolve_normal_ct does with the protocol's own part (nf_conntrack_handle_packet).
 func (v *View) resolve(p *packet.Packet) packet.Track {
 	t := identity(p.Tuple)
 	e, found := v.find(t, p.Zone)
@@ -251,7 +251,7 @@ func (v *View) begin(p *packet.Packet, t packet.Tuple) packet.Track {
 	return packet.Track{Flow: f, State: packet.New}
 }
 
-// queries are the ICMP messages that can be a flow's first (valid_new in nf_conntrack_proto_icmp.c and nf_conntrack_proto_icmpv6.c).
+// queries reports whether an ICMP message can be a flow's first (valid_new in nf_conntrack_proto_icmp.c and nf_conntrack_proto_icmpv6.c).
 func queries(t packet.Tuple) bool {
 	switch t.Type {
 	case 8, 13, 15, 17:

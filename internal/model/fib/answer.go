@@ -82,7 +82,7 @@ func (l *search) ownGateways() {
 	a.Gateway = a.Ways[0].Gateway
 }
 
-// castIPv4 is what __mkroute_output does to broadcasts and multicasts: no gateway, unless a route is for them.
+// castIPv4 does what __mkroute_output does to broadcasts and multicasts: no gateway, unless a route is for them.
 func (l *search) castIPv4() {
 	a := &l.a
 	switch {
@@ -153,7 +153,7 @@ func (l *search) sourceWay() {
 	}
 }
 
-// prefer is fib_result_prefsrc for IPv4 and ip6_route_get_saddr for IPv6.
+// prefer returns the preferred source address: fib_result_prefsrc for IPv4 and ip6_route_get_saddr for IPv6.
 func (l *search) prefer(r *Route, n *Nexthop) netip.Addr {
 	switch {
 	case r.Source.IsValid():

@@ -112,8 +112,8 @@ func TestAddressType(t *testing.T) {
 	}
 }
 
-// linear is the dumb reference: of all routes that fit, the one with the longest prefix, then the TOS, then the smallest metric, then the
-// first.
+// linear finds a route in the simplest way: of all routes that fit, the one with the longest prefix, then the TOS, then the smallest
+// metric, then the first.
 func linear(routes []Route, destination netip.Addr, tos uint8) *Route {
 	var best *Route
 	for i := range routes {

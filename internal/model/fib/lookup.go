@@ -68,7 +68,7 @@ func (a Answer) Take(way int) Answer {
 	return a
 }
 
-// NextHop is whose link-layer address a packet to a destination needs.
+// NextHop returns the address whose link-layer address a packet to a destination needs.
 func (a *Answer) NextHop(destination netip.Addr) netip.Addr {
 	if a.Gateway.IsValid() {
 		return a.Gateway

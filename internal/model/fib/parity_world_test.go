@@ -28,7 +28,7 @@ func (w *world) add(format string, args ...any) {
 	w.lines = append(w.lines, fmt.Sprintf(format, args...))
 }
 
-// address is one out of few, so that routes, rules and queries meet.
+// address returns one address out of few, so that routes, rules and queries meet.
 func (w *world) address() string {
 	host := []int{0, 1, 2, 3, 64, 128, 254, 255}
 	if w.ipv6 {

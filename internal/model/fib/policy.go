@@ -62,8 +62,8 @@ func (l *search) lookupUsualRules() {
 	}
 }
 
-// withoutRules is fib_lookup (include/net/ip_fib.h) while a namespace never had a policy rule of its own: the tables local and main are
-// then one, in which the longest prefix of both wins.
+// withoutRules does what fib_lookup does (include/net/ip_fib.h) while a namespace never had a policy rule of its own: the tables local and
+// main are then one, in which the longest prefix of both wins.
 func (l *search) withoutRules(list []*Rule) {
 	route := l.table(l.x.merged)
 	way, ways := l.way, l.ways
@@ -137,8 +137,8 @@ func (l *search) act(r *Rule) string {
 	return ""
 }
 
-// suppress is fib4_rule_suppress, which looks at a route's first next hop, and fib6_rule_suppress, which looks at the one that the hash
-// has picked by then.
+// suppress reports whether a rule suppresses a route: fib4_rule_suppress, which looks at a route's first next hop, and fib6_rule_suppress,
+// which looks at the one that the hash has picked by then.
 func (l *search) suppress(r *Rule, route *Route) bool {
 	if r.SuppressPrefixLength >= 0 && route.Destination.Bits() <= r.SuppressPrefixLength {
 		return true

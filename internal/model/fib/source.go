@@ -23,8 +23,8 @@ func scopeNumber(name string) int {
 	return int(n)
 }
 
-// selectAddress is inet_select_addr (net/ipv4/devinet.c): the first primary address of the link whose scope is wide enough, rather one in
-// the subnet of the gateway; where the link has none, an address of another link.
+// selectAddress does what inet_select_addr does (net/ipv4/devinet.c). It returns the first primary address of the link whose scope is wide
+// enough, and prefers one in the subnet of the gateway. Where the link has none, it returns an address of another link.
 func (s *State) selectAddress(link string, gateway netip.Addr, scope int) netip.Addr {
 	var found netip.Addr
 	for _, a := range s.indexed().onLink[link] {
@@ -74,7 +74,7 @@ type candidate struct {
 	marks [8]int
 }
 
-// selectIPv6 is ipv6_dev_get_saddr (net/ipv6/addrconf.c), RFC 6724. link is "" where none is known.
+// selectIPv6 does what ipv6_dev_get_saddr does (net/ipv6/addrconf.c), RFC 6724. link is "" where none is known.
 func (s *State) selectIPv6(link string, destination netip.Addr) netip.Addr {
 	x := s.indexed()
 	var best candidate

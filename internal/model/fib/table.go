@@ -21,8 +21,8 @@ func (r *Route) hops() []Nexthop {
 	return []Nexthop{{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, Dead: r.Dead}}
 }
 
-// ipv4 is fib_table_lookup (net/ipv4/fib_trie.c): longest prefix, TOS, priority; a route none of whose next hops can be used is passed
-// over.
+// ipv4 does what fib_table_lookup does (net/ipv4/fib_trie.c): longest prefix, TOS, priority. It passes over a route none of whose next hops
+// can be used.
 func (l *search) ipv4(t *table) *Route {
 	for _, bits := range t.lengths {
 		p, err := l.q.Destination.Prefix(bits)
@@ -75,8 +75,8 @@ func (l *search) pickIPv4(r *Route) bool {
 	return true
 }
 
-// ipv6 is fib6_table_lookup (net/ipv6/route.c): from the longest destination prefix to shorter ones, and within each from the longest
-// source prefix to none.
+// ipv6 does what fib6_table_lookup does (net/ipv6/route.c): it goes from the longest destination prefix to shorter ones, and within each
+// from the longest source prefix to none.
 func (l *search) ipv6(t *table) *Route {
 	started := false
 	for _, bits := range t.lengths {
@@ -135,7 +135,7 @@ func (l *search) sources(list []*Route) []netip.Prefix {
 	return froms
 }
 
-// node is rt6_select: the routes of one node, those of the lowest metric first; where none of these fits, all others alike
+// node does what rt6_select does with the routes of one node: those of the lowest metric first; where none of these fits, all others alike
 // (find_rr_leaf). The highest score wins, the first of equals.
 func (l *search) node(list []*Route, from netip.Prefix) *Route {
 	var best *Route
@@ -167,7 +167,7 @@ func (l *search) node(list []*Route, from netip.Prefix) *Route {
 	return best
 }
 
-// score is rt6_score_route, without the reachability of neighbours, which counts on machines that do not forward only.
+// score does what rt6_score_route does, without the reachability of neighbours, which counts on machines that do not forward only.
 func (l *search) score(r *Route, n *Nexthop) int {
 	m := 0
 	switch {

@@ -24,7 +24,7 @@ func truthOf(b bool) truth {
 	return no
 }
 
-// and is yes where both are, and no where one is.
+// and returns yes where both are, and no where one is.
 func (t truth) and(u truth) truth {
 	switch {
 	case t == no || u == no:
@@ -35,7 +35,7 @@ func (t truth) and(u truth) truth {
 	return maybe
 }
 
-// or is no where both are, and yes where one is.
+// or returns no where both are, and yes where one is.
 func (t truth) or(u truth) truth { return t.not().and(u.not()).not() }
 
 func (t truth) not() truth {

@@ -110,7 +110,7 @@ func addLinkMetas() {
 	metas["ibriport"], metas["obriport"] = metas["ibrname"], metas["obrname"] // older names
 }
 
-// familyNumber is NFPROTO_… of the hook (include/uapi/linux/netfilter.h).
+// familyNumber returns NFPROTO_… of the hook (include/uapi/linux/netfilter.h).
 func familyNumber(c *Context) (Span, truth) {
 	switch {
 	case c.Family == Bridge:
@@ -123,7 +123,7 @@ func familyNumber(c *Context) (Span, truth) {
 	return number(2)
 }
 
-// castNumber is PACKET_… (include/uapi/linux/if_packet.h).
+// castNumber returns PACKET_… (include/uapi/linux/if_packet.h).
 func castNumber(c packet.Cast) uint64 {
 	switch c {
 	case packet.BroadcastFrame:

@@ -268,7 +268,7 @@ func rule(s ...Statement) Rule { return Rule{Statements: s} }
 
 func decide(k VerdictKind) Statement { return &Decision{Verdict: Verdict{Kind: k}} }
 
-// refs are the rules of a visits.
+// refs returns the rules of visits.
 func refs(visits []Visit) []string {
 	var names []string
 	for _, v := range visits {

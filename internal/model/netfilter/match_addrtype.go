@@ -72,7 +72,7 @@ func (m *MatchAddressType) Eval(c *Context) Verdict {
 	return c.hold(t, m)
 }
 
-// match4 is inet_dev_addr_type (net/ipv4/fib_frontend.c): some types follow from the address alone.
+// match4 does what inet_dev_addr_type does (net/ipv4/fib_frontend.c): some types follow from the address alone.
 func (m *MatchAddressType) match4(c *Context, a netip.Addr, link string) truth {
 	switch {
 	case a.As4()[0] == 0 || a == broadcast:
@@ -87,8 +87,8 @@ func (m *MatchAddressType) match4(c *Context, a netip.Addr, link string) truth {
 	return truthOf(m.has(t))
 }
 
-// match6 is match_type6 of xt_addrtype.c: MULTICAST, UNICAST and UNSPEC, which follow from the address, have to hold all; of the others
-// one.
+// match6 does what match_type6 of xt_addrtype.c does: of MULTICAST, UNICAST and UNSPEC, which follow from the address, all have to hold; of
+// the others one.
 func (m *MatchAddressType) match6(c *Context, a netip.Addr, link string) truth {
 	if m.has(MulticastAddress) && !a.IsMulticast() || m.has(UnicastAddress) && (a.IsMulticast() || a.IsUnspecified()) ||
 		m.has(Unspec) && !a.IsUnspecified() {

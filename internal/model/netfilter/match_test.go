@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// syn is a packet to test with; more changes it.
+// syn returns a packet to test with; more changes it.
 func syn(more func(p *packet.Packet)) *packet.Packet {
 	p := &packet.Packet{TCPFlags: packet.SYN, TTL: 64, TOS: 0x28, Length: 60, Tuple: packet.Tuple{
 		Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.1.2"),
@@ -21,7 +21,7 @@ func syn(more func(p *packet.Packet)) *packet.Packet {
 	return p
 }
 
-// answerOf is what a test says: "yes", "no", or the kind of the question that it asks.
+// answerOf returns a test's answer: "yes", "no", or the kind of the question that it asks.
 func answerOf(t *testing.T, s Statement, h Hook, p *packet.Packet) string {
 	t.Helper()
 	chooser := &countingChooser{}

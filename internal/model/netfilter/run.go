@@ -26,7 +26,7 @@ var maxJumps = 1 << 13
 // Undecided. What applied is appended to the context's Visits. With EveryRule it is RunLinear. The error wraps ErrRunaway.
 func (c *Chain) Run(ctx *Context) (Verdict, error) { return c.run(ctx, !ctx.EveryRule) }
 
-// RunLinear is Run without indexes: rule after rule.
+// RunLinear does what Run does without indexes: rule after rule.
 func (c *Chain) RunLinear(ctx *Context) (Verdict, error) { return c.run(ctx, false) }
 
 func (c *Chain) run(ctx *Context, indexed bool) (Verdict, error) {

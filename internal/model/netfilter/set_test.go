@@ -8,7 +8,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// reference is Lookup without an index: the most specific element that holds the whole key, unless a more specific one may.
+// reference does what Lookup does without an index: it finds the most specific element that holds the whole key, unless a more specific one
+// may.
 func reference(s *Set, key []Span) (*Element, Found) {
 	var fallback, best *Element
 	for i := range s.Elements {
@@ -46,7 +47,7 @@ func moreSpecific(a, b []Span) bool {
 
 type randomSets struct{ *rand.Rand }
 
-// prefix is a random span of a field of so many bits, often a single value and always out of a small range.
+// prefix returns a random span of a field of so many bits, often a single value and always out of a small range.
 func (r randomSets) prefix(width int) Span {
 	v := Value{Lo: r.Uint64N(1 << min(width, 7))}
 	if width > 64 {

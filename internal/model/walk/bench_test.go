@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// nodeRules is what iptables-save prints on a node with services of three endpoints each: our service proxy's rules of today.
+// nodeRules returns the iptables-save of a node with Services of three endpoints each: our service proxy's rules of today.
 func nodeRules(tb testing.TB, services int) []byte {
 	tb.Helper()
 	var ports []service.Port
@@ -71,7 +71,7 @@ func withBuiltins(set *iptablesproxy.RuleSet) []iptables.Table {
 	return tables
 }
 
-// loadRules is what a walk does with a dump before it begins.
+// loadRules does what a walk does with a dump before it begins.
 func loadRules(tb testing.TB, dump []byte) *netfilter.Ruleset {
 	tb.Helper()
 	tables, err := iptables.Parse(dump)
@@ -87,7 +87,7 @@ func loadRules(tb testing.TB, dump []byte) *netfilter.Ruleset {
 	return rs
 }
 
-// serviceNode is a node that forwards between a client's network and its pods'.
+// serviceNode returns a node that forwards between a client's network and its pods'.
 func serviceNode(tb testing.TB, services int) *network {
 	n := &network{hosts: map[string]*snapshot.Host{}}
 	node := n.host("node")
@@ -107,7 +107,7 @@ func serviceNode(tb testing.TB, services int) *network {
 	return n
 }
 
-// one is a walk of one packet with its endpoint pinned: the request alone, from a client through the node to a pod.
+// one requests a walk of one packet with its endpoint pinned: the request alone, from a client through the node to a pod.
 func one(services int, every bool) Request {
 	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, SourcePort: packet.Exactly(40000), DestinationPort: packet.Exactly(80)},
 		TCPFlags: packet.SYN, TTL: 64}

@@ -11,7 +11,7 @@ import (
 	"packetwalk.dev/internal/syntax/ebtables"
 )
 
-// kubenetNode is a node with a promiscuous bridge, its gateway address, two pods and a service in front of each.
+// kubenetNode returns a node with a promiscuous bridge, its gateway address, two pods and a service in front of each.
 func kubenetNode(t *testing.T, kernel string, hairpin bool) *network {
 	n := newNetwork(t)
 	node, one, two := n.host("node"), n.host("one"), n.host("two")
@@ -108,7 +108,8 @@ func floodingNode(t *testing.T) (n *network, node *host) {
 	return n, node
 }
 
-// TestFloodedCopies are of one connection: the nat chains see the copy that leaves by the port which joined last, and bind for all.
+// TestFloodedCopies shows that copies are of one connection: the nat chains see the copy that leaves by the port which joined last, and
+// bind for all.
 func TestFloodedCopies(t *testing.T) {
 	const physdev = "-A POSTROUTING -p tcp -m physdev --physdev-is-bridged --physdev-out %s -j SNAT --to-source 10.1.0.9"
 	for out, source := range map[string]string{"last": "10.1.0.9", "first": "10.1.0.2"} {

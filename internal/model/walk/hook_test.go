@@ -59,7 +59,7 @@ func nftChain(h *host, family, hook, statement string) {
 	h.Rules.Tables = append(h.Rules.Tables, tables...)
 }
 
-// unknownARP is a bridge's rule whose effect on ARP requests is unknown.
+// unknownARP returns a bridge's rule whose effect on ARP requests is unknown.
 func unknownARP(t *testing.T) *netfilter.Table {
 	t.Helper()
 	saved, err := ebtables.Parse([]byte("*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n-A PREROUTING -p ARP -j odd\n"))

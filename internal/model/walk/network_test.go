@@ -177,7 +177,7 @@ func (n *network) walk(req Request) *Result {
 	return result
 }
 
-// chain is client (10.1.0.2) - router - server (10.2.0.2, listens on 80).
+// chain returns client (10.1.0.2) - router - server (10.2.0.2, listens on 80).
 func chain(t *testing.T) (n *network, client, router, server *host) {
 	n = newNetwork(t)
 	client, router, server = n.host("client"), n.host("router"), n.host("server")

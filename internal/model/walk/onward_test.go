@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// clusterOf is nodes a and b, each with a card that has its address, and nothing between the two.
+// clusterOf returns nodes a and b, each with a card that has its address, and nothing between the two.
 func clusterOf(t *testing.T) (n *network, a, b *host) {
 	n = newNetwork(t)
 	for i, h := range []**host{&a, &b} {

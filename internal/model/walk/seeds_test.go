@@ -79,7 +79,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// pools is what ipset list says of Calico's set of all pools.
+// pools returns the listing by ipset of Calico's set of all pools.
 func pools(members ...string) string {
 	return "\n$ sudo ipset list cali40all-ipam-pools\nName: cali40all-ipam-pools\nType: hash:net\nRevision: 6\n" +
 		"Header: family inet hashsize 1024 maxelem 1048576\nSize in memory: 512\nReferences: 1\nMembers:\n" + strings.Join(members, "\n") + "\n"

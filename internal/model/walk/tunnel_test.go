@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// overlay is two nodes at one router, with a VXLAN between them as flannel makes it, and a listener on the second's own end of it.
+// overlay returns two nodes at one router, with a VXLAN between them as flannel makes it, and a listener on the second's own end of it.
 func overlay(t *testing.T) (n *network, a, b *host) {
 	n = newNetwork(t)
 	a, b = n.host("node/a"), n.host("node/b")

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
-// confJSON is a valid configuration with fields replaced (a nil value removes the field).
+// confJSON returns a valid configuration with fields replaced (a nil value removes the field).
 func confJSON(t testing.TB, change map[string]any) []byte {
 	t.Helper()
 	conf := map[string]any{

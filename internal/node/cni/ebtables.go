@@ -24,7 +24,7 @@ type ebRule = ebrules.Rule
 
 const dedupChain = ebrules.Dedup
 
-// restoreInput is ebtables-restore's input that appends (A) or deletes (D) rules.
+// restoreInput returns ebtables-restore's input that appends (A) or deletes (D) rules.
 func restoreInput(op byte, rules []ebRule) []byte {
 	var b bytes.Buffer
 	for len(rules) > 0 {

@@ -52,7 +52,7 @@ func (j joinedError) Error() string {
 
 func (j joinedError) Unwrap() []error { return j }
 
-// joined is nil for no errors, and leaves out nil ones.
+// joined returns nil for no errors, and leaves out nil ones.
 func joined(errs []error) error {
 	var j joinedError
 	for _, err := range errs {

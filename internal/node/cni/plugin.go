@@ -66,7 +66,7 @@ func (s *session) attachment(args *skel.CmdArgs) (attachment, error) {
 	return a, nil
 }
 
-// cmdAdd is the command ADD. Whatever can be refused is refused before anything is made.
+// cmdAdd does the command ADD. It refuses whatever can be refused before it makes anything.
 func (s *session) cmdAdd(args *skel.CmdArgs, out io.Writer) error {
 	a, err := s.attachment(args)
 	if err != nil {
@@ -240,7 +240,7 @@ func (s *session) result(a *attachment) (*current.Result, error) {
 	return r, nil
 }
 
-// cmdDel is the command DEL. What is not there, or not any more, is no error.
+// cmdDel does the command DEL. An attachment that does not exist, or no longer does, is no error.
 func (s *session) cmdDel(args *skel.CmdArgs) error {
 	a, err := s.attachment(args)
 	if err != nil {
@@ -260,9 +260,9 @@ func (s *session) cmdDel(args *skel.CmdArgs) error {
 	return nil
 }
 
-// cmdGC is the command GC: everything goes that is not among the valid attachments. Rebuilt attachments, whose container is not known, stay
-// when one of the valid ones names their interface, and in any case as long as their link is there and their name does not tell. What
-// another command is at work on is left to it.
+// cmdGC does the command GC: it removes everything that is not among the valid attachments. Rebuilt attachments, whose container is
+// unknown, stay when one of the valid ones names their interface. They also stay as long as their link exists and their name does not tell.
+// cmdGC leaves to another command what that is at work on.
 func (s *session) cmdGC(*skel.CmdArgs) error {
 	valid := map[string]bool{}
 	for _, v := range s.conf.ValidAttachments {
@@ -277,7 +277,7 @@ func (s *session) cmdGC(*skel.CmdArgs) error {
 	})
 }
 
-// cmdCheck is the command CHECK: every difference from what ADD made is named.
+// cmdCheck does the command CHECK: it names every difference from what ADD made.
 func (s *session) cmdCheck(args *skel.CmdArgs) error {
 	if err := s.refresh(); err != nil {
 		return err
@@ -317,8 +317,8 @@ func (s *session) checkPrevResult(a *attachment) []error {
 	return bad
 }
 
-// cmdStatus is the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the pods there are without network
-// too (no master).
+// cmdStatus does the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the existing pods are without
+// network too (no master).
 func (s *session) cmdStatus(*skel.CmdArgs) error {
 	if err := s.refresh(); err != nil {
 		return err

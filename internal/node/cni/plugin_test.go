@@ -26,7 +26,7 @@ func bothModes(t *testing.T, f func(t *testing.T, w *world)) {
 	}
 }
 
-// allModes are both of Azure CNI's, and kubenet.
+// allModes runs a test with both modes of Azure CNI, and with kubenet.
 func allModes(t *testing.T, f func(t *testing.T, w *world)) {
 	bothModes(t, f)
 	t.Run(string(modeKubenet), func(t *testing.T) { f(t, newWorld(t, modeKubenet)) })

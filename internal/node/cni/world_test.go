@@ -155,7 +155,7 @@ func (w *world) ping(from, to string, wantTTL int) {
 	}
 }
 
-// firstIP is the address that the first pod gets.
+// firstIP returns the address that the first pod gets.
 func (w *world) firstIP() string {
 	if w.mode == modeKubenet {
 		return "10.13.78.2"
@@ -163,7 +163,7 @@ func (w *world) firstIP() string {
 	return "10.13.76.5"
 }
 
-// hops is what is left of a TTL between pods and the fabric: the node is a hop but where its bridge reaches both.
+// hops returns the rest of a TTL between pods and the fabric: the node is a hop except where its bridge reaches both.
 func (w *world) hops(ttl int) int {
 	if w.mode == modeBridge {
 		return ttl
@@ -307,7 +307,7 @@ func (w *world) check(pod string, result []byte) *cniErr {
 // carrier is what the kernel notices of a bridge's carrier in its own time, after its ports have come and gone.
 var carrier = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| linkdown`)
 
-// dump is everything that the plugin could leave behind, on the node and in pods.
+// dump returns everything that the plugin could leave behind, on the node and in pods.
 func (w *world) dump() string {
 	w.t.Helper()
 	var b strings.Builder
