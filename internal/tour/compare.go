@@ -27,7 +27,7 @@ func newNames(ranges []Range, endpoint func(chain string) bool) *Names {
 	return &Names{ranges: ranges, endpoint: endpoint, here: map[name]string{}, page: map[name]string{}}
 }
 
-// Forget is for when everything that had a name is gone.
+// Forget removes all names, when everything that had a name is gone.
 func (n *Names) Forget() { n.here, n.page = map[name]string{}, map[name]string{} }
 
 // Here returns a text of the page with this run's names, all at once: two may have changed places.

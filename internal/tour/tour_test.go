@@ -55,7 +55,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// endpoint is what those who make the chains would say.
+// endpoint reports whether a chain is an endpoint's, as the writers of the chains would.
 func endpoint(chain string) bool { return strings.HasPrefix(chain, "KUBE-SEP-") }
 
 // play compares outputs with a page's steps, one after the other.

@@ -33,7 +33,7 @@ func (v View) dim(text string) string {
 // Title begins the tour.
 func (v View) Title(title string) { fmt.Fprintln(v, v.bold(title)) }
 
-// Heading is what the next steps ask, number i of n.
+// Heading shows the question that the next steps answer, number i of n.
 func (v View) Heading(text string, i, n int) {
 	fmt.Fprintf(v, "\n%s\n", v.bold(fmt.Sprintf("== %d/%d  %s", i, n, numbered.ReplaceAllString(plain(text), ""))))
 }
@@ -41,12 +41,12 @@ func (v View) Heading(text string, i, n int) {
 // numbered is the number that a page itself gives a heading.
 var numbered = regexp.MustCompile(`^[0-9]+\.\s+`)
 
-// Command is what is going to run. The reader's Enter ends the line.
+// Command shows the command that runs next. The reader's Enter ends the line.
 func (v View) Command(command string) {
 	fmt.Fprintf(v, "\n%s", v.bold("$ "+strings.ReplaceAll(command, "\n", "\n> ")))
 }
 
-// Text is what the page says.
+// Text shows a text of the page.
 func (v View) Text(text string) {
 	fmt.Fprintln(v)
 	if strings.HasPrefix(text, "```") {
@@ -64,7 +64,7 @@ func (v View) Text(text string) {
 	}
 }
 
-// Again is the output of a command that was run again, after so long.
+// Again shows the output of a command that was run again, after so long.
 func (v View) Again(after time.Duration, output string) {
 	fmt.Fprintln(v, v.dim(fmt.Sprintf("(asked again, for %.1f s)", after.Seconds())))
 	if output != "" {

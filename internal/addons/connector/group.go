@@ -102,7 +102,7 @@ func command(c *corev1.Container, vars map[string]string) []string {
 	return list
 }
 
-// amounts are cores and gigabytes, in hundredths and tenths, as Azure has them.
+// amounts returns cores and gigabytes, in hundredths and tenths, as Azure has them.
 func amounts(list corev1.ResourceList, or aci.ResourceAmounts) aci.ResourceAmounts {
 	if q, ok := list[corev1.ResourceCPU]; ok {
 		or.CPU = max(math.Trunc(float64(q.MilliValue())/10)/100, leastCores)
@@ -113,7 +113,7 @@ func amounts(list corev1.ResourceList, or aci.ResourceAmounts) aci.ResourceAmoun
 	return or
 }
 
-// gigabytes are decimal ones, in tenths.
+// gigabytes returns decimal gigabytes, in tenths.
 func gigabytes(q resource.Quantity) float64 { return math.Trunc(float64(q.Value())/1e8) / 10 }
 
 // probe returns a probe as Azure has it; nil for none, and for one that refusals has refused.

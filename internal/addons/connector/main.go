@@ -48,7 +48,7 @@ const (
 	fileKubeconfig = "kube-proxy.kubeconfig" // of the kube-proxy extension
 )
 
-// Main is the connector's program: settings from the environment, Kubernetes by the pod's service account.
+// Main runs the connector: settings from the environment, Kubernetes by the pod's service account.
 func Main(ctx context.Context, getenv func(string) string, log *slog.Logger) error {
 	e := environment{get: getenv}
 	credentials := e.text(envCredentials)

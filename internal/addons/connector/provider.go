@@ -81,7 +81,7 @@ func (c *connector) GetPods(context.Context) ([]*corev1.Pod, error) {
 	return list, nil
 }
 
-// NotifyPods is where the library would take statuses; see above.
+// NotifyPods ignores the library's callback for statuses; see above.
 func (c *connector) NotifyPods(context.Context, func(*corev1.Pod)) {}
 
 func key(namespace, name string) string { return namespace + "/" + name }

@@ -105,7 +105,7 @@ func unsupportedVolume(v *corev1.Volume) string {
 	return "that kind"
 }
 
-// checkDownward is an error for a field that will never be known when the group is made.
+// checkDownward returns an error for a field that will never be known when the group is made.
 func checkDownward(pod *corev1.Pod, d *corev1.DownwardAPIProjection) error {
 	if d == nil {
 		return nil

@@ -91,7 +91,7 @@ func logLine(r *http.Request, x *exchange, w *countingWriter, body int64, now ti
 		addresses, lengths, times, statuses, logged(x.id))
 }
 
-// upstream is $proxy_upstream_name.
+// upstream returns $proxy_upstream_name.
 func (x *exchange) upstream() string {
 	if x.decision.Route == nil {
 		return "upstream-default-backend"
@@ -99,7 +99,7 @@ func (x *exchange) upstream() string {
 	return x.decision.Backend.Name()
 }
 
-// columns are $upstream_addr, $upstream_response_length, $upstream_response_time and $upstream_status: a value a try, by commas.
+// columns returns $upstream_addr, $upstream_response_length, $upstream_response_time and $upstream_status: a value a try, by commas.
 func (x *exchange) columns(length int64) (addresses, lengths, times, statuses string) {
 	if len(x.tries) == 0 {
 		return "-", "-", "-", "-"
@@ -150,7 +150,7 @@ type countingWriter struct {
 	n      int64
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the writer below, for http.ResponseController.
 func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *countingWriter) WriteHeader(status int) {

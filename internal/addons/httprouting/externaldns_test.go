@@ -47,7 +47,7 @@ func TestZoneOf(t *testing.T) {
 	}
 }
 
-// zoneServer is a name server whose zone has records, and the key to it.
+// zoneServer starts a name server whose zone has records, and returns the key to it.
 func zoneServer(t *testing.T, records dns.Records) (address string, key *dns.Key) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

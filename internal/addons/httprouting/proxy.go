@@ -128,7 +128,7 @@ func (p *proxy) countRequest(b *ingress.Backend) uint64 {
 	return counter.(*atomic.Uint64).Add(1) - 1
 }
 
-// requestID is 32 hex digits, as nginx's $request_id.
+// requestID returns 32 hex digits, as nginx's $request_id.
 func requestID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)

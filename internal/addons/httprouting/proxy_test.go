@@ -77,7 +77,7 @@ func newSite(t *testing.T, routes ...ingress.Route) *site {
 	return s
 }
 
-// route is one for all paths to these endpoints.
+// route returns a route for all paths to these endpoints.
 func route(endpoints ...string) ingress.Route {
 	r := ingress.Route{Path: "/", Type: networkingv1.PathTypePrefix,
 		Backend: ingress.Backend{Service: types.NamespacedName{Namespace: "default", Name: "shop"}, Port: "80"}}

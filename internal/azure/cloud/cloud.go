@@ -32,25 +32,25 @@ func (Provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{
 // LoadBalancer returns the part that is set.
 func (p Provider) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return p.balancer, true }
 
-// Instances is not supported.
+// Instances reports that the provider has none.
 func (Provider) Instances() (cloudprovider.Instances, bool) { return nil, false }
 
-// InstancesV2 is not supported.
+// InstancesV2 reports that the provider has none.
 func (Provider) InstancesV2() (cloudprovider.InstancesV2, bool) { return nil, false }
 
-// Zones is not supported.
+// Zones reports that the provider has none.
 func (Provider) Zones() (cloudprovider.Zones, bool) { return nil, false }
 
-// Clusters is not supported.
+// Clusters reports that the provider has none.
 func (Provider) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
 
-// Routes is not supported: RunRoutes has the routes.
+// Routes reports that the provider has none: RunRoutes has the routes.
 func (Provider) Routes() (cloudprovider.Routes, bool) { return nil, false }
 
-// ProviderName is Azure's, as in the nodes' provider IDs.
+// ProviderName returns Azure's name, as in the nodes' provider IDs.
 func (Provider) ProviderName() string { return "azure" }
 
-// HasClusterID is true: there is one cluster, and the load balancer is its own.
+// HasClusterID reports true: there is one cluster, and the load balancer is its own.
 func (Provider) HasClusterID() bool { return true }
 
 // workers is how many Services are worked on at once; each waits for the API server most of its time.

@@ -13,7 +13,7 @@ import (
 
 const group = "aks-agentpool-31351229-nsg"
 
-// rules are the group's, one a line: priority name access source → destination ports.
+// rules returns the group's rules, one a line: priority name access source → destination ports.
 func (w *network) rules() string {
 	var b strings.Builder
 	for _, r := range w.n.SecurityGroups[0].Rules {

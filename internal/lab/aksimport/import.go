@@ -111,7 +111,7 @@ func (m *importer) header() {
 	}
 }
 
-// profile is the cluster's network profile.
+// profile imports the cluster's network profile.
 func (m *importer) profile() {
 	p, n := &m.aks.NetworkProfile, &m.c.Spec.Network
 	const path = "spec.network"
@@ -169,7 +169,7 @@ func (m *importer) prefix(path, field, text string) netip.Prefix {
 	return p
 }
 
-// balancer is the load balancer, and how the cluster leaves by it.
+// balancer imports the load balancer, and how the cluster leaves by it.
 func (m *importer) balancer() {
 	p, lb := &m.aks.NetworkProfile, &m.c.Spec.LoadBalancer
 	const path = "spec.loadBalancer"
@@ -196,7 +196,7 @@ func (m *importer) balancer() {
 	}
 }
 
-// pools are the node pools.
+// pools imports the node pools.
 func (m *importer) pools() {
 	for i := range m.aks.AgentPools {
 		p := &m.aks.AgentPools[i]
@@ -270,7 +270,7 @@ func (m *importer) fit(path string, p *cluster.NodePool) {
 	p.Count, p.MaxPods = count, pods
 }
 
-// addons are the addons that a lab has, and those that it has not.
+// addons imports the addons that a lab has, and notes those that it lacks.
 func (m *importer) addons() {
 	for _, name := range slices.Sorted(maps.Keys(m.aks.AddonProfiles)) {
 		a := m.aks.AddonProfiles[name]

@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// networks are the nodes' virtual network and all that peerings join to it.
+// networks imports the nodes' virtual network and all that peerings join to it.
 func (m *importer) networks() error {
 	m.home = m.findHome()
 	if m.VNets[m.home] == nil {
@@ -150,7 +150,7 @@ func (m *importer) subnet(network string, v *cluster.VNet, s *armview.Subnet) {
 	v.Subnets = append(v.Subnets, one)
 }
 
-// routeTables are those that subnets name.
+// routeTables imports the route tables that subnets name.
 func (m *importer) routeTables() {
 	a := &m.c.Spec.Azure
 	for _, id := range slices.Sorted(maps.Keys(m.RouteTables)) {
@@ -208,7 +208,7 @@ func (m *importer) groupName(id string) string {
 	return last(id)
 }
 
-// securityGroups are those that subnets and machines name, and that of the nodes.
+// securityGroups imports the groups that subnets and machines name, and that of the nodes.
 func (m *importer) securityGroups() {
 	a := &m.c.Spec.Azure
 	for _, id := range slices.Sorted(maps.Keys(m.SecurityGroups)) {
@@ -267,7 +267,7 @@ func oneOrSeveral(one string, several []string) []string {
 	return all
 }
 
-// machines are the virtual machines beside the cluster's in its networks.
+// machines imports the virtual machines beside the cluster's in its networks.
 func (m *importer) machines() {
 	for _, id := range slices.Sorted(maps.Keys(m.Interfaces)) {
 		n := m.Interfaces[id]

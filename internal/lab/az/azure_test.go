@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the files of TestTranscript")
 
-// world is the Part 1 article's, with one service.
+// world returns the network of the Part 1 article, with one service.
 func world() vnet.Network {
 	addr := netip.MustParseAddr
 	const rule = "a48b4c0e11cfd11e9981c7abfb60d882-TCP-80"
@@ -54,10 +54,10 @@ func world() vnet.Network {
 	}
 }
 
-// labOf is a lab with the network, and the default cluster. It changes by its cluster.yaml alone.
+// labOf returns a lab with the network, and the default cluster. It changes by its cluster.yaml alone.
 func labOf(n vnet.Network) Lab { return labWith(n, nil) }
 
-// labWith is labOf with another cluster.
+// labWith does what labOf does with another cluster.
 func labWith(n vnet.Network, source []byte) Lab {
 	c, errs := cluster.Parse(nil, source)
 	if len(errs) > 0 {
@@ -150,7 +150,7 @@ func TestTranscript(t *testing.T) {
 	}
 }
 
-// vnets is world with peerings, of which one has one side only, route tables, and a Standard load balancer's outbound rule.
+// vnets returns world with peerings, of which one has one side only, route tables, and a Standard load balancer's outbound rule.
 func vnets() vnet.Network {
 	n := world()
 	prefix := netip.MustParsePrefix
@@ -173,7 +173,7 @@ func vnets() vnet.Network {
 	return n
 }
 
-// nsgs is world with the nodes' security group, which a Service has opened, and a subnet's with lists.
+// nsgs returns world with the nodes' security group, which a Service has opened, and a subnet's with lists.
 func nsgs() vnet.Network {
 	n := world()
 	const inbound, allow = vnet.DirectionInbound, vnet.AccessAllow

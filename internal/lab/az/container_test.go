@@ -10,7 +10,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// containers is world with the container group of the Part 5 article, and another one that has ended.
+// containers returns world with the container group of the Part 5 article, and another one that has ended.
 func containers() Lab {
 	n := world()
 	n.VNets = append(n.VNets, vnet.VNet{Name: "container-hosts", Platform: true})

@@ -160,7 +160,7 @@ func managed(l Lab, kind string) (all []any, ok bool, err error) {
 	return all, true, err
 }
 
-// encoded are resources as they are encoded.
+// encoded returns resources as they are encoded.
 func encoded[T any](resources []T) (all []any, err error) {
 	data, err := json.Marshal(resources)
 	if err == nil {

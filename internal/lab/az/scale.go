@@ -109,7 +109,7 @@ func (o *options) clusterGroup(c *cluster.Cluster) error {
 	return notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; the cluster is in '%s'", o.group, c.Spec.Azure.ResourceGroup)
 }
 
-// noCluster is the error of a name, if there is one, that is not the cluster's.
+// noCluster returns an error for a name that is not the cluster's. An empty name stands for any cluster.
 func noCluster(c *cluster.Cluster, name string) error {
 	if name == "" || isCluster(c, name) {
 		return nil

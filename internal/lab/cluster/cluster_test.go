@@ -57,7 +57,7 @@ func describeCluster(t *testing.T, c *Cluster) []byte {
 	return []byte(b.String())
 }
 
-// worldA is the cluster that "up" makes without a file: the world of the Part 1 article (Azure CNI in bridge mode, one node).
+// worldA returns the cluster that "up" makes without a file: the world of the Part 1 article (Azure CNI in bridge mode, one node).
 func worldA() *Cluster {
 	c := &Cluster{}
 	c.setDefaults()

@@ -41,7 +41,7 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err is es as an error, nil when there is none.
+// Err returns es as an error, nil when there is none.
 func (es Errors) Err() error {
 	if len(es) == 0 {
 		return nil

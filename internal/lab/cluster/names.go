@@ -247,5 +247,5 @@ func (c *Cluster) setVMAddresses() {
 	}
 }
 
-// cut is s, at most n bytes of it.
+// cut returns at most n bytes of s.
 func cut(s string, n int) string { return s[:min(n, len(s))] }

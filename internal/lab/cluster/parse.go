@@ -275,7 +275,7 @@ func isWithin(path, field string) bool {
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// line is that of path, or of what it would stand in when the file leaves it out.
+// line returns the line of path, or of its parent when the file leaves it out.
 func (d *decoder) line(path string) int {
 	for {
 		if n, ok := d.lines[path]; ok {
@@ -312,7 +312,7 @@ func suggestName(name string, known []string, add string) string {
 	return suggest(name, known, add+", or write one of ")
 }
 
-// distance is Levenshtein's: the least number of letters to insert, delete or replace between a and b.
+// distance returns Levenshtein's distance: the least number of letters to insert, delete or replace between a and b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

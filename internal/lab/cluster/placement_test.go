@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// placementOf is what a running cluster would be.
+// placementOf returns the placement of a running cluster.
 func placementOf(c *Cluster) Placement {
 	p := Placement{}
 	for _, n := range c.Nodes() {

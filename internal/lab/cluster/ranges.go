@@ -56,7 +56,7 @@ func nth(p netip.Prefix, n int) netip.Addr {
 // size returns how many addresses p has. p must be IPv4.
 func size(p netip.Prefix) int { return 1 << (32 - p.Bits()) }
 
-// last is p's last address. p must be IPv4.
+// last returns p's last address. p must be IPv4.
 func last(p netip.Prefix) netip.Addr { return nth(p.Masked(), size(p)-1) }
 
 // lengthFor returns the longest prefix length that holds n addresses.

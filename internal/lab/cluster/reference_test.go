@@ -150,7 +150,7 @@ func (r *types) kind(of reflect.Type) (words string, inner reflect.Type, suffix 
 	return "string", nil, ""
 }
 
-// sentence is a doc comment as the text behind a field's name: without the name of the Go identifier.
+// sentence returns a doc comment as the text behind a field's name: without the name of the Go identifier.
 func sentence(doc, name string) string {
 	text := strings.Join(strings.Fields(doc), " ")
 	for _, start := range []string{" is ", " are "} {

@@ -91,7 +91,7 @@ var mistakes = []struct{ line, wrong string }{
 	{"    - {name: client, address: 198.51.100.10}", "    - {name: near}"},
 }
 
-// errorsOf are what is wrong with manyFields when some of its lines are others, without their order; lines are numbers of the file.
+// errorsOf returns the errors of manyFields when some of its lines are others, without their order; lines are numbers of the file.
 func errorsOf(t *testing.T, changes map[string]string) (paths []string, all Errors) {
 	t.Helper()
 	lines := slices.Clone(manyFields)

@@ -163,7 +163,7 @@ func (s *Groups) checkResources(g *aci.ContainerGroup) error {
 	return nil
 }
 
-// unavailable is Azure's error for more than a region has.
+// unavailable returns Azure's error for more than a region has.
 func (s *Groups) unavailable(a aci.ResourceAmounts) error {
 	return aci.BadRequest("ServiceUnavailable",
 		"The requested resource is not available in the location '%s' at this moment. Please retry with a different resource request or in "+

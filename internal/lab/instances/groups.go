@@ -104,7 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Groups, error) {
 	return s, nil
 }
 
-// Put is aci.Service's. It waits for images, at most for a moment; the group comes up by itself.
+// Put implements aci.Service. It waits for images, at most for a moment; the group comes up by itself.
 func (s *Groups) Put(ctx context.Context, spec aci.ContainerGroup) (aci.ContainerGroup, error) {
 	if err := s.check(ctx, &spec); err != nil {
 		return aci.ContainerGroup{}, err
@@ -155,7 +155,7 @@ func (s *Groups) Namespaces() []*netns.Namespace {
 	return all
 }
 
-// Get is aci.Service's.
+// Get implements aci.Service.
 func (s *Groups) Get(_ context.Context, name string) (aci.ContainerGroup, error) {
 	g, err := s.find(name)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Groups) Get(_ context.Context, name string) (aci.ContainerGroup, error)
 	return g.view(), nil
 }
 
-// List is aci.Service's, by name, with views.
+// List implements aci.Service: it sorts by name and returns views, too.
 func (s *Groups) List(context.Context) ([]aci.ContainerGroup, error) {
 	s.mu.Lock()
 	all := make([]aci.ContainerGroup, 0, len(s.groups))
@@ -176,7 +176,7 @@ func (s *Groups) List(context.Context) ([]aci.ContainerGroup, error) {
 	return all, nil
 }
 
-// Delete is aci.Service's.
+// Delete implements aci.Service.
 func (s *Groups) Delete(ctx context.Context, name, uid string, grace time.Duration) error {
 	g, err := s.find(name)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *Groups) Delete(ctx context.Context, name, uid string, grace time.Durati
 	return nil
 }
 
-// Logs is aci.Service's.
+// Logs implements aci.Service.
 func (s *Groups) Logs(ctx context.Context, name, of string, o logs.Options, w io.Writer) error {
 	c, err := s.container(name, of)
 	if err != nil {
@@ -211,7 +211,7 @@ func (s *Groups) Logs(ctx context.Context, name, of string, o logs.Options, w io
 	return err
 }
 
-// Exec is aci.Service's.
+// Exec implements aci.Service.
 func (s *Groups) Exec(ctx context.Context, name, of string, e aci.Exec) (int, error) {
 	c, err := s.container(name, of)
 	if err != nil {

@@ -60,7 +60,7 @@ func (machines) HasImage(_ context.Context, ref string) error {
 	return nil
 }
 
-// testGroups is a service on a network with a subnet of groups, which has room for room of them.
+// testGroups returns a service on a network with a subnet of groups, which has room for room of them.
 func testGroups(t *testing.T, room int) (*Groups, *paper) {
 	t.Helper()
 	bits := 28

@@ -168,7 +168,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// latest is the message of the event that happened last.
+// latest returns the message of the event that happened last.
 func latest(events []aci.Event) (message string) {
 	var at time.Time
 	for _, e := range events {

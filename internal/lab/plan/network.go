@@ -33,7 +33,7 @@ const (
 // ManagementAddress is one of those that the internet keeps for services of its own (198.51.100.2 to .9).
 var ManagementAddress = netip.MustParseAddr("198.51.100.2")
 
-// Network is Azure's side of the cluster as it is before the first Service.
+// Network returns Azure's side of the cluster before the first Service.
 func Network(c *cluster.Cluster) (vnet.Network, error) {
 	n := vnet.Network{
 		Subscription:      c.Spec.Azure.Subscription,

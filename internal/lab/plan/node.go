@@ -138,7 +138,7 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 	return name, list, err
 }
 
-// AgentFlags are packetwalk-node's on a node, as on one of a real cluster.
+// AgentFlags returns packetwalk-node's flags on a node, as on one of a real cluster.
 func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
 	flags := append([]string{
 		"--kubeconfig=" + kubeconfig,
@@ -147,8 +147,8 @@ func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
 	return append(flags, nodeImageFlags(c)...)
 }
 
-// nodeImageFlags are packetwalk-node's flags for the rules that AKS's node image sets up. Today's image has containerd and keeps pods from
-// the wire server. The older rule sets are those of nodes with Docker, which did not.
+// nodeImageFlags returns packetwalk-node's flags for the rules that AKS's node image sets up. Today's image has containerd and keeps pods
+// from the wire server. The older rule sets are those of nodes with Docker, which did not.
 func nodeImageFlags(c *cluster.Cluster) []string {
 	if c.Spec.ServiceProxy.Rules != cluster.RulesCurrent {
 		return nil
@@ -161,7 +161,7 @@ func nodeImageFlags(c *cluster.Cluster) []string {
 // agents do on average by default.
 func crowded(c *cluster.Cluster) bool { return len(c.Nodes()) >= 50 }
 
-// proxyFlags are packetwalk-node's flags for the service proxy, which it need not be.
+// proxyFlags returns packetwalk-node's flags for the service proxy, which it need not be.
 func proxyFlags(c *cluster.Cluster) []string {
 	if c.Spec.ServiceProxy.Implementation != cluster.ProxyPacketwalk {
 		return []string{"--service-proxy=false"}
@@ -196,7 +196,7 @@ func KubeProxyConfig(c *cluster.Cluster, node, kubeconfig string) ([]byte, error
 	return json.MarshalIndent(config, "", "  ")
 }
 
-// masqueradeFlags are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or
+// masqueradeFlags returns packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or
 // kubenet's.
 func masqueradeFlags(c *cluster.Cluster) []string {
 	n := c.Spec.Network

@@ -174,7 +174,8 @@ func TestNodesThere(t *testing.T) {
 	}
 }
 
-// TestHostPortsOfKubenet are masqueraded by the service proxy's mark where there is a chain of it, and else by portmap's own.
+// TestHostPortsOfKubenet checks that host ports are masqueraded by the service proxy's mark where a chain of it exists, and else by
+// portmap's own.
 func TestHostPortsOfKubenet(t *testing.T) {
 	for proxy, want := range map[string]bool{
 		"{}": true, "{implementation: kube-proxy}": true, "{backend: nftables}": false, "{implementation: none}": false,

@@ -21,7 +21,7 @@ import (
 // groupMachines are what container groups run on: machines as nodes are, whose kubelet knows no API server.
 type groupMachines struct{ *Groups }
 
-// Prepare is instances.Machines'.
+// Prepare implements instances.Machines.
 func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (supervise.Process, error) {
 	c := supervise.Process{
 		Name: m.Group + ".machine", Path: l.Binaries.App, Args: realnode.Args(m.State), LogFile: l.Dir.GroupLog(m.Group + ".machine"),
@@ -59,12 +59,12 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	}.Prepare()
 }
 
-// ServeImages is instances.Machines'.
+// ServeImages implements instances.Machines.
 func (l groupMachines) ServeImages(ctx context.Context, m instances.Machine) error {
 	return l.Library.ServeRegistry(ctx, l.Access.CA, m.Host, m.Dir)
 }
 
-// Remove is instances.Machines'.
+// Remove implements instances.Machines.
 func (l groupMachines) Remove(group string) error {
 	return errors.Join(cgroup.Remove(l.Dir.GroupCgroup(group)), supervise.RemoveLog(l.Dir.GroupLog(group+".machine")))
 }
@@ -72,7 +72,7 @@ func (l groupMachines) Remove(group string) error {
 // kubeletUser is who asks the kubelets of groups' machines.
 var kubeletUser = controlplane.User{Common: "packetwalk"}
 
-// KubeletTLS is instances.Machines'.
+// KubeletTLS implements instances.Machines.
 func (l groupMachines) KubeletTLS() (*tls.Config, error) {
 	pair, err := l.Access.CA.Client(kubeletUser, time.Now())
 	if err != nil {
@@ -89,7 +89,7 @@ func (l groupMachines) KubeletTLS() (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
-// HasImage is instances.Machines'.
+// HasImage implements instances.Machines.
 func (l groupMachines) HasImage(ctx context.Context, ref string) error {
 	_, err := l.Library.Manifest(ctx, ref)
 	return err

@@ -81,7 +81,7 @@ func (n *Node) Abandon(why error) {
 	_ = n.conn.Close()
 }
 
-// Done is closed when the conversation has ended, also by breaking off.
+// Done returns a channel that is closed when the conversation has ended, also by breaking off.
 func (n *Node) Done() <-chan struct{} { return n.done }
 
 // end keeps why the conversation ended, and wakes all who wait for answers.
@@ -168,7 +168,7 @@ func (a *call) answer(ctx context.Context) (answer, error) {
 	return a.next(ctx)
 }
 
-// next is answer without a bound.
+// next does what answer does without a limit of time.
 func (a *call) next(ctx context.Context) (answer, error) {
 	select {
 	case got := <-a.answers:

@@ -126,7 +126,7 @@ func (w *watcher) signals(activity chan<- struct{}) {
 	}
 }
 
-// Pending is false always: the node waits for what it has not read before it says what it has seen.
+// Pending returns false always: the node waits for what it has not read before it says what it has seen.
 func (w *watcher) Pending() bool { return false }
 
 // maxSeen bounds the packets and events of one probe: a machine sees it some 10 to 100 times.

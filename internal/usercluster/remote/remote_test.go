@@ -74,7 +74,7 @@ func (w *world) sh(host, script string) {
 	}
 }
 
-// Look is remote.Machine's.
+// Look implements remote.Machine.
 func (w *world) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
 	paths := map[string]string{}
 	for name, ns := range w.hosts {
@@ -83,7 +83,7 @@ func (w *world) Look(ctx context.Context) (capture.Origin, map[string]string, er
 	return dump.Origin(ctx, paths, ""), paths, nil
 }
 
-// Open is remote.Machine's.
+// Open implements remote.Machine.
 func (w *world) Open(path string, inode uint64) (proof.Place, func(), error) {
 	return localhost.Machine("").Open(path, inode)
 }
@@ -117,7 +117,7 @@ func (w *world) source(ctx context.Context, node *remote.Node) *capture.Lazy {
 	return capture.NewSource(o)
 }
 
-// places are those of the node, by way of the conversation.
+// places returns the places of the node, by way of the conversation.
 func places(node *remote.Node, w *world) proof.Places {
 	return func(host string) (proof.Place, error) {
 		if w.hosts[host] == nil {

@@ -98,7 +98,7 @@ func TestCrossing(t *testing.T) {
 	}
 }
 
-// fillOrRaw is fill, for messages with a body that is JSON already.
+// fillOrRaw does what fill does, also for messages with a body that is JSON already.
 func fillOrRaw(t *testing.T, v reflect.Value, number *uint64) {
 	if body := v.FieldByName("Body"); body.IsValid() {
 		v.FieldByName("ID").SetUint(1 << 63)
@@ -139,7 +139,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// frame is a message's bytes.
+// frame returns a message's bytes.
 func frame(text string) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(len(text)))) + text
 }

@@ -88,7 +88,7 @@ func (b *builder) captureNodePort(r *portRules) {
 	}
 }
 
-// externalChain is the port's EXT chain. With policy Local, pods and the node itself still go to all endpoints, as if their traffic had
+// externalChain writes the port's EXT chain. With policy Local, pods and the node itself still go to all endpoints, as if their traffic had
 // left the cluster and come back.
 func (b *builder) externalChain(r *portRules) {
 	add := func(note string, target string, local bool) {

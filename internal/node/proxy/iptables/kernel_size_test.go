@@ -79,9 +79,9 @@ func TestKernelHoldsMany(t *testing.T) {
 	})
 }
 
-// BenchmarkKernel is the first sync of 10,000 service ports, beside iptables-restore itself loading the same into an empty table, and
-// changes of one of them: in seconds, and in seconds of a processor that iptables' programs had, which other work on the machine does not
-// change much.
+// BenchmarkKernel measures the first sync of 10,000 service ports, beside iptables-restore itself loading the same into an empty table, and
+// changes of one of them. It reports seconds, and seconds of a processor that iptables' programs had, which other work on the machine does
+// not change much.
 func BenchmarkKernel(b *testing.B) {
 	eachVariant(b, func(b *testing.B, kernel *namespaceApplier) {
 		ports := manyPorts(10_000)

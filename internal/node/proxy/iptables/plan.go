@@ -100,7 +100,7 @@ func (e *edit) insert(chain string, at int, rules string) {
 	}
 }
 
-// input is that of iptables-restore.
+// input appends the edit as iptables-restore's input.
 func (e *edit) input(b []byte) []byte {
 	b = append(b, '*')
 	b = append(b, e.table...)

@@ -160,7 +160,7 @@ func (m *memory) wants(t *testing.T, c proxy.Config, ports []service.Port) {
 	}
 }
 
-// randomPorts are a few of many service ports, with few or many endpoints and everything else that rules depend on.
+// randomPorts returns a few of many service ports, with few or many endpoints and everything else that rules depend on.
 func randomPorts(r *rand.Rand, most int) []service.Port {
 	var ports []service.Port
 	address := func(net byte) netip.Addr {
@@ -341,7 +341,7 @@ func TestEachLengthOfSteps(t *testing.T) {
 	}
 }
 
-// TestManyChangesAtOnce are written in steps, as a first sync is.
+// TestManyChangesAtOnce checks that many changes are written in steps, as a first sync is.
 func TestManyChangesAtOnce(t *testing.T) {
 	kernel := newMemory(300)
 	s := testSyncer(t, RulesCurrent, kernel)

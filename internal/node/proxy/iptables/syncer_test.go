@@ -162,8 +162,8 @@ func TestChangeOfRuleSet(t *testing.T) {
 	}
 }
 
-// ownRules are a dump's rules by table and chain, without those of KUBE-MARK-DROP, of KUBE-FIREWALL and the jumps to it, which are the
-// kubelet's too and stay. The jumps of built-in chains are sorted: those that two versions share stay in their place.
+// ownRules returns a dump's rules by table and chain. It leaves out the rules of KUBE-MARK-DROP and of KUBE-FIREWALL and the jumps to that,
+// which are the kubelet's too and stay. It sorts the jumps of built-in chains: those that two versions share stay in their place.
 func ownRules(dump string) map[string][]string {
 	chains, table := map[string][]string{}, ""
 	for line := range strings.Lines(dump) {
