@@ -19,7 +19,7 @@ type client struct {
 	endpoints []service.Endpoint
 }
 
-// clients are those of packets to service ports with session affinity, each with one of its endpoints, and those packets.
+// clients returns the clients of packets to service ports with session affinity, each with one of its endpoints, and those packets.
 func clients(all []probe, ports *service.Ports) (known []client, to []probe) {
 	seen := map[string]bool{}
 	for i := range all {

@@ -72,7 +72,7 @@ func (s savedRules) normalise() savedRules {
 	return out
 }
 
-// portOf is the service port whose rule it is: the first word of its comment.
+// portOf returns the service port whose rule it is: the first word of its comment.
 func portOf(rule string) string {
 	_, comment, _ := strings.Cut(rule, "--comment ")
 	comment = strings.TrimPrefix(comment, `"`)
@@ -117,7 +117,7 @@ func diffChain(out *strings.Builder, key string, theirs, our savedRules) {
 	}
 }
 
-// without are the rules of a that b has not, or has fewer times.
+// without returns the rules of a that b lacks, or has fewer times.
 func without(a, b []string) []string {
 	times := map[string]int{}
 	for _, rule := range b {

@@ -129,7 +129,7 @@ func addSources(ctx context.Context, ns *netns.Namespace, sent []probe) error {
 	return err
 }
 
-// ways are where a packet may go, with their probabilities.
+// ways returns the places that a packet may reach, with their probabilities.
 func (n *node) ways(p *probe) (outcomes, error) {
 	r, err := walk.Walk(n, p.request())
 	if err != nil {

@@ -22,7 +22,7 @@ var absent = map[string]string{
 	"kubernetes_": "it is no build of Kubernetes, and has no feature gates",
 }
 
-// upstreamsNames are in the source: a registry tells nothing of metrics that have no values yet.
+// upstreamsNames reads the names in the source: a registry tells nothing of metrics that have no values yet.
 func upstreamsNames(t *testing.T) (names []string) {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/kubernetes/pkg/proxy/metrics").Output()

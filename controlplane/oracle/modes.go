@@ -194,7 +194,7 @@ func (m *tableModes) walkKnown(packets []probe, listings [][]byte) (*Disagreemen
 	return nil, nil
 }
 
-// sets are those of the one table that is not empty.
+// sets returns the sets of the one table that is not empty.
 func sets(tables []*netfilter.Table) map[string]*netfilter.Set { return tables[0].Sets }
 
 func parted(what string, p *probe, a, b outcomes) *Disagreement {

@@ -43,7 +43,7 @@ func TestNFTablesMode(t *testing.T) {
 	}
 }
 
-// nftDump is what nft lists of the proxier's table in a namespace of its own.
+// nftDump returns nft's listing of the proxier's table in a namespace made for it.
 func nftDump(t *testing.T, c Case) []byte {
 	t.Helper()
 	v := c.Settings

@@ -28,7 +28,7 @@ const (
 	outside  = "eth0"
 )
 
-// podLink is the link of the pods; where local pods are told by a link, it is one of those.
+// podLink returns the link of the pods. Where local pods are recognised by a link, it is one of those.
 func podLink(v Settings) string {
 	if v.PodInterface == "" {
 		return "pods"
@@ -69,7 +69,8 @@ func addrs(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// newNode is a node with rules. localhost lets packets to and from loopback addresses be forwarded, as kube-proxy's iptables mode does.
+// newNode returns a node with rules. localhost lets packets to and from loopback addresses be forwarded, as kube-proxy's iptables mode
+// does.
 func newNode(v Settings, tables []*netfilter.Table, localhost bool) *node {
 	n := &node{snapshot.Host{Name: nodeHost, FIB: &fib.State{}, Rules: &netfilter.Ruleset{Tables: tables}, Flows: conntrack.NewTable(nil),
 		Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1"}}}

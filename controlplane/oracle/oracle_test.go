@@ -133,7 +133,7 @@ func addMany(w *World, n int) {
 	}
 }
 
-// chainOf is the hash in the names of a service port's chains.
+// chainOf returns the hash in the names of a service port's chains.
 func chainOf(port, protocol string) string {
 	sum := sha256.Sum256([]byte(port + protocol))
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]

@@ -76,7 +76,7 @@ func newOurs(ns *netns.Namespace, v Settings, counters bool) (*ours, error) {
 	return o, err
 }
 
-// configOf is our configuration that stands for the settings.
+// configOf returns our configuration that stands for the settings.
 func configOf(ns *netns.Namespace, v Settings) (proxy.Config, error) {
 	c := proxy.Config{
 		Family: service.IPv4, Rules: iptables.RulesCurrent, Detector: proxy.Detector{Interface: v.PodInterface},
@@ -97,7 +97,7 @@ func configOf(ns *netns.Namespace, v Settings) (proxy.Config, error) {
 	return c, err
 }
 
-// nodePortRanges are the ranges of the family, nil for all addresses, and whether they hold IPv4's loopback addresses.
+// nodePortRanges returns the ranges of the family, nil for all addresses, and whether they hold IPv4's loopback addresses.
 func nodePortRanges(v Settings) (wanted []netip.Prefix, loopback bool) {
 	for _, text := range v.NodePortAddresses {
 		if p := netip.MustParsePrefix(text); p.Addr().Is4() != v.IPv6 {

@@ -67,7 +67,7 @@ func (n *node) outcomes(p *probe) (outcomes, error) {
 	return all, nil
 }
 
-// chance is the probability of choices; isNew is false where one says that the client has been there.
+// chance returns the probability of choices; isNew is false where one says that the client has been there.
 func chance(choices []walk.Decision) (odds float64, isNew bool, err error) {
 	odds = 1
 	for i := range choices {

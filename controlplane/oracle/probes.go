@@ -80,8 +80,8 @@ type target struct {
 	to       netip.AddrPort
 }
 
-// probes are up to n of all packets to everything that a world's services have, and to what is beside it. Names that two service ports
-// want are left out, and counted: which of them has it, upstream leaves to the order of a Go map.
+// probes returns up to n of all packets to everything that a world's services have, and to what is beside it. It leaves out and counts
+// names that two service ports want: which of them has it, upstream leaves to the order of a Go map.
 func probes(v Settings, w World, n int) (drawn []probe, ambiguous int) {
 	a := addressesOf(v)
 	all, ambiguous := targets(v, a, w.watched())
@@ -121,7 +121,7 @@ func probes(v Settings, w World, n int) (drawn []probe, ambiguous int) {
 	return drawn, ambiguous
 }
 
-// targets are the names that service ports have, each once, and what is beside them.
+// targets returns the names that service ports have, each once, and what is beside them.
 func targets(v Settings, a addresses, w World) (all []target, ambiguous int) {
 	const unusedPort, unusedNodePort = 7, 29999
 	owners := map[target]map[service.Name]bool{}
@@ -181,7 +181,7 @@ type frontend struct {
 	ip   netip.Addr
 }
 
-// places are the addresses of a service.
+// places returns the addresses of a service.
 func places(v Settings, s *corev1.Service) (all []frontend) {
 	all = append(all, frontend{clusterIP, familyOf(v, s.Spec.ClusterIPs)[0]})
 	for _, ip := range familyOf(v, s.Spec.ExternalIPs) {
@@ -208,7 +208,7 @@ func familyOf(v Settings, texts []string) (all []netip.Addr) {
 	return all
 }
 
-// endpointsOf are addresses of endpoints by service port, each once.
+// endpointsOf returns addresses of endpoints by service port, each once.
 func endpointsOf(v Settings, w World) map[service.Name][]netip.Addr {
 	all := map[service.Name][]netip.Addr{}
 	for _, s := range w.Services {

@@ -98,7 +98,7 @@ func (s *source) newEndpoint(family discoveryv1.AddressType) discoveryv1.Endpoin
 	return e
 }
 
-// conditions are mostly those of a pod's life, and sometimes any.
+// conditions returns mostly the conditions of a pod's life, and sometimes any.
 func (s *source) conditions() discoveryv1.EndpointConditions {
 	make := func(ready, serving, terminating bool) discoveryv1.EndpointConditions {
 		return discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
@@ -125,7 +125,7 @@ func (s *source) conditions() discoveryv1.EndpointConditions {
 	return c
 }
 
-// hints are those of a traffic distribution: mostly all endpoints have some.
+// hints adds the hints of a traffic distribution: mostly all endpoints have some.
 func (s *source) hints(endpoints []discoveryv1.Endpoint) {
 	kind := s.IntN(6)
 	for i := range endpoints {

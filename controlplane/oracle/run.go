@@ -25,7 +25,7 @@ type Disagreement struct {
 	Diff string // -upstream +ours; or a proxy's error
 }
 
-// String is for people.
+// String returns the disagreement for people.
 func (d *Disagreement) String() string {
 	return fmt.Sprintf("step %d, %s (-upstream +ours):\n%s", d.Step, d.What, d.Diff)
 }

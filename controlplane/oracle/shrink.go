@@ -34,7 +34,7 @@ func Shrink(ctx context.Context, dir string, c Case, d *Disagreement, tries int)
 	return c, d
 }
 
-// cuts are the ways to make a case smaller, big ones first. A cut tells false where it finds nothing to cut any more.
+// cuts returns the ways to make a case smaller, big ones first. A cut returns false when it finds nothing to cut any more.
 func cuts(c Case) []func(*Case) bool {
 	var out []func(*Case) bool
 	for i := len(c.Steps) - 2; i >= 0; i-- {

@@ -55,7 +55,7 @@ type Case struct {
 	Steps    []World  `json:"steps"`
 }
 
-// YAML is the case as a file of testdata holds it.
+// YAML returns the case as a file of testdata holds it.
 func (c Case) YAML() []byte {
 	text, err := yaml.Marshal(c)
 	if err != nil {
@@ -73,7 +73,7 @@ func ParseCase(text []byte) (Case, error) {
 	return c, nil
 }
 
-// Clone is a copy that shares nothing.
+// Clone returns a copy that shares nothing.
 func (w World) Clone() World {
 	out := World{Zone: w.Zone, Full: w.Full, Draw: w.Draw, Services: make(map[string]*corev1.Service, len(w.Services)),
 		Slices: make(map[string]*discoveryv1.EndpointSlice, len(w.Slices))}
@@ -86,7 +86,7 @@ func (w World) Clone() World {
 	return out
 }
 
-// Clone is a copy that shares nothing.
+// Clone returns a copy that shares nothing.
 func (c Case) Clone() Case {
 	out := Case{Settings: c.Settings, Steps: make([]World, len(c.Steps))}
 	for i := range c.Steps {
@@ -95,7 +95,7 @@ func (c Case) Clone() Case {
 	return out
 }
 
-// watched is the world as both proxies' informers deliver it: without headless services, and without what carries the label of another
+// watched returns the world as both proxies' informers deliver it: without headless services, and without what carries the label of another
 // service proxy or of headless services (cmd/kube-proxy/app/server.go; our internal/node/kube asks for the same).
 func (w World) watched() World {
 	out := World{Zone: w.Zone, Full: w.Full, Draw: w.Draw, Services: maps.Clone(w.Services), Slices: maps.Clone(w.Slices)}
@@ -111,8 +111,8 @@ func (w World) watched() World {
 	return out
 }
 
-// short is the world with shorter names of namespaces and services. Of a service port without endpoints kube-proxy's nftables mode writes
-// the whole name as a comment, and nft 1.0.6 refuses its whole transaction if that has more than 128 characters.
+// short returns the world with shorter names of namespaces and services. Of a service port without endpoints kube-proxy's nftables mode
+// writes the whole name as a comment, and nft 1.0.6 refuses its whole transaction if that has more than 128 characters.
 func (w World) short() World {
 	out := w.Clone()
 	cut := func(name *string) { *name = strings.TrimSuffix(*name, strings.Repeat((*name)[len(*name)-1:], 60)) }
@@ -133,7 +133,7 @@ func (w World) short() World {
 
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// slicesOf are the keys of a service's slices, sorted.
+// slicesOf returns the keys of a service's slices, sorted.
 func (w World) slicesOf(service string) []string {
 	var keys []string
 	namespace, name, _ := strings.Cut(service, "/")

@@ -27,7 +27,7 @@ func inode(path string) uint64 {
 
 const oneNode = "apiVersion: packetwalk.dev/v1alpha1\nkind: Cluster\n"
 
-// ofRuntime is a lab whose nodes are of the runtime that was asked for.
+// ofRuntime returns the cluster.yaml of a lab whose nodes have the runtime that was asked for.
 func ofRuntime(count, maxPods int) string {
 	const pools = "spec:\n  nodePools: [{name: nodepool1, count: %d, maxPods: %d, runtime: %s}]\n  serviceProxy: {backend: %s}\n"
 	if nodes.runtime == "simulated" { // AKS's own pods need a node that runs programs
@@ -152,7 +152,7 @@ func answerOnce(at, waits *table) (err error) {
 	return nil
 }
 
-// probeUp is when the lab first noted that a back end answered its probe; zero when it has not.
+// probeUp returns when the lab first noted that a back end answered its probe; zero when it has not.
 func (l *lab) probeUp() time.Time {
 	log, _ := os.ReadFile(filepath.Join("/var/lib/packetwalk", l.name, "disk/.logs/lab.log"))
 	for line := range strings.Lines(string(log)) {

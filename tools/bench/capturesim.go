@@ -177,7 +177,7 @@ func (s *simulation) ofFabric() *simHost {
 	return h
 }
 
-// texts are a host's, of which those that do not tell it from others are given.
+// texts returns a host's texts. same has those that all hosts share.
 func (h *simHost) texts(same map[string]capture.Output) map[string]capture.Output {
 	all := map[string]capture.Output{}
 	for file, out := range same {
@@ -220,7 +220,7 @@ func (h *simHost) sysctls(like string) []byte {
 	return []byte(b.String())
 }
 
-// lists are the Kubernetes objects: each service has twenty pods.
+// lists returns the Kubernetes objects: each service has twenty pods.
 func (s *simulation) lists() map[string][]byte {
 	var pods, nodes, services, slices []json.RawMessage
 	add := func(list *[]json.RawMessage, format string, a ...any) {
@@ -255,7 +255,7 @@ func serviceAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 64 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
-// kubeProxyRules are iptables-save's of so many services with three endpoints each, as kube-proxy writes them.
+// kubeProxyRules returns the iptables-save of so many services with three endpoints each, as kube-proxy writes them.
 func kubeProxyRules(services int) string {
 	var chains, rules strings.Builder
 	chain := func(name string) { fmt.Fprintf(&chains, ":%s - [0:0]\n", name) }
@@ -282,7 +282,7 @@ func kubeProxyRules(services int) string {
 		":OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n" + chains.String() + rules.String() + "COMMIT\n"
 }
 
-// kubeProxyTable is nft's input of the same, as kube-proxy writes it in mode nftables.
+// kubeProxyTable returns nft's input of the same, as kube-proxy writes it in mode nftables.
 func kubeProxyTable(services int) string {
 	var b strings.Builder
 	var ips []string

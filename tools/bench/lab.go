@@ -105,7 +105,7 @@ type process struct {
 	cpu  float64 // seconds, of its own and of the children that it has waited for
 }
 
-// processes are those of the lab: the lab process, and everything in the lab's network namespaces.
+// processes returns the processes of the lab: the lab process, and everything in the lab's network namespaces.
 func (l *lab) processes() ([]process, error) {
 	spaces := map[uint64]bool{}
 	err := filepath.WalkDir(filepath.Join("/run/packetwalk", l.name, "netns"), func(path string, e os.DirEntry, err error) error {

@@ -84,13 +84,13 @@ func (k *kernelWatch) look(data []byte, now time.Time) {
 	}
 }
 
-// cpuTime is what a process has used, with the children that it waited for.
+// cpuTime returns the processor time of a process, with the children that it waited for.
 func cpuTime(pid int) time.Duration {
 	stat, _ := procstat.Read("/proc/" + strconv.Itoa(pid)) // of one that has ended: zero
 	return stat.CPU
 }
 
-// slab is the kernel's own memory in MB, when it has come to rest.
+// slab returns the kernel's own memory in MB, when it has come to rest.
 func slab() float64 {
 	last := 0.0
 	for range 30 {

@@ -84,7 +84,7 @@ func (r *proxyResults) page() string {
 	return b.String()
 }
 
-// load is the machine's load average of the last minute.
+// load returns the machine's load average of the last minute.
 func load() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(text), " ")

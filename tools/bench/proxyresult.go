@@ -22,7 +22,7 @@ type proxyResults struct {
 
 func (r *proxyResults) add(m measurement) { r.all = append(r.all, m) }
 
-// of is what was measured of a proxy; nil if it was not, or failed.
+// of returns the measurement of a proxy; nil if there is none, or if it failed.
 func (r *proxyResults) of(proxy string, services int) *measurement {
 	i := slices.IndexFunc(r.all, func(m measurement) bool { return m.proxy == proxy && m.services == services && m.failed == "" })
 	if i < 0 {
@@ -31,7 +31,7 @@ func (r *proxyResults) of(proxy string, services int) *measurement {
 	return &r.all[i]
 }
 
-// sizes are the numbers of services, rising.
+// sizes returns the numbers of services, rising.
 func (r *proxyResults) sizes() (sizes []int) {
 	for _, m := range r.all {
 		if !slices.Contains(sizes, m.services) {
@@ -41,7 +41,7 @@ func (r *proxyResults) sizes() (sizes []int) {
 	return sizes
 }
 
-// quantile is one of sorted durations, in milliseconds.
+// quantile returns one of sorted durations, in milliseconds.
 func quantile(sorted []time.Duration, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -66,7 +66,7 @@ func (m *measurement) print() {
 	}
 }
 
-// cores is how many processors it used.
+// cores returns how many processors it used.
 func (s *streamResult) cores() float64 { return s.cpu.Seconds() / s.took.Seconds() }
 
 // target is one figure with what it is to be at most.
@@ -77,7 +77,7 @@ type target struct {
 	elsewhere string // what another proxy needs, for comparison
 }
 
-// verdict is met or MISSED.
+// verdict returns met or MISSED.
 func (t *target) verdict() string {
 	if t.is <= t.most {
 		return "met"
@@ -85,7 +85,7 @@ func (t *target) verdict() string {
 	return "MISSED"
 }
 
-// targets are those that were measured.
+// targets returns the targets that were measured.
 func (r *proxyResults) targets() (all []target) {
 	at := min(proxyDetail, slices.Max(r.sizes()))
 	add := func(name string, is, most float64, unit, elsewhere string) {
@@ -126,7 +126,7 @@ func (r *proxyResults) targets() (all []target) {
 // skippedTarget is a target that a run does not measure, and the command that does.
 type skippedTarget struct{ name, command string }
 
-// elsewhere are the targets that this run has not measured.
+// elsewhere returns the targets that this run has not measured.
 func (r *proxyResults) elsewhere() []skippedTarget {
 	all := []skippedTarget{
 		{"10000 services: a change with iptables-legacy, at most 0.7 s",
@@ -139,7 +139,7 @@ func (r *proxyResults) elsewhere() []skippedTarget {
 	return all
 }
 
-// figure is what kube-proxy with nftables has.
+// figure returns kube-proxy's figure with nftables.
 func (r *proxyResults) figure(services int, of func(*measurement) string) string {
 	m := r.of(theirs, services)
 	if m == nil {
@@ -188,7 +188,7 @@ func cpuOfChanges(m *measurement) string {
 	return fmt.Sprintf("%.2f s", m.cpu.Seconds())
 }
 
-// shown are milliseconds with two or three digits that count.
+// shown formats milliseconds with two or three digits that count.
 func shown(ms float64) string {
 	if ms < 10 {
 		return fmt.Sprintf("%.2f ms", ms)

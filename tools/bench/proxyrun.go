@@ -129,13 +129,13 @@ func (p *proxyProcess) synced(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// resident is the process's memory in MB.
+// resident returns the process's memory in MB.
 func (p *proxyProcess) resident() float64 {
 	m, _ := memoryOf(fmt.Sprintf("/proc/%d", p.cmd.Process.Pid))
 	return m.rss
 }
 
-// connects are how long connections take to be there, each to a service, or past them to an endpoint.
+// connects returns how long it takes to connect, each time to a service, or past them to an endpoint.
 func (w *proxyWorld) connects(n int, direct bool) ([]time.Duration, error) {
 	var took []time.Duration
 	dialer := net.Dialer{Timeout: 5 * time.Second, FallbackDelay: -1}

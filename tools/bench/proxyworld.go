@@ -187,17 +187,17 @@ func (w *proxyWorld) removeNode() {
 	w.node = nil
 }
 
-// after is the address so many after another.
+// after returns the address so many after another.
 func after(a netip.Addr, n int) netip.Addr {
 	b := a.As4()
 	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(n))
 	return netip.AddrFrom4(b)
 }
 
-// clusterIP is a service's address; the first of the range is the Service kubernetes'.
+// clusterIP returns a service's address; the first of the range is the Service kubernetes'.
 func clusterIP(service int) netip.Addr { return after(proxyServices.Addr(), service+256) }
 
-// endpoint is one of the endpoints that a service has from the start.
+// endpoint returns one of the endpoints that a service has from the start.
 func endpoint(service, i int) netip.Addr {
 	return after(proxyEndpoints.Addr(), service*endpointsEach+i+256)
 }
@@ -251,7 +251,7 @@ func sliceOf(service int, endpoints []netip.Addr) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// newAddress is an endpoint's address that no service has had.
+// newAddress returns an endpoint's address that no service has had.
 func (w *proxyWorld) newAddress() netip.Addr {
 	return after(proxyChanged, int(w.changed.Add(1)))
 }

@@ -50,7 +50,7 @@ func benchScale(int) (err error) {
 	return l.printUse()
 }
 
-// manyServices are services that share whereami's pods, so that the agents have as many rules as in a cluster of that many.
+// manyServices returns services that share whereami's pods, so that the agents have as many rules as in a cluster of that many.
 func manyServices(n int) string {
 	var b strings.Builder
 	for i := range n {

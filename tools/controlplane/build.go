@@ -300,8 +300,8 @@ func (t target) collect(ctx context.Context) error {
 	return atomicfile.Write(t.binary(), all, 0o644)
 }
 
-// goBuild is the go command in a process group of its own, which an interrupt ends as a whole: go, compilers and linker. Without -vet=off
-// go test would have every package looked at that a test imports.
+// goBuild returns the go command in a process group of its own, which an interrupt ends as a whole: go, compilers and linker. Without
+// -vet=off go test would look at every package that a test imports.
 func (t target) goBuild(ctx context.Context, output string) *exec.Cmd {
 	args := slices.Concat(t.args, []string{"-v", "-o", output, t.source})
 	if t.test {

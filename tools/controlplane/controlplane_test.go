@@ -159,7 +159,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// small is a target that builds a module of one file.
+// small returns a target that builds a module of one file.
 func small(t *testing.T, source string) target {
 	t.Helper()
 	module := t.TempDir()

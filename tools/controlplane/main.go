@@ -138,7 +138,7 @@ func removeOthers(folder string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// generated are the folders of the modules that import k8s.io/kubernetes.
+// generated returns the folders of the modules that import k8s.io/kubernetes.
 func generated(root string) (dirs []string) {
 	for _, module := range []string{"", "oracle", "e2e"} {
 		dirs = append(dirs, filepath.Join(root, "controlplane", module))

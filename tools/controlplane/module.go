@@ -98,7 +98,7 @@ func copyGodebug(file, source *modfile.File) error {
 	return nil
 }
 
-// kubernetesVersion is the release that the module requires, as "v1.35.4".
+// kubernetesVersion returns the release that the module requires, as "v1.35.4".
 func kubernetesVersion(file *modfile.File) (string, error) {
 	for _, require := range file.Require {
 		if require.Mod.Path == upstreamModule {
@@ -108,7 +108,7 @@ func kubernetesVersion(file *modfile.File) (string, error) {
 	return "", fmt.Errorf("%s does not require %s: add the line that names the release", file.Syntax.Name, upstreamModule)
 }
 
-// stagingVersion is the version of the staging modules of a release: v0.35.4 for v1.35.4.
+// stagingVersion returns the version of the staging modules of a release: v0.35.4 for v1.35.4.
 func stagingVersion(release string) (string, error) {
 	rest, ok := strings.CutPrefix(release, "v1.")
 	if !ok {
@@ -117,7 +117,7 @@ func stagingVersion(release string) (string, error) {
 	return "v0." + rest, nil
 }
 
-// stagingModules are the modules that upstream publishes from its own tree, in its order.
+// stagingModules returns the modules that upstream publishes from its own tree, in its order.
 func stagingModules(upstream *modfile.File) []string {
 	var paths []string
 	for _, replace := range upstream.Replace {
@@ -142,7 +142,7 @@ func requireStaging(file *modfile.File, published []string, version string) erro
 	return nil
 }
 
-// writeModule is gen: it writes go.mod anew and lets the go command complete the indirect requirements and go.sum.
+// writeModule does gen: it writes a new go.mod and lets the go command complete the indirect requirements and go.sum.
 func writeModule(ctx context.Context, dir string) error {
 	path := filepath.Join(dir, "go.mod")
 	current, err := os.ReadFile(path)

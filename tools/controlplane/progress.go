@@ -54,15 +54,15 @@ func (p *progress) take(line string) {
 	}
 }
 
-// messages are the lines that named no package.
+// messages returns the lines that named no package.
 func (p *progress) messages() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.other.String() + string(p.line)
 }
 
-// status is one line: packages compiled, the most there can be (what Go's build cache holds is not compiled again), and the time since the
-// start. What it compiles go build says, and go test does not.
+// status returns one line: packages compiled, the most there can be (what Go's build cache holds is not compiled again), and the time since
+// the start. go build reports what it compiles, and go test does not.
 func (p *progress) status(now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,7 +30,7 @@ var selections = map[string]selection{
 	"policies": {"[sig-network] Netpol", `\[sig-network\] Netpol`, `\[Serial\]|Feature:SCTP|IPv6`},
 }
 
-// title is what a selection is called on the page; "" for one that is not recorded.
+// title returns the name of a selection on the page; "" for one that is not recorded.
 func (o options) title() string {
 	for _, s := range selections {
 		if o.focus == s.focus && o.skip == s.skip {
@@ -71,7 +71,7 @@ func writePage(ctx context.Context, o options, r results, known causes) error {
 	return os.WriteFile(o.page, []byte(replaceSection(text, resultsHeading, overview(text))), 0o644)
 }
 
-// section is the results as Markdown.
+// section returns the results as Markdown.
 func section(r results, known causes) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**%s.**\n", r.summary())
@@ -95,7 +95,7 @@ const resultsHeading = "## Results\n"
 
 var sections = regexp.MustCompile(`(?m)^## (.+): (.+)\n\n.+\n\n\*\*(.+)\.\*\*$`)
 
-// overview is a table of the page's sections.
+// overview returns a table of the page's sections.
 func overview(page string) string {
 	lines := []string{"", "| specs | lab | |", "|---|---|---|"}
 	for _, m := range sections.FindAllStringSubmatch(page, -1) {

@@ -75,7 +75,7 @@ func loadImages(ctx context.Context) error {
 	return nil
 }
 
-// named are images under all the names that the suite prints.
+// named returns images under all the names that the suite prints.
 func named(made []recipe, list string) (all []images.Assembly, err error) {
 	names := map[string][]string{}
 	for line := range strings.Lines(list) {
@@ -127,7 +127,7 @@ func gather(ctx context.Context, cache string) (p parts, err error) {
 	return p, nil
 }
 
-// goList is what the go command prints for the user who called sudo, whose modules are downloaded.
+// goList runs the go command as the user who called sudo, whose modules are downloaded.
 func goList(ctx context.Context, args ...string) ([]byte, error) {
 	caller, err := sudouser.Get()
 	if err != nil {
@@ -139,7 +139,7 @@ func goList(ctx context.Context, args ...string) ([]byte, error) {
 	return command.Output()
 }
 
-// unpacked is a folder with the files of Debian packages, without those outside of /bin, /etc and /usr.
+// unpacked returns a folder with the files of Debian packages, without those outside of /bin, /etc and /usr.
 func unpacked(ctx context.Context, cache string, packages ...string) (string, error) {
 	folder := filepath.Join(cache, strings.Join(packages, "+"))
 	if _, err := os.Stat(folder); err == nil {
@@ -177,9 +177,9 @@ func unpacked(ctx context.Context, cache string, packages ...string) (string, er
 // distributed is the image that those are made from that have the files of a distribution.
 const distributed = "e2e-test-images/ipc-utils"
 
-// recipes are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with what nodes have of Debian in place of
-// Alpine and others, and Debian's nginx and busybox. pause is the lab's own, which starts every pod. What no spec of Conformance runs is
-// left out where it is not made of the same parts.
+// recipes follows upstream's Dockerfiles (k8s.io/kubernetes/test/images), with the nodes' files of Debian in place of Alpine and others,
+// and Debian's nginx and busybox. pause is the lab's own, which starts every pod. It leaves out what no spec of Conformance runs, unless
+// that is made of the same parts.
 func (p parts) recipes() ([]recipe, error) {
 	var errs []error
 	program := func(name string) string { // by a path that has its version: what bin/e2e has is a link
@@ -225,7 +225,7 @@ func (p parts) recipes() ([]recipe, error) {
 // controlPlane is where images have the control plane's program, which knows by a link's name what it is.
 const controlPlane = "/usr/local/bin/packetwalk-controlplane"
 
-// agnhostFiles are those of the image that most specs run. It lacks iperf.
+// agnhostFiles returns the files of the image that most specs run. It lacks iperf.
 func (p parts) agnhostFiles(program string) ([]images.File, error) {
 	files := []images.File{
 		{Path: "/agnhost", Source: program}, {Path: "/agnhost-2", Link: "agnhost"}, {Path: "/uploads/"}, {Path: "/coredns", Link: controlPlane},
@@ -246,8 +246,8 @@ func (p parts) agnhostFiles(program string) ([]images.File, error) {
 	return files, nil
 }
 
-// busyboxFiles are those of the image, as busybox's own (https://github.com/docker-library/busybox) has them. The shell is bash, because
-// that of Debian's busybox drops variables whose names are not those of a shell's.
+// busyboxFiles returns the files of the image, as busybox's own (https://github.com/docker-library/busybox) has them. The shell is bash,
+// because that of Debian's busybox drops variables whose names are not those of a shell's.
 func (p parts) busyboxFiles() []images.File {
 	files := []images.File{
 		{Path: "/bin/"}, {Path: "/bin/busybox", Source: filepath.Join(p.busybox, "bin", "busybox")},
@@ -266,7 +266,8 @@ func (p parts) busyboxFiles() []images.File {
 	return files
 }
 
-// nginxImage is Debian's nginx with the site and the log of nginx's own image (https://github.com/docker-library/docs/tree/master/nginx).
+// nginxImage returns Debian's nginx with the site and the log of nginx's own image
+// (https://github.com/docker-library/docs/tree/master/nginx).
 func (p parts) nginxImage() images.Assembly {
 	const site = "server {\n\tlisten 80;\n\troot /usr/share/nginx/html;\n}\n"
 	return images.Assembly{From: distributed, Entrypoint: []string{"nginx"}, Cmd: []string{"-g", "daemon off;"},

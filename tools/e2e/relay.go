@@ -17,7 +17,7 @@ import (
 // The suite's processes ask load balancers and nodes themselves: they run on the lab's internet host, as a user's client does, and never
 // ask for an address of the lab from the machine's own network. What they have there of the machine is the API server, on loopback.
 
-// clientSpace is the network namespace of the lab's internet host.
+// clientSpace returns the network namespace of the lab's internet host.
 func (l lab) clientSpace() string { return "/run/packetwalk/" + l.name + "/netns/client" }
 
 var serverAddress = regexp.MustCompile(`(?m)^\s*server: https://(127\.0\.0\.1:\d+)$`)

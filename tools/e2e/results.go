@@ -117,7 +117,7 @@ func (r *results) add(c junitCase) {
 	r.specs = append(r.specs, s)
 }
 
-// firstLine is the begin of a failure's text, which is ginkgo's "[FAILED] message" with the place after it.
+// firstLine returns the begin of a failure's text, which is ginkgo's "[FAILED] message" with the place after it.
 func firstLine(text string) string {
 	text = strings.TrimSpace(text)
 	if _, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(text, "[") {
@@ -136,7 +136,7 @@ func (r results) states() map[string]int {
 	return n
 }
 
-// summary is one line: "47 specs: 45 passed, 2 failed".
+// summary returns one line: "47 specs: 45 passed, 2 failed".
 func (r results) summary() string {
 	n := r.states()
 	var parts []string
