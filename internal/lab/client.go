@@ -109,7 +109,7 @@ func putCluster(ctx context.Context, d layout.Dir, source []byte, end lifecycle.
 	return nil
 }
 
-// Network is Azure's side of a running lab.
+// Network returns Azure's side of a running lab.
 func Network(ctx context.Context, d layout.Dir) (vnet.Network, error) {
 	return ask[vnet.Network](ctx, d, "/network")
 }

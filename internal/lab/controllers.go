@@ -50,7 +50,7 @@ type routes struct {
 // Start runs the controller, and waits until each node has its route. The nodes have their ranges by now.
 func (l *routes) Start(ctx context.Context) error { return l.Restart(ctx, ctx) }
 
-// Restart is nodes.RouteController's. A controller that runs would find new nodes only after a while.
+// Restart implements nodes.RouteController. A controller that runs would find new nodes only after a while.
 func (l *routes) Restart(ctx, waiting context.Context) error {
 	table, _, ok := l.Cluster().PodRouteTable()
 	if !ok {

@@ -96,9 +96,9 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	return l, err
 }
 
-// Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
-// progress and keeps it up until ctx ends. A lab that is not up within the timeout is an error. When ctx ends this process ends, and
-// nothing else does: Destroy removes a lab.
+// Run runs the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on progress
+// and keeps it up until ctx ends. A lab that is not up within the timeout is an error. When ctx ends this process ends, and nothing else
+// does: Destroy removes a lab.
 func Run(ctx context.Context, d layout.Dir, bin layout.Binaries, timeout time.Duration, progress *os.File) error {
 	unix.Umask(0o022) // whatever the caller's is: users of all kinds in pods read what is made for them
 	begin := time.Now()

@@ -89,7 +89,7 @@ func armnetworkRefused(t *testing.T, subscription, group string, options *arm.Cl
 	return f.NewLoadBalancersClient().NewListPager(group, nil).NextPage(t.Context())
 }
 
-// inLab are the options of a client on the lab's VM.
+// inLab returns the options of a client on the lab's VM.
 func inLab(t *testing.T, d lab.Dir) *arm.ClientOptions {
 	t.Helper()
 	ns, err := netns.Open(d.NetNS("testvm"))

@@ -32,7 +32,7 @@ func DirOf(name string) layout.Dir { return layout.Dir(filepath.Join(Root, name)
 // List returns the directories of all labs on this machine, by name.
 func List() ([]layout.Dir, error) { return labsIn(Root) }
 
-// ListAll is List with those labs of which only their nodes' disks are left: a restart of the machine has ended them.
+// ListAll does what List does, and adds those labs of which only their nodes' disks are left: a restart of the machine has ended them.
 func ListAll() ([]layout.Dir, error) { return labsIn(Root, layout.StateRoot) }
 
 func labsIn(roots ...string) (dirs []layout.Dir, err error) {

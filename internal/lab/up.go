@@ -44,7 +44,7 @@ const scaleTimeout = 30 * time.Minute
 // ErrNewCluster says that a lab which is there cannot be changed to what a cluster.yaml says.
 var ErrNewCluster = errors.New("a running cluster cannot be changed so")
 
-// refused is an error that names the changes which need a new cluster, nil when there is none.
+// refused returns an error that names the changes which need a new cluster, nil when there is none.
 func refused(changes []cluster.Change) error {
 	var lines []string
 	for _, c := range changes {

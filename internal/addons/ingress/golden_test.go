@@ -224,7 +224,7 @@ func golden(t *testing.T, s *scenario, got string) {
 	t.Fatalf("%s has no answers", s.path)
 }
 
-// slow is the API's own definition of which of a host's routes takes a path, by elements and without an order of the routes.
+// slow follows the API's own definition of which of a host's routes takes a path, by elements and without an order of the routes.
 func slow(routes []Route, p string) *Route {
 	elements := func(s string) []string {
 		return strings.FieldsFunc(s, func(r rune) bool { return r == '/' })

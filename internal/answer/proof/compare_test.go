@@ -29,7 +29,8 @@ func syn(source, destination string) packet.Packet {
 		SourcePort: packet.Exactly(a.Port()), DestinationPort: packet.Exactly(b.Port())}}
 }
 
-// handMade is a SYN that its own host masquerades, and what the kernel says of it: prediction and kernel agree until a test changes one.
+// handMade returns a SYN that its own host masquerades, and the kernel's report of it: prediction and kernel agree until a test changes
+// one.
 func handMade() (*walk.Result, *proof.Observation) {
 	before, after := syn("10.0.0.1:4000", "10.0.0.2:80"), syn("10.9.9.9:4000", "10.0.0.2:80")
 	after.SourcePort = packet.OneOf(1024, 65535, 2000)

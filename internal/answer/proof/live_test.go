@@ -138,7 +138,7 @@ func to(protocol packet.Protocol, address string) packet.Packet {
 	return packet.Packet{Tuple: packet.Tuple{Protocol: protocol, Destination: a.Addr(), DestinationPort: packet.Exactly(a.Port())}}
 }
 
-// routed is a client, a router that translates, and a server.
+// routed returns a client, a router that translates, and a server.
 func routed(t testing.TB) *world {
 	w := newWorld(t, "vm/client", "node/router", "vm/server")
 	w.wire("vm/client eth0", "node/router c")
@@ -298,7 +298,7 @@ func TestLiveFindsWhatChanged(t *testing.T) {
 	}
 }
 
-// bridged is a node with two pods on a bridge, as Azure CNI's bridge mode has it, whose frames go through ebtables and iptables.
+// bridged returns a node with two pods on a bridge, as Azure CNI's bridge mode has it, whose frames go through ebtables and iptables.
 func bridged(t testing.TB) *world {
 	w := newWorld(t, "node/n", "pod/a", "pod/b")
 	w.wire("pod/a eth0", "node/n veth-a")

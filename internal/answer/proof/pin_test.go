@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// captured is a datagram of the probe's, or one that echoes it.
+// captured returns a datagram of the probe's, or one that echoes it.
 func captured(out bool, link, source, destination string) witness.CapturedPacket {
 	from, to := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination)
 	return witness.CapturedPacket{Out: out, Link: link, Packet: packet.Packet{TTL: 64, Tuple: tupleOf(uint8(packet.UDP), from, to)},

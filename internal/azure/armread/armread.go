@@ -261,7 +261,7 @@ func (a *reader) get(ctx context.Context, at string) ([]byte, error) {
 	return text, nil
 }
 
-// answerError is an answer of no success: its code is that of its body.
+// answerError returns an error for an answer of no success, with the code of its body.
 func answerError(answer *http.Response, text []byte) error {
 	var body struct{ Error struct{ Code string } }
 	_ = json.Unmarshal(text, &body) // an answer of a proxy has none

@@ -39,7 +39,7 @@ func (s static) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Ac
 	return azcore.AccessToken{Token: token, ExpiresOn: time.Now().Add(time.Hour)}, s.err
 }
 
-// labOf is the lab of an example.
+// labOf returns the lab of an example.
 func labOf(t testing.TB, example string) az.Lab {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../../examples", example, "cluster.yaml"))
@@ -71,7 +71,7 @@ func serve(t testing.TB, h http.Handler) *arm.ClientOptions {
 
 func manager(l az.Lab) *az.Manager { return &az.Manager{Lab: func() az.Lab { return l }, Token: token} }
 
-// shown is what packetwalk az shows.
+// shown returns the output of packetwalk az.
 func shown(t *testing.T, l az.Lab, words string) any {
 	t.Helper()
 	var out, errs strings.Builder

@@ -227,8 +227,8 @@ func inbound(t *testing.T, own, sdk snapshot.Source, n vnet.Network) int {
 
 const byDefaultOutbound = "unknown: default outbound access"
 
-// seen are the sources that a packet has where it comes to, or that it does not come there. A host on the internet is beyond what Azure's
-// interface knows: what matters is the source that leaves.
+// seen returns the sources that a packet has at its destination, or that it does not arrive. A host on the internet is beyond what Azure's
+// interface knows: there the source matters that leaves.
 func seen(t *testing.T, src snapshot.Source, req walk.Request) []string {
 	t.Helper()
 	r, err := walk.Walk(src, req)

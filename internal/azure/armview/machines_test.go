@@ -38,7 +38,7 @@ const (
 	machine       = "/resourceGroups/MC_shop_shop_westeurope/providers/Microsoft.Compute/virtualMachines/aks-pool1-0"
 )
 
-// interfaceJSON is an interface as "az vmss nic list" and "az network nic list" write it.
+// interfaceJSON returns an interface as "az vmss nic list" and "az network nic list" write it.
 func interfaceJSON(id, vm, mac, address string) string {
 	attached := "null"
 	if vm != "" {

@@ -45,7 +45,8 @@ func (r *Resources) Read(source string, text []byte) error {
 	return nil
 }
 
-// onePage is the error for a file that holds one page of a list. Resources of the other pages would be taken for ones that do not exist.
+// onePage returns the error for a file that holds one page of a list. Resources of the other pages would be taken for ones that do not
+// exist.
 func onePage(list []any) error {
 	command := "the list command of az, which fetches all pages"
 	if len(list) > 0 {

@@ -12,7 +12,7 @@ import (
 
 const natGateway = subscription1 + "/resourceGroups/net/providers/Microsoft.Network/natGateways/gw"
 
-// gatewayJSON is a NAT gateway as "az network nat gateway list" writes it.
+// gatewayJSON returns a NAT gateway as "az network nat gateway list" writes it.
 func gatewayJSON(addresses, etag string) string {
 	return fmt.Sprintf(`[{"etag": %q, "id": %q, "idleTimeoutInMinutes": 4, "location": "westeurope", "name": "gw", "provisioningState": "Succeeded",
 "publicIpAddresses": %s, "resourceGroup": "net", "sku": {"name": "Standard"}, "type": "Microsoft.Network/natGateways"}]`, etag, natGateway, addresses)
@@ -22,7 +22,7 @@ func addressRef(name string) string {
 	return fmt.Sprintf(`[{"id": "%s/resourceGroups/net/providers/Microsoft.Network/publicIPAddresses/%s", "resourceGroup": "net"}]`, subscription1, name)
 }
 
-// networkJSON is a virtual network with a subnet of one prefix, as "az network vnet list" writes it.
+// networkJSON returns a virtual network with a subnet of one prefix, as "az network vnet list" writes it.
 func networkJSON(prefix string) string {
 	const id = subscription1 + "/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/shop"
 	return fmt.Sprintf(`[{"addressSpace": {"addressPrefixes": ["10.1.0.0/16"]}, "id": %q, "name": "shop", "resourceGroup": "net",

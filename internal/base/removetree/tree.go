@@ -23,8 +23,8 @@ const (
 	batchSize = 1024 // names read at once
 )
 
-// Remove is [os.RemoveAll] for directories of any depth. A mount in the directory is an error, EXDEV. Links on the way to the directory are
-// followed.
+// Remove does what [os.RemoveAll] does for directories of any depth. A mount in the directory is an error, EXDEV. It follows links on the
+// way to the directory.
 func Remove(dir string) error {
 	dir = filepath.Clean(dir)
 	parent, err := os.Open(filepath.Dir(dir))
@@ -38,7 +38,8 @@ func Remove(dir string) error {
 	return RemoveIn(parent, filepath.Base(dir))
 }
 
-// RemoveIn is Remove of a file or directory, by its name, in a directory that is open, whoever may move it or make links on the way to it.
+// RemoveIn does what Remove does with a file or directory, by its name, in an open directory, whoever may move it or make links on the way
+// to it.
 func RemoveIn(dir *os.File, name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') {
 		return fmt.Errorf("remove %q: invalid file name", name)
@@ -91,7 +92,7 @@ func (r *remover) remove(at int, name string, depth int) error {
 	}
 }
 
-// named is a system call's error, or nil where the file no longer exists.
+// named returns a system call's error, or nil where the file no longer exists.
 func named(call, name string, err error) error {
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil

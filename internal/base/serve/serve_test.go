@@ -35,7 +35,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.conns) }); return nil }
 func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// client is a connection to a server of h.
+// client returns a connection to a server of h.
 func client(t *testing.T, h http.HandlerFunc) net.Conn {
 	t.Helper()
 	l := &pipeListener{conns: make(chan net.Conn, 1)}
@@ -117,7 +117,7 @@ func TestSlowAnswer(t *testing.T) {
 	})
 }
 
-// endless is n bytes of x.
+// endless returns n bytes of x.
 func endless(n int64) io.Reader { return io.LimitReader(xReader{}, n) }
 
 type xReader struct{}
@@ -203,7 +203,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// crowded is a server of h for few connections, and its address.
+// crowded starts a server of h for few connections, and returns its address.
 func crowded(t *testing.T, h http.HandlerFunc, most, mostOfPeer int) string {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -413,7 +413,7 @@ func TestOnlyHere(t *testing.T) {
 	}
 }
 
-// servers are the names of net/http that a file uses to serve.
+// servers returns the names of net/http that a file uses to serve.
 func servers(t *testing.T, path string) (found []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

@@ -19,7 +19,7 @@ func LastLines(path string) string {
 	return formatLines(lastOf(Aside(path)) + lastOf(path))
 }
 
-// LastLinesOf is LastLines of a file that is open.
+// LastLinesOf does what LastLines does with an open file.
 func LastLinesOf(f *os.File) string { return formatLines(readEnd(f)) }
 
 func lastOf(path string) string {

@@ -21,7 +21,7 @@ func start(command *exec.Cmd) error { return command.Start() }
 
 var quick = Options{MinPause: time.Millisecond, MaxPause: 8 * time.Millisecond, Grace: 100 * time.Millisecond}
 
-// shell is a process that runs script, with its files in dir.
+// shell returns a process that runs script, with its files in dir.
 func shell(dir, script string) Process {
 	return Process{Name: "test", Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(dir, "log"),
 		PidFile: filepath.Join(dir, "pid")}
@@ -207,7 +207,7 @@ func TestAdoptAfterKill(t *testing.T) {
 
 const helperScript = "exec sleep 1000"
 
-// TestHelperSupervisor is not a test: it is the supervisor that TestAdoptAfterKill kills.
+// TestHelperSupervisor tests nothing: it runs the supervisor that TestAdoptAfterKill kills.
 func TestHelperSupervisor(t *testing.T) {
 	dir := os.Getenv("SUPERVISE_HELPER")
 	if dir == "" {

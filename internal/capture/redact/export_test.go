@@ -10,7 +10,7 @@ import (
 // Redaction is what a redaction does to single addresses and names, for tests that compare before and after.
 type Redaction struct{ r *redactor }
 
-// RedactionOf is the one that Capture does with the key.
+// RedactionOf returns the redaction that Capture does with the key.
 func RedactionOf(o capture.Origin, book *attribution.Book, key []byte) (Redaction, error) {
 	r, err := learn(o, book, key)
 	return Redaction{r}, err

@@ -260,7 +260,7 @@ func TestRedactedWalksAlike(t *testing.T) {
 	}
 }
 
-// ways are the outcomes of a walk as sorted lines, with addresses, hosts and links as they are after redaction.
+// ways returns the outcomes of a walk as sorted lines, with addresses, hosts and links as they are after redaction.
 func ways(t *testing.T, s snapshot.Source, from string, to netip.AddrPort, addr func(netip.Addr) netip.Addr, host,
 	link func(string) string) []string {
 	t.Helper()

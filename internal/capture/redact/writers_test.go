@@ -82,7 +82,7 @@ var hashed = regexp.MustCompile(`-[A-Z2-7]{16}\b`)
 
 var commentArg = regexp.MustCompile(`--comment ("(?:[^"\\]|\\.)*"|\S+)`)
 
-// writtenAlways are the comments of what every writer writes on every machine, but for those that are a hash of Calico's.
+// writtenAlways returns the comments of what every writer writes on every machine, but for those that are a hash of Calico's.
 func writtenAlways(t *testing.T) []string {
 	var all []string
 	for _, w := range book.Writers {
@@ -118,7 +118,7 @@ func masqueradeComments(t *testing.T) []string {
 	return all
 }
 
-// proxyComments are those of a Service that every cluster has, with all that a Service can have, of all versions.
+// proxyComments returns the comments of a Service that every cluster has, with all that a Service can have, of all versions.
 func proxyComments(t *testing.T) []string {
 	endpoints := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.5:443"), Ready: true, Serving: true}}
 	port := service.Port{

@@ -122,7 +122,7 @@ func (a *Authority) Kubelet(node string, address netip.Addr, now time.Time) (tls
 	return parsed(a.KubeletPair(node, address, now))
 }
 
-// KubeletPair is Kubelet as PEM.
+// KubeletPair returns Kubelet's certificate and key as PEM.
 func (a *Authority) KubeletPair(node string, address netip.Addr, now time.Time) (KeyPair, error) {
 	user := NodeUser(node)
 	return a.serving(pkix.Name{CommonName: user.Common, Organization: user.Groups}, node, address, now)

@@ -112,7 +112,7 @@ func (a *Authority) probeClient(probe Probe, dial Dial) (*http.Client, error) {
 	return &http.Client{Transport: transport, Timeout: 5 * time.Second}, nil
 }
 
-// ask is one question; any answer but 200 is an error with the answer's text, which names the checks that fail.
+// ask asks one question. For any answer but 200 it returns an error with the answer's text, which names the checks that fail.
 func ask(ctx context.Context, client *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

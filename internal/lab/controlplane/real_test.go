@@ -25,7 +25,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 )
 
-// realBinary is the built multi-call program. Where it is missing the test is skipped, and fails in CI, which builds it first.
+// realBinary returns the built multi-call program. Where it is missing the test is skipped, and fails in CI, which builds it first.
 func realBinary(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "..", "bin", "packetwalk-controlplane"))
@@ -283,8 +283,8 @@ func (c *cluster) eventually(ctx context.Context, what, want string, args ...str
 	}
 }
 
-// serveEgress is the other end of the egress selector: HTTP CONNECT on the unix socket, with a kubelet behind it that tells who asked for
-// what.
+// serveEgress serves the other end of the egress selector: HTTP CONNECT on the unix socket, with a kubelet behind it that tells who asked
+// for what.
 func (c *cluster) serveEgress(t *testing.T) {
 	t.Helper()
 	certificate, err := c.authority.Kubelet("node-0", netip.MustParseAddr("10.13.76.4"), time.Now())

@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// MetricsServer is upstream's metrics-server, which need not be there.
+// MetricsServer returns the path of upstream's metrics-server, which may be missing.
 func (b Binaries) MetricsServer() string { return filepath.Join(b.RealNode, "metrics-server") }
 
 // Binaries are the programs that a lab is made of.

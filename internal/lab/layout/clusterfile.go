@@ -61,7 +61,7 @@ func (d Dir) ClusterSource() (source []byte, there bool, err error) {
 	return nil, false, nil
 }
 
-// DamagedError is the error of a lab whose cluster.yaml cannot be used. Nothing of the lab is touched: what is established goes on.
+// DamagedError returns the error of a lab whose cluster.yaml cannot be used. Nothing of the lab is touched: what is established goes on.
 func (d Dir) DamagedError(err error) error {
 	return fmt.Errorf("%s: %w\nnothing was done, and what is established goes on; put back what the file said, or remove the lab with 'packetwalk down --name %s'",
 		d.ClusterFile(), err, d.Name())

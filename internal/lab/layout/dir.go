@@ -152,7 +152,7 @@ func (d Dir) NoModules() string { return d.Path("no-modules") }
 // FelixPid returns the pid file of a node's felix.
 func (d Dir) FelixPid(node string) string { return filepath.Join(d.Node(node), "calico-felix.pid") }
 
-// FelixKubeconfig is felix's kubeconfig of a node, outside of the node.
+// FelixKubeconfig returns the path of felix's kubeconfig of a node, outside of the node.
 func (d Dir) FelixKubeconfig(node string) string {
 	return filepath.Join(d.Node(node), filepath.Base(realnode.FelixKubeconfig))
 }

@@ -397,7 +397,7 @@ func (d Dir) HostProcesses() map[string][]int {
 	return all
 }
 
-// glob is filepath.Glob of a pattern that is well formed.
+// glob does what filepath.Glob does with a pattern that is well formed.
 func glob(elem ...string) []string {
 	files, _ := filepath.Glob(filepath.Join(elem...))
 	return files

@@ -27,7 +27,7 @@ type Deadline struct {
 	timeout time.Duration // that the user gave
 }
 
-// NewDeadline is timeout from now.
+// NewDeadline returns the deadline that is timeout from now.
 func NewDeadline(timeout time.Duration) Deadline { return Deadline{time.Now().Add(timeout), timeout} }
 
 // Bound returns a context that ends at the deadline.
@@ -63,7 +63,7 @@ func (e *lateError) Error() string {
 
 func (e *lateError) Unwrap() []error { return []error{e.cause, e.words} }
 
-// waitingFor is a line of a longer error, which begins with the cause.
+// waitingFor returns a line of a longer error, which begins with the cause.
 func (e *lateError) waitingFor(what string) error {
 	if e.words == nil {
 		return fmt.Errorf("still waiting for %s", what)

@@ -199,7 +199,7 @@ func (g *Graph) Change(ctx context.Context, c Change) error {
 	return ChangeEach(ctx, c, g.Components()...)
 }
 
-// ChangeEach is [Graph.Change] for some components.
+// ChangeEach does what [Graph.Change] does for some components.
 func ChangeEach(ctx context.Context, c Change, components ...Component) error {
 	var partial error
 	for _, one := range components {

@@ -19,7 +19,7 @@ func (c *Env) Run(ns *netns.Namespace, p supervise.Process) (*supervise.Supervis
 	return c.RunWith(p, ns.Start)
 }
 
-// RunWith is run with another way to start it.
+// RunWith does what Run does with another way to start the process.
 func (c *Env) RunWith(p supervise.Process, start supervise.Start) (*supervise.Supervisor, error) {
 	p.Dir = "/"
 	return supervise.Run(p, start, supervise.Options{OnChange: c.exitWatcher(p)})

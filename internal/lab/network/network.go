@@ -76,7 +76,7 @@ func (a *Network) Change(_ context.Context, c lifecycle.Change) error {
 	return nil
 }
 
-// Current is Azure's side as it is now.
+// Current returns Azure's present side.
 func (a *Network) Current() vnet.Network {
 	n, _ := a.Snapshot()
 	return n

@@ -30,7 +30,7 @@ func AskAgents[T any](l *Nodes, path string) []T {
 	return reports
 }
 
-// askAgent is empty where the agent does not answer.
+// askAgent returns the agent's report, empty where the agent does not answer.
 func askAgent[T any](n *Node, path string) (report T) {
 	if json.Unmarshal(askNode(n, plan.AgentPort, path), &report) != nil {
 		return *new(T)

@@ -297,7 +297,7 @@ func (k kubelets) startKubelet(ctx context.Context, n *Node) error {
 	return k.startMachine(ctx, n)
 }
 
-// stateOf is nil for a process that there is not.
+// stateOf returns the state of a process, nil without a process.
 func stateOf(s *supervise.Supervisor) *status.Component {
 	if s == nil {
 		return nil

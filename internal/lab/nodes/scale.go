@@ -142,7 +142,7 @@ func (l *Nodes) join(ctx context.Context, n *Node) error {
 	return kubelets{l}.startKubelet(ctx, n)
 }
 
-// joinBefore is join, which must be done before bounded ends. What it starts lives as long as ctx.
+// joinBefore does what join does, which must be done before bounded ends. What it starts lives as long as ctx.
 func (l *Nodes) joinBefore(ctx, bounded context.Context, n *Node) error {
 	life, end := context.WithCancel(ctx)
 	err := lifecycle.StartBefore(bounded, end, func() error { return l.join(life, n) })

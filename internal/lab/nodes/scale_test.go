@@ -94,7 +94,7 @@ func members(p vnet.BackendPool) []string {
 	return all
 }
 
-// leaving are a cluster's nodes, the last of which is to leave, on a network that is not in a kernel.
+// leaving returns a cluster's nodes, the last of which is to leave, on a network that is not in a kernel.
 func leaving(t *testing.T, withPod bool) (*Nodes, *Node, *fake.Clientset) {
 	t.Helper()
 	c := lifecycle.NewEnv("", layout.Binaries{}, slog.New(slog.DiscardHandler), func(lifecycle.Step) {})

@@ -61,7 +61,7 @@ func (m *machine) loadModules(ctx context.Context, features []feature, failed ma
 	return loads
 }
 
-// blocked is why no module can be loaded, and what the user can do to have some.
+// blocked returns why no module can be loaded, and what the user can do about it.
 func (m *machine) blocked(modules string) error {
 	switch _, err := os.Stat(m.path("proc/modules")); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -126,7 +126,7 @@ func (m *machine) hasFile(module string) bool {
 	return false
 }
 
-// distribution is ID of os-release(5).
+// distribution returns ID of os-release(5).
 func (m *machine) distribution() string {
 	lines := bufio.NewScanner(strings.NewReader(m.read("etc/os-release")))
 	for lines.Scan() {

@@ -20,7 +20,7 @@ import (
 
 const tryAsRoot = "run it with sudo"
 
-// Diagnose is Check for callers with or without root. inside is the command line of this program that runs [Inside].
+// Diagnose does what Check does for callers with or without root. inside is the command line of this program that runs [Inside].
 func Diagnose(ctx context.Context, inside []string, needs ...Need) ([]Row, error) {
 	if os.Geteuid() == 0 {
 		return Check(ctx, needs...)

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// JHash is Bob Jenkins' hash as the kernel has it (include/linux/jhash.h), for a machine of little-endian byte order.
+// JHash returns Bob Jenkins' hash as the kernel has it (include/linux/jhash.h), for a machine of little-endian byte order.
 func JHash(data []byte, seed uint32) uint32 {
 	const initial = 0xdeadbeef
 	a := initial + uint32(len(data)) + seed

@@ -10,7 +10,7 @@ import (
 // MAC is a link-layer address of Ethernet.
 type MAC [6]byte
 
-// String is aa:bb:cc:dd:ee:ff.
+// String returns aa:bb:cc:dd:ee:ff.
 func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }

@@ -35,7 +35,7 @@ type Name struct {
 	Port               string // empty for a service's single, unnamed port
 }
 
-// String is ns/name:port, and ns/name for an unnamed port, as kube-proxy writes it since 1.20.
+// String returns ns/name:port, and ns/name for an unnamed port, as kube-proxy writes it since 1.20.
 func (n Name) String() string {
 	if n.Port == "" {
 		return n.Namespace + "/" + n.Service
@@ -113,7 +113,7 @@ type Endpoint struct {
 	NodeHints   []string
 }
 
-// String is ip:port, with brackets around an IPv6 address.
+// String returns ip:port, with brackets around an IPv6 address.
 func (e Endpoint) String() string { return e.Addr.String() }
 
 // ComparePorts orders service ports by name and protocol.
@@ -145,7 +145,7 @@ type Node struct {
 // Key names a service.
 type Key struct{ Namespace, Service string }
 
-// String is ns/name.
+// String returns ns/name.
 func (k Key) String() string { return k.Namespace + "/" + k.Service }
 
 // HealthCheck is a service's health check node port.

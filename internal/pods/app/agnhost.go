@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// agnhost is registry.k8s.io/e2e-test-images/agnhost: the subcommands netexec, serve-hostname, pause and connect
+// agnhost does what registry.k8s.io/e2e-test-images/agnhost does: the subcommands netexec, serve-hostname, pause and connect
 // (github.com/kubernetes/kubernetes, test/images/agnhost).
 func agnhost(ctx context.Context, p *Process) int {
 	command := "pause"

@@ -47,7 +47,7 @@ func nginx(ctx context.Context, p *Process) int {
 	return w.run(ctx, p, 80)
 }
 
-// signalNginx is nginx -s: the container's first process is the server.
+// signalNginx does what nginx -s does: the container's first process is the server.
 func signalNginx(p *Process, what string) int {
 	switch what {
 	case "reload", "reopen": // there is no configuration to read again
@@ -67,7 +67,7 @@ func logNginx(w io.Writer, r *request, resp *response, now time.Time) {
 	fmt.Fprintf(w, "%s \"%s\"\n", combined(r, resp, now), orDash(r.forwardedFor()))
 }
 
-// httpd is Apache's, as its image has it: /usr/local/apache2/htdocs on port 80, common log format.
+// httpd serves as Apache's image does: /usr/local/apache2/htdocs on port 80, common log format.
 func httpd(ctx context.Context, p *Process) int {
 	w := webServer{root: "/usr/local/apache2/htdocs", server: "Apache/2.4.63 (Unix)",
 		log: func(w io.Writer, r *request, resp *response, now time.Time) {

@@ -16,7 +16,7 @@ type Bounds struct {
 	PodProcesses int64  // the most processes and threads of a pod
 }
 
-// Machine is this machine's.
+// Machine returns this machine's bounds.
 func Machine() (b Bounds, err error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

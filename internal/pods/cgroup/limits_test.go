@@ -33,7 +33,7 @@ func fake(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// contents are the files below a directory, by their names.
+// contents returns the files below a directory, by their names.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	got := map[string]string{}

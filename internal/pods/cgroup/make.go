@@ -93,8 +93,9 @@ func setControllers(dir, list, sign string) error {
 // group, that one cannot have processes and pass controllers on (cgroups(7), "no internal processes").
 const rootProcesses = "packetwalk.init"
 
-// passRootControllers is passControllers for the root group. It moves processes out of the way where it must: where cgroup v1 has the
-// controllers that limits need, it leaves them, since some container engines cannot start others in a group that passes controllers on.
+// passRootControllers does what passControllers does for the root group. It moves processes out of the way where it must. Where cgroup v1
+// has the controllers that limits need, it leaves them, since some container engines cannot start others in a group that passes controllers
+// on.
 func passRootControllers(root string) error {
 	err := passControllers(root)
 	if !errors.Is(err, unix.EBUSY) {

@@ -60,7 +60,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// makeInContainer is what the process does there.
+// makeInContainer does the process's work there.
 func makeInContainer() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

@@ -106,7 +106,7 @@ func (c *Client) explain(ctx context.Context, from *source, err error) error {
 	return err
 }
 
-// refusalError is a registry's refusal on one line. It is untrusted, so it is cut.
+// refusalError returns a registry's refusal on one line. It is untrusted, so it is cut.
 func refusalError(host string, refused *transport.Error) error {
 	const most = 200 // bytes
 	var words []string
@@ -158,7 +158,7 @@ func (c *Client) source(ctx context.Context, ref string) (*source, error) {
 	return s, err
 }
 
-// Manifest is [images.Source]'s.
+// Manifest implements [images.Source].
 func (s *source) Manifest(ctx context.Context) (images.Manifest, error) {
 	if s.root == nil {
 		d, err := s.puller.Get(ctx, s.ref)
@@ -170,7 +170,7 @@ func (s *source) Manifest(ctx context.Context) (images.Manifest, error) {
 	return *s.root, nil
 }
 
-// Open is [images.Source]'s.
+// Open implements [images.Source].
 func (s *source) Open(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
 	ref := s.ref.Context().Digest(d.Digest.String())
 	if d.MediaType.IsImage() || d.MediaType.IsIndex() {

@@ -147,8 +147,8 @@ func (l *Library) slotsOf(host string) chan struct{} {
 
 func hostKey(ref name.Reference) string { return "//" + ref.Context().RegistryStr() }
 
-// remembered is a failure of late that another try would meet again: of the image, of its registry, or of the network, which two registries
-// tell of, and no pull since.
+// remembered returns a recent failure that another try would meet again: of the image, of its registry, or of the network. A failure of the
+// network needs two registries that report it, and no pull since.
 func (l *Library) remembered(ref name.Reference) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// loggedIn is a home whose owner has docker's file of logins.
+// loggedIn returns a home whose owner has docker's file of logins.
 func loggedIn(t *testing.T, logins string) (home string) {
 	t.Helper()
 	home = t.TempDir()

@@ -118,7 +118,7 @@ func (k KubeletConfig) file() ([]byte, error) {
 	return json.MarshalIndent(file, "", "  ")
 }
 
-// args are kubelet's flags: what its configuration file does not take.
+// args returns kubelet's flags for the settings that its configuration file does not take.
 func (k KubeletConfig) args() []string {
 	if k.Standalone {
 		return []string{"--config=" + kubeletFile, "--hostname-override=" + k.Name}

@@ -87,7 +87,7 @@ func (c Config) files() ([]File, error) {
 	return files, nil
 }
 
-// machineID is 128 bits, as hexadecimal digits, that no other node of this machine has (machine-id(5)).
+// machineID returns 128 bits, as hexadecimal digits, that no other node of this machine has (machine-id(5)).
 func (c Config) machineID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(c.State)))[:32] }
 
 // spec returns what the node's first process is to make.

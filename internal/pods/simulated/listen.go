@@ -161,7 +161,7 @@ type bufferedConn struct {
 
 func (b *bufferedConn) Read(p []byte) (int, error) { return b.r.Read(p) }
 
-// NetConn is for the server's limits ([serve.Limit]).
+// NetConn returns the connection below, for the server's limits ([serve.Limit]).
 func (b *bufferedConn) NetConn() net.Conn { return b.Conn }
 
 // handover is a listener of connections that are accepted already.

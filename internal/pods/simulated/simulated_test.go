@@ -28,7 +28,7 @@ func testPod(ports ...corev1.ContainerPort) *corev1.Pod {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx", Ports: ports}}}}
 }
 
-// served is a pod's listeners in a namespace of their own.
+// served starts a pod's listeners in a namespace of their own.
 func served(t *testing.T) *netns.Namespace {
 	kerneltest.NeedRoot(t)
 	space, err := netns.Create(filepath.Join(t.TempDir(), "pod"))

@@ -40,7 +40,7 @@ func running(o *corev1.Pod, host netip.Addr, p *pod) corev1.PodStatus {
 	return s
 }
 
-// ready is true where all of the pod's readiness gates are, which others set.
+// ready returns true where all of the pod's readiness gates are true, which others set.
 func ready(o *corev1.Pod) corev1.ConditionStatus {
 	for _, g := range o.Spec.ReadinessGates {
 		if !slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {

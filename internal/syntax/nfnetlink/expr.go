@@ -105,7 +105,7 @@ func In(set string, key Reg) Expr {
 	return Expr{"lookup", Attrs{{unix.NFTA_LOOKUP_SET, set}, {unix.NFTA_LOOKUP_SREG, key.number()}}}
 }
 
-// NotIn is In's opposite.
+// NotIn returns In's opposite.
 func NotIn(set string, key Reg) Expr {
 	const inverted = 1 // NFT_LOOKUP_F_INV
 	e := In(set, key)

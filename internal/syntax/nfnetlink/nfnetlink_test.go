@@ -13,7 +13,7 @@ import (
 
 var table = Table{Family: unix.NFPROTO_IPV4, Name: "t"}
 
-// answer is a message as a dump has it.
+// answer returns a message as a dump has it.
 func answer(kind int, data []byte) netlink.Message {
 	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}, Data: data}
 }

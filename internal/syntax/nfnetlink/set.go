@@ -81,7 +81,7 @@ func widths(fields []Field) (total uint32) {
 	return total
 }
 
-// types is nft's number of a type: that of a concatenation has six bits for each field.
+// types returns nft's number of a type: that of a concatenation has six bits for each field.
 func types(fields []Field) (number uint32) {
 	for _, f := range fields {
 		number = number<<6 | f.Type

@@ -94,7 +94,7 @@ func rulesOf(t *testing.T, rs *Ruleset) []Entry {
 
 var handle = regexp.MustCompile(`^\t\t(.*\S) # handle (\d+)$`)
 
-// listedRules are the rules in a listing of nft's, with their handles.
+// listedRules returns the rules in a listing of nft's, with their handles.
 func listedRules(listing string) (rules []string) {
 	for line := range strings.Lines(listing) {
 		if m := handle.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
@@ -139,7 +139,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// meaning is what tables mean, without the text of their rules.
+// meaning returns the meaning of tables, without the text of their rules.
 func meaning(tables []*netfilter.Table) (lines []string) {
 	for _, t := range tables {
 		for _, name := range slices.Sorted(maps.Keys(t.Sets)) {

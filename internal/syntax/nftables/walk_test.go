@@ -26,7 +26,7 @@ func (s *script) Choose(c netfilter.Choice) int {
 	return 0
 }
 
-// weights are the labels and weights of a choice.
+// weights returns the labels and weights of a choice.
 func weights(c netfilter.Choice) string {
 	var all []string
 	for _, o := range c.Options {
