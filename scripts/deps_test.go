@@ -47,7 +47,7 @@ esac`, m.bin, "#!/bin/sh\n"+goProgram(minor)))
 	return m
 }
 
-// goProgram is a Go of that minor version, 0 for none: those from 1.21 on take any go.mod.
+// goProgram returns a script that answers as a Go of that minor version, 0 for none: those from 1.21 on take any go.mod.
 func goProgram(minor string) string {
 	return fmt.Sprintf(`case $1 in
 version) echo "go version go1.%[1]s.2 linux/amd64";;
@@ -76,7 +76,7 @@ func (m machine) deps(env ...string) (string, bool) {
 	return string(out), err == nil
 }
 
-// installed are the packages that apt was asked for.
+// installed returns the packages that apt was asked for.
 func (m machine) installed() string {
 	text, _ := os.ReadFile(filepath.Join(m.bin, "installed"))
 	return string(text)

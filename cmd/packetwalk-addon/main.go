@@ -96,7 +96,7 @@ func parse(f *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// virtualKubelet is the connector of the virtual node, which has its settings in the environment.
+// virtualKubelet runs the connector of the virtual node, which has its settings in the environment.
 func virtualKubelet(ctx context.Context, args []string) error {
 	if err := parse(flag.NewFlagSet("virtual-kubelet", flag.ContinueOnError), args); err != nil {
 		return err

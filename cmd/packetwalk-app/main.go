@@ -37,7 +37,7 @@ func main() {
 	os.Exit(2)
 }
 
-// run is a program of an image. Its name is a symbolic link to this binary.
+// run runs a program of an image. Its name is a symbolic link to this binary.
 func run(program app.Program) int {
 	if os.Getpid() == 1 {
 		app.ReapOrphans()

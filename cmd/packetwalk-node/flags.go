@@ -114,7 +114,7 @@ func (c *command) flags() *pflag.FlagSet {
 	return f
 }
 
-// unusedFlags are those of kube-proxy that do nothing, and two that it has for old command lines.
+// unusedFlags defines those of kube-proxy that do nothing, and two that it has for old command lines.
 func (c *command) unusedFlags(f *pflag.FlagSet) {
 	f.Uint16Var(&c.healthzPort, "healthz-port", proxyconfig.HealthzPort, "")
 	f.Uint16Var(&c.metricsPort, "metrics-port", proxyconfig.MetricsPort, "")
@@ -224,7 +224,7 @@ func (c *command) share() {
 	ip.MasqueradeAll, ip.MasqueradeBit, ip.SyncPeriod = to.MasqueradeAll, to.MasqueradeBit, to.SyncPeriod
 }
 
-// apiFlags are about the API server, and about who asks the proxy.
+// apiFlags defines the flags about the API server, and about who asks the proxy.
 func (c *command) apiFlags(f *pflag.FlagSet) {
 	p := &c.proxy
 	f.StringVar(&p.ClientConnection.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
@@ -242,7 +242,7 @@ func (c *command) apiFlags(f *pflag.FlagSet) {
 	f.Func("oom-score-adj", "the process's oom_score_adj; as it is by default", pointer(&p.OOMScoreAdj))
 }
 
-// proxyFlags are what rules depend on.
+// proxyFlags defines the flags that rules depend on.
 func (c *command) proxyFlags(f *pflag.FlagSet) {
 	p := &c.proxy
 	f.StringVar(&p.Mode, "proxy-mode", p.Mode, "what the rules are made of: iptables or nftables")
@@ -297,7 +297,7 @@ func (c *command) conntrackFlags(f *pflag.FlagSet) {
 	f.DurationVar(&p.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "how long conntrack keeps UDP flows; 0: leave as is")
 }
 
-// ownFlags are packetwalk-node's own of the service proxy.
+// ownFlags defines packetwalk-node's own flags of the service proxy.
 func (c *command) ownFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.ServiceProxy, "service-proxy", c.ServiceProxy,
 		"be the service proxy; false beside another one, such as kube-proxy, for what the other flags ask for")
@@ -327,7 +327,7 @@ func pointer(into **int32) func(string) error {
 	}
 }
 
-// masqueradeFlags are those of the other parts, which decide whose address destinations see.
+// masqueradeFlags defines the flags of the other parts, which decide whose address destinations see.
 func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 	o := &c.Options
 	f.Func("node-masquerade-exclude",

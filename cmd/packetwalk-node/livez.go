@@ -20,7 +20,7 @@ var checks = map[string]struct {
 	"check-readyz": {"report whether the packetwalk-node of this pod is ready, also while another service proxy has its ports", agent.Readyz},
 }
 
-// podUID is the flag of all who belong to a pod.
+// podUID defines the flag of all who belong to a pod.
 func podUID(f *pflag.FlagSet, into *string) {
 	f.StringVar(into, "pod-uid", os.Getenv("POD_UID"),
 		"`UID` of the pod that this runs in, for check-livez and check-readyz in it; by default $POD_UID")

@@ -55,7 +55,7 @@ func load(t *testing.T) *chartv2.Chart {
 	return c
 }
 
-// sets are the values in deploy/chart/ci, by name.
+// sets returns the values in deploy/chart/ci, by name.
 func sets(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "ci", "*-values.yaml"))
@@ -434,7 +434,7 @@ func daemonSets(t *testing.T, values string) map[string]*appsv1.DaemonSet {
 	return all
 }
 
-// proxyConfig is kube-proxy's file that values render.
+// proxyConfig returns kube-proxy's file that values render.
 func proxyConfig(t *testing.T, values string) string {
 	t.Helper()
 	for _, o := range objects(t, must(t, values)) {

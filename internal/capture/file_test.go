@@ -278,7 +278,7 @@ func archive(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// manifestOf is a manifest with one host that has one file.
+// manifestOf returns a manifest with one host that has one file.
 func manifestOf(version int, host, file string, bytes int) entry {
 	return entry{name: "manifest.json", data: fmt.Sprintf(
 		`{"format":"packetwalk-capture","version":%d,"hosts":[{"name":%q,"files":[{"file":%q,"bytes":%d}]}]}`, version, host, file, bytes)}

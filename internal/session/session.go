@@ -147,7 +147,7 @@ func (s *Session) Walk(ctx context.Context, request walk.Request) (*walk.Result,
 	return s.WalkSome(ctx, request, func(outcomes []walk.Outcome) []walk.Outcome { return outcomes })
 }
 
-// WalkSome is Walk for the outcomes that choose returns. Hosts that only the others lead to are not read.
+// WalkSome does what Walk does for the outcomes that choose returns. It does not read hosts that only the others lead to.
 func (s *Session) WalkSome(
 	ctx context.Context, request walk.Request, choose func([]walk.Outcome) []walk.Outcome,
 ) (*walk.Result, error) {

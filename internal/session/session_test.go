@@ -53,7 +53,7 @@ func (p *pieces) Objects() (o snapshot.Objects) {
 	return o
 }
 
-// Host is a node with a card; a has rules that send what is for 10.96.0.1 to a pod on one of the others. d never becomes readable.
+// Host returns a node with a card; a has rules that send what is for 10.96.0.1 to a pod on one of the others. d never becomes readable.
 func (p *pieces) Host(name string) (*snapshot.Host, error) {
 	at := slices.Index(p.Names(), name)
 	if at < 0 {

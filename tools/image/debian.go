@@ -52,8 +52,8 @@ const (
 	certificates = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// debianFiles are the image's files of Debian's packages, which are read without being installed. Those that are not in the cache come from
-// the mirror.
+// debianFiles returns the image's files of Debian's packages, which it reads without installing them. Those that are not in the cache come
+// from the mirror.
 func debianFiles(ctx context.Context, mirror string, all []lockedPackage) ([]images.File, error) {
 	files := slices.Clone(made)
 	for _, name := range alternatives {
@@ -140,7 +140,7 @@ func isWanted(name, target string) bool {
 	})
 }
 
-// inUsr is where an absolute path of a package's leads in the image, where /bin and its like are links into /usr.
+// inUsr returns where an absolute path of a package's leads in the image, where /bin and its like are links into /usr.
 func inUsr(name string) string {
 	switch top, _, _ := strings.Cut(name[1:], "/"); top {
 	case "bin", "lib", "lib64", "sbin":

@@ -12,7 +12,7 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// archiveOf is a package's archive.
+// archiveOf returns a package's archive.
 func archiveOf(t *testing.T, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer

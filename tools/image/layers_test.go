@@ -82,7 +82,7 @@ func TestMakeImage(t *testing.T) {
 	}
 }
 
-// digests are the image's and its layers'.
+// digests returns the digests of the image and of its layers.
 func digests(t *testing.T, img v1.Image) []string {
 	t.Helper()
 	own, err := img.Digest()

@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) error {
 	return m.make(ctx)
 }
 
-// repository is the checkout that the working directory is in: the nearest folder upwards with tools/image.
+// repository returns the checkout that the working directory is in: the nearest folder upwards with tools/image.
 func repository() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -83,7 +83,7 @@ func (m *maker) source(ctx context.Context) error {
 	return nil
 }
 
-// labels are those of the OCI image specification (annotations.md).
+// labels returns the labels of the OCI image specification (annotations.md).
 func (m *maker) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	labels := map[string]string{
@@ -135,13 +135,13 @@ func (m *maker) image(ctx context.Context, arch string, packages []lockedPackage
 	return img, c, err
 }
 
-// subject is the image, for the list of what is in it.
+// subject returns the image, for the list of what is in it.
 func (m *maker) subject() sbom.Subject {
 	return sbom.Subject{Name: imageref.Image(m.version), Version: m.version, Purpose: "CONTAINER", Created: m.created}
 }
 
-// environment is that of the compiler. What a machine's own says of the processor and of the build is not taken over: the image runs on
-// all, and is the same from all. GOFLAGS is not empty because that would mean what "go env -w" has written.
+// environment returns the environment of the compiler. It leaves out this machine's settings of the processor and of the build: the image
+// runs on all, and is the same from all. GOFLAGS is not empty because that would mean what "go env -w" has written.
 func environment(arch string) []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
 		"GOFLAGS=-trimpath", "GOFIPS140=off")

@@ -138,7 +138,7 @@ func (c *canvas) node(n host, y, way int, outcome explain.OutcomeDoc) int {
 	return pods + boxH + gap
 }
 
-// answer is the picture's last line.
+// answer returns the picture's last line.
 func answer(outcome explain.OutcomeDoc) string {
 	sees := outcome.Sees
 	if len(sees.Translations) == 0 {

@@ -19,7 +19,7 @@ type host struct {
 	pods    []host // of a node
 }
 
-// name is the host's without its kind; a pod's is its Deployment's, without the two parts that were made up.
+// name returns the host's name without its kind; a pod's is its Deployment's, without the two parts that were made up.
 func (h host) name() string {
 	kind, name, _ := strings.Cut(h.id, "/")
 	if kind != "pod" {
@@ -65,7 +65,7 @@ func readLab(state snapshot.Source) (lab, error) {
 	return l, nil
 }
 
-// podsOf are a node's pods with addresses of their own, in the order of those.
+// podsOf returns a node's pods with addresses of their own, in the order of those.
 func podsOf(node host, state snapshot.Source) []host {
 	var pods []host
 	for _, p := range state.Objects().Pods {
@@ -81,7 +81,7 @@ func podsOf(node host, state snapshot.Source) []host {
 	return pods
 }
 
-// firstAddress is a host's first that others can send to.
+// firstAddress returns a host's first address that others can send to.
 func firstAddress(h *snapshot.Host) string {
 	for _, a := range h.FIB.Addresses {
 		if a.Scope == "global" && a.Prefix.Addr().Is4() {
@@ -91,7 +91,7 @@ func firstAddress(h *snapshot.Host) string {
 	return ""
 }
 
-// leaving is the packet as it leaves a host.
+// leaving returns the packet as it leaves a host.
 func leaving(outcome explain.OutcomeDoc, id string) explain.PacketDoc {
 	for _, r := range outcome.Results {
 		if n := len(r.Observations); n > 0 && r.Node == id {
@@ -101,7 +101,7 @@ func leaving(outcome explain.OutcomeDoc, id string) explain.PacketDoc {
 	return explain.PacketDoc{}
 }
 
-// onWire is what a packet's header says.
+// onWire returns a packet's header in words.
 func onWire(p explain.PacketDoc) string {
 	to := p.DstIP
 	if p.DstPort != "" {
@@ -113,7 +113,7 @@ func onWire(p explain.PacketDoc) string {
 // A change is what a rule does to a packet that a reader of the picture looks for.
 type change struct{ what, rule string }
 
-// changesAt are the changes that rules make on a host.
+// changesAt returns the changes that rules make on a host.
 func changesAt(outcome explain.OutcomeDoc, id string) []change {
 	var all []change
 	for _, result := range outcome.Results {

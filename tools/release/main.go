@@ -46,10 +46,10 @@ var platforms = []platform{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"},
 }
 
-// Program is the name of the plugin in its archive.
+// Program returns the name of the plugin in its archive.
 func (p platform) Program() string { return "kubectl-packetwalk" + p.extension() }
 
-// Archive is the name of the plugin's archive.
+// Archive returns the name of the plugin's archive.
 func (p platform) Archive() string { return "kubectl-packetwalk_" + p.OS + "_" + p.Arch + ".tar.gz" }
 
 func (p platform) extension() string {

@@ -31,7 +31,7 @@ func TestInvalidVersion(t *testing.T) {
 	}
 }
 
-// imageLayout is an archive with the given index.json, between other files; "" is for none.
+// imageLayout returns an archive with the given index.json, between other files; "" is for none.
 func imageLayout(t *testing.T, index string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer

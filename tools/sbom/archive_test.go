@@ -83,7 +83,7 @@ func TestReadArchive(t *testing.T) {
 	}
 }
 
-// archive is a tar of files: name, content, and so on.
+// archive returns a tar of files: name, content, and so on.
 func archive(t *testing.T, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

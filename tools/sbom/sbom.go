@@ -42,7 +42,7 @@ func Debian(release, name, version, arch, sha256 string) Component {
 		PURL: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=debian-%s", url.PathEscape(name), escaped(version), url.QueryEscape(arch), release)}
 }
 
-// escaped is a version as package URLs have it: all but letters, digits and -._~ escaped, and the colon not.
+// escaped returns a version as package URLs have it: all but letters, digits and -._~ escaped, and the colon not.
 func escaped(version string) string {
 	return strings.NewReplacer("%3A", ":", "+", "%20").Replace(url.QueryEscape(version))
 }
@@ -177,7 +177,7 @@ func (c Component) spdx(platform string) spdxPackage {
 	return p
 }
 
-// spdxID is a name in the document, of letters and digits.
+// spdxID returns a name in the document, of letters and digits.
 func spdxID(parts ...string) string {
 	return fmt.Sprintf("SPDXRef-%s-%.16x", parts[0], sha256.Sum256([]byte(strings.Join(parts, " "))))
 }

@@ -65,7 +65,7 @@ func start(t *testing.T, s *Server) string {
 	return udp.LocalAddr().String()
 }
 
-// resolver is Go's own, which asks a server.
+// resolver returns Go's own resolver, which asks a server.
 func resolver(network, server string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		if network != "" {

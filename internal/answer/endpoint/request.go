@@ -207,8 +207,8 @@ func (r *reader) blind(what, instead string) error {
 	return fmt.Errorf("no %s are known here; %s", what, instead)
 }
 
-// Sender is who sends where an end is the sender: of a service its first endpoint that is ready and a pod, as the objects list them; of a
-// Deployment and the like one of its pods; of a DNS name what has it.
+// Sender returns who sends where an end is the sender: of a service its first endpoint that is ready and a pod, as the objects list them;
+// of a Deployment and the like one of its pods; of a DNS name the host that has it.
 func Sender(objects snapshot.Objects, from End) (End, error) {
 	w := &places{objects: objects, far: true}
 	return w.senderOf(from)
@@ -276,7 +276,7 @@ func (r *reader) isStranger() bool {
 // labInternet is the router of a lab's internet hosts.
 const labInternet = "internet"
 
-// arriving is a packet of a host that is not at hand: it comes in where --at says.
+// arriving requests a packet of a host that is not at hand: it comes in where --at says.
 func (r *reader) arriving(host string, addresses []netip.Addr) error {
 	p := &r.Packet
 	if !p.Source.IsValid() {

@@ -347,8 +347,8 @@ func (f *Fabric) fault(what string, err error) {
 	f.faults[what] = err
 }
 
-// Fault is what fails at present of what the fabric does by itself: health that does not reach the kernel, spare ports, resets of
-// idle flows, the wire server.
+// Fault returns what fails at present of what the fabric does by itself: health that does not reach the kernel, spare ports, resets of idle
+// flows, the wire server.
 func (f *Fabric) Fault() error {
 	f.faultMu.Lock()
 	defer f.faultMu.Unlock()

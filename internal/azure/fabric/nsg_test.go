@@ -159,7 +159,7 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 	return f
 }
 
-// securityChains are the base chains that ask the groups.
+// securityChains returns the base chains that ask the groups.
 func securityChains(t *testing.T, ns *netns.Namespace) map[string]*netfilter.Chain {
 	t.Helper()
 	rules, err := nftables.Parse([]byte(run(t, ns, "nft", "-j", "list", "ruleset")))

@@ -96,7 +96,7 @@ func network(t testing.TB, nodes, addresses int) vnet.Network {
 	return n
 }
 
-// addService is a front end with one rule for port 80 and its probe.
+// addService adds a front end with one rule for port 80 and its probe.
 func addService(n *vnet.Network) error {
 	lb, _ := n.LoadBalancer("kubernetes")
 	lb.Frontends = []vnet.Frontend{{Name: "a1", Address: netip.MustParseAddr(vip)}}

@@ -21,7 +21,7 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	return WriteIn(dir, filepath.Base(path), data, mode)
 }
 
-// WriteIn is [Write] for a file of a folder that is open, whoever may write there or move it.
+// WriteIn does what [Write] does for a file of an open folder, whoever may write there or move it.
 func WriteIn(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	f, err := create(dir, name, mode)
 	if err != nil {

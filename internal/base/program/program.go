@@ -202,7 +202,7 @@ func onThread(f func() error) error {
 	return f()
 }
 
-// Package is Debian's package of a program that we run.
+// Package returns Debian's package of a program that we run.
 func Package(name string) string {
 	name = name[strings.LastIndexByte(name, '/')+1:]
 	switch {

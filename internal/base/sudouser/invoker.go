@@ -51,7 +51,8 @@ func Get() (User, error) {
 	return as, nil
 }
 
-// Environment is ours, with what is another's for another user.
+// Environment returns this process's environment. For another user it leaves out this one's directories, and has that user's home and
+// names.
 func (u User) Environment() []string {
 	env := os.Environ()
 	if u.Credential == nil {

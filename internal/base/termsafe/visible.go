@@ -37,7 +37,7 @@ func Text(s string) string {
 	return b.String()
 }
 
-// Line is Text of a message that may have several lines: blanks and ends of lines become one space.
+// Line does what Text does for a message that may have several lines: blanks and ends of lines become one space.
 func Line(s string) string { return Text(strings.Join(strings.Fields(s), " ")) }
 
 // hidden reports whether a character is not to be seen, or moves what is: Cc, Cf without those that words are written with (U+200C and
@@ -56,8 +56,8 @@ type writer struct {
 	rest []byte // the begin of a character whose end is still to come
 }
 
-// Writer is for whole pages: it shows what comes as Text does, but for ends of lines, tabs and the looks of words that this program gives
-// them. JSON stays JSON with the same texts in it.
+// Writer returns a writer for whole pages. It shows what comes as Text does, but for ends of lines, tabs and the looks of words that this
+// program gives them. JSON stays JSON with the same texts in it.
 func Writer(to io.Writer) io.Writer { return &writer{to: to} }
 
 // passes are ends of lines, tabs, and looks (ECMA-48, SGR): bold, faint, red, green, yellow, and back. Others' are no worse than ours.

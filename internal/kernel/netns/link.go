@@ -206,7 +206,7 @@ func (n *Namespace) LinkTowards(address netip.Addr) (string, error) {
 	return l.Attrs().Name, nil
 }
 
-// link is nil when there is no such link.
+// link returns nil when there is no such link.
 func (n *Namespace) link(name string) (netlink.Link, error) {
 	h, err := n.Handle()
 	if err != nil {

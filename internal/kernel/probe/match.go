@@ -80,7 +80,7 @@ func (l ipLayout) packets(f witness.PacketFilter) ([]check, error) {
 	return append(checks, inner.carried(*f.Carried)...), err
 }
 
-// start is as much of the payload as is looked at: what a register of the filters' programs has room for.
+// start returns as much of the payload as a register of the filters' programs has room for.
 func start(f *witness.PacketFilter) []byte {
 	for _, n := range [...]int{4, 2, 1} {
 		if len(f.Payload) >= n {

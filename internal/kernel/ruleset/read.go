@@ -117,7 +117,7 @@ func familyNumber(name string) (uint8, bool) {
 	return 0, false
 }
 
-// ruleHandle is 0 for a rule of another chain: kernels before 4.19 do not filter a dump.
+// ruleHandle returns 0 for a rule of another chain: kernels before 4.19 do not filter a dump.
 func ruleHandle(b []byte, chain string) (handle uint64, err error) {
 	if len(b) < nfgenLen {
 		return 0, fmt.Errorf("message of %d bytes is too short", len(b))

@@ -54,7 +54,7 @@ type Server struct {
 	Client kubernetes.Interface
 }
 
-// REST is for what is sent as text.
+// REST returns the client for objects that are sent as text.
 func (a *Server) REST() rest.Interface { return a.Client.CoreV1().RESTClient() }
 
 // Start starts etcd and the API server, and returns when it serves.

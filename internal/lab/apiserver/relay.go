@@ -30,8 +30,8 @@ func forward(ctx context.Context, l net.Listener, dial DialFunc, address string)
 	})
 }
 
-// serveEgress is the API server's way into the cluster: an HTTP CONNECT proxy, as its egress selector expects
-// (k8s.io/apiserver, pkg/server/egressselector). route chooses the namespace that an address is dialled from.
+// serveEgress serves the API server's way into the cluster: an HTTP CONNECT proxy, as its egress selector expects (k8s.io/apiserver,
+// pkg/server/egressselector). route chooses the namespace that an address is dialled from.
 func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort) DialFunc) error {
 	return acceptEach(ctx, l, func(c net.Conn) {
 		_ = c.SetReadDeadline(time.Now().Add(Patience))

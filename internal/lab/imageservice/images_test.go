@@ -31,7 +31,7 @@ import (
 	"packetwalk.dev/internal/pods/source"
 )
 
-// newHub is a registry in this process with an image, shop:v1.
+// newHub starts a registry in this process with an image, shop:v1.
 func newHub(t *testing.T) (host string) {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
@@ -74,7 +74,7 @@ func parsed(t *testing.T, format string, args ...any) *cluster.Cluster {
 	return c
 }
 
-// newLibrary is the images of a lab, in a store of the test's own.
+// newLibrary returns the images of a lab, in a store of the test's own.
 func newLibrary(t *testing.T, c *cluster.Cluster) *Service {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())

@@ -29,7 +29,7 @@ const (
 	name = "pvc-" + uid
 )
 
-// claimOn is a claim, as it is once the scheduler has chosen a node.
+// claimOn returns a claim, as it is once the scheduler has chosen a node.
 func claimOn(node string) *corev1.PersistentVolumeClaim {
 	class := "default"
 	return &corev1.PersistentVolumeClaim{

@@ -384,7 +384,7 @@ func (e *UnreadError) Error() string { return e.Host + " is not read: " + e.Err.
 // Unwrap gives the reason.
 func (e *UnreadError) Unwrap() error { return e.Err }
 
-// NotFound is a Source's error for a host that there is none of; it is fs.ErrNotExist.
+// NotFound returns a Source's error for a host that does not exist; it wraps fs.ErrNotExist.
 func NotFound(name string, there []string) error {
 	return fmt.Errorf("host %q: %w; there are: %s", name, fs.ErrNotExist, List(there))
 }

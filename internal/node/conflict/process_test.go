@@ -166,7 +166,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// copyOf is this program under another name.
+// copyOf copies this program under another name.
 func copyOf(t *testing.T, dir, name string) string {
 	t.Helper()
 	program := filepath.Join(dir, name)

@@ -74,7 +74,7 @@ func (s *scenario) options(t testing.TB) Options {
 	return Options{Form: form, IPv6: s.settings.IPv6}
 }
 
-// outcome is what the files come to, as text.
+// outcome returns the rules and problems of the files as text.
 func (s *scenario) outcome(t testing.TB, files []File) (rules, problems string) {
 	t.Helper()
 	config, found := Parse(s.options(t), files)

@@ -86,8 +86,8 @@ func Docker(docker netip.Prefix) iptables.Rule {
 
 const kubenetComment = "kubenet: SNAT for outbound traffic from cluster"
 
-// Kubenet is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none
-// when its --non-masquerade-cidr is 0.0.0.0/0.
+// Kubenet returns kubelet's rule with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which
+// has none when its --non-masquerade-cidr is 0.0.0.0/0.
 func Kubenet(exclude netip.Prefix) iptables.Rule {
 	return iptables.Rule{
 		Destination: iptables.AddressMatch{Not: true, Prefix: exclude.Masked()},

@@ -53,7 +53,7 @@ func TestChartSchema(t *testing.T) {
 	}
 }
 
-// fields are the paths of the fields of a type that have an effect.
+// fields returns the paths of the fields of a type that have an effect.
 func fields(path string, of reflect.Type) (names []string) {
 	for i := range of.NumField() {
 		f := of.Field(i)

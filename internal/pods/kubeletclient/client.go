@@ -211,7 +211,7 @@ type sizes struct {
 	from <-chan Size
 }
 
-// Next is remotecommand.TerminalSizeQueue's: nil when there is none any more.
+// Next implements remotecommand.TerminalSizeQueue: it returns nil after the last size.
 func (s sizes) Next() *remotecommand.TerminalSize {
 	select {
 	case size, ok := <-s.from:

@@ -48,7 +48,7 @@ func start(t *testing.T) (server *httptest.Server, image v1.Image) {
 	return server, image
 }
 
-// newStore is a store with ghcr.io/user/shop:v1.
+// newStore returns a store with ghcr.io/user/shop:v1.
 func newStore(t *testing.T) (*images.Store, v1.Image) {
 	t.Helper()
 	store, err := images.Open(filepath.Join(t.TempDir(), "store"))

@@ -18,7 +18,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// newArchive is an archive of the files "small", which its list has, and "whole", in a directory with a key as its name.
+// newArchive returns an archive of the files "small", which its list has, and "whole", in a directory with a key as its name.
 func newArchive(t *testing.T, key string) string {
 	t.Helper()
 	dir, files := filepath.Join(t.TempDir(), key), t.TempDir()

@@ -24,7 +24,7 @@ func parsed(t *testing.T, text string) *Tables {
 	return e
 }
 
-// withoutComments is a saved text without comments and spaces at line ends.
+// withoutComments returns a saved text without comments and spaces at line ends.
 func withoutComments(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {

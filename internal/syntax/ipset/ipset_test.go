@@ -213,7 +213,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// net is an address out of a few, or a network around one.
+// net returns an address out of a few, or a network around one.
 func net(r *rand.Rand, single bool) string {
 	a := fmt.Sprintf("10.0.%d.%d", r.IntN(2), r.IntN(64))
 	if single {

@@ -150,7 +150,7 @@ func (l *lowerer) element(m *Member) netfilter.Element {
 	return e
 }
 
-// unknown are spans that hold everything.
+// unknown returns spans that hold everything.
 func unknown(part string, alone bool) []netfilter.Span {
 	all := []netfilter.Span{{High: netfilter.AllOnes}}
 	if part == "port" && !alone {

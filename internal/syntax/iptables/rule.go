@@ -151,7 +151,7 @@ func Host(a netip.Addr) AddressMatch { return AddressMatch{Prefix: netip.PrefixF
 // Jump returns the target -j name.
 func Jump(name string, options ...Option) Target { return Target{Name: name, Options: options} }
 
-// CommentMatch is -m comment --comment text.
+// CommentMatch returns -m comment --comment text.
 func CommentMatch(text string) Match {
 	return Match{Module: "comment", Options: []Option{Opt("comment", text)}}
 }

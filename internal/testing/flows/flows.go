@@ -21,7 +21,7 @@ type Way struct {
 	To      netip.Addr
 }
 
-// String is "10.1.0.1:80 answers 10.13.0.4".
+// String returns "10.1.0.1:80 answers 10.13.0.4".
 func (w Way) String() string { return fmt.Sprintf("%s answers %s", w.Answers, w.To) }
 
 // basePort is the source port of the first flow.
@@ -90,7 +90,7 @@ func address(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// sctpInit is a packet of SCTP with the chunk INIT (RFC 9260, 3.3.2).
+// sctpInit returns a packet of SCTP with the chunk INIT (RFC 9260, 3.3.2).
 func sctpInit(from, to uint16) []byte {
 	b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)                                            // tag, checksum

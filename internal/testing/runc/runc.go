@@ -120,7 +120,7 @@ const capabilities = `CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETG
 	SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM
 	BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`
 
-// ownCapabilities are those that this process may have.
+// ownCapabilities returns the capabilities that this process may have.
 func ownCapabilities() (names []string) {
 	for i, name := range strings.Fields(capabilities) {
 		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(i), 0, 0, 0); err == nil && has == 1 {
@@ -132,7 +132,7 @@ func ownCapabilities() (names []string) {
 
 type object = map[string]any
 
-// config is the container's config.json of the OCI runtime specification, version 1.0.
+// config returns the container's config.json of the OCI runtime specification, version 1.0.
 func (s *Spec) config(name string) object {
 	all, args := ownCapabilities(), s.Args
 	if len(args) == 0 {

@@ -24,7 +24,7 @@ const (
 	stageKeep = "node-keep" // what keeps containerd and kubelet running
 )
 
-// Main is packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
+// Main runs packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
 func Main(args []string) (status int, ok bool) {
 	if len(args) != 3 {
 		return 0, false
@@ -134,8 +134,8 @@ func writeSpec(s *realnode.Spec) error {
 	return os.WriteFile(realnode.SpecFile, text, 0o600)
 }
 
-// first is the node's first process: it collects the dead, passes SIGTERM on, and ends with the one that keeps the programs. The kernel
-// ends everything else on the node then (pid_namespaces(7)).
+// first runs as the node's first process: it collects the dead, passes SIGTERM on, and ends with the one that keeps the programs. The
+// kernel then ends everything else on the node (pid_namespaces(7)).
 func first(path string) error {
 	// Programs that were started through isolation.Self are called exe.
 	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(processName+"\x00"))), 0, 0, 0); err != nil {

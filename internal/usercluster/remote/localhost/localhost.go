@@ -17,7 +17,7 @@ import (
 	"packetwalk.dev/internal/usercluster/remote"
 )
 
-// Machine is this machine, whose own namespace is "node/" and its name; with "" its host name.
+// Machine returns this machine, whose own namespace is "node/" and its name; with "" its host name.
 func Machine(node string) remote.Machine { return machine(node) }
 
 type machine string
