@@ -6,7 +6,11 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"packetwalk.dev/internal/base/imageref"
+
 	corev1 "k8s.io/api/core/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -109,5 +113,22 @@ func TestUnreadableNode(t *testing.T) {
 func TestLifeAndStart(t *testing.T) {
 	if o := (Options{}); o.life() != 10*time.Minute || o.start() != time.Minute {
 		t.Errorf("life %s, start %s", o.life(), o.start())
+	}
+}
+
+// TestImage: a release's plugin names its image by the digest, and a user's image is taken as it is.
+func TestImage(t *testing.T) {
+	imageref.Digest = "sha256:" + strings.Repeat("a", 64)
+	defer func() { imageref.Digest = "" }()
+	for _, tt := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Version: "v1.2.0"}, "packetwalk.dev/packetwalk:v1.2.0@" + imageref.Digest},
+		{Options{Version: "v1.2.0", Image: "corp/pw:1"}, "corp/pw:1"},
+	} {
+		if got := tt.o.image(); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.o, got, tt.want)
+		}
 	}
 }

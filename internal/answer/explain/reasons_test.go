@@ -1,15 +1,22 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/syntax/nftables"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestWhy: what each writer's rules are said to be there for.
@@ -220,4 +227,139 @@ func TestSchema(t *testing.T) {
 		}
 	}
 	check(reflect.TypeFor[Document]())
+}
+
+// masqObjects returns ConfigMaps of the ip-masq-agent.
+func masqObjects(texts ...string) snapshot.Objects {
+	var o snapshot.Objects
+	for i, text := range texts {
+		o.ConfigMaps = append(o.ConfigMaps,
+			snapshot.ConfigMap{Namespace: "kube-system", Name: fmt.Sprintf("config-%d", i), Data: map[string]string{"ip-masq-agent": text}})
+	}
+	return o
+}
+
+// TestMasqOutside checks the reason why the ip-masq-agent translates a destination: it is in none of the agent's ranges. A destination that
+// should be in a range gets a different reason.
+func TestMasqOutside(t *testing.T) {
+	for name, test := range map[string]struct {
+		objects snapshot.Objects
+		want    string
+	}{
+		"nothing known": {snapshot.Objects{}, "outside nonMasqueradeCIDRs"},
+		"outside":       {masqObjects("nonMasqueradeCIDRs: [10.2.0.0/16]"), "outside nonMasqueradeCIDRs of ConfigMap kube-system/config-0"},
+		"emptied":       {masqObjects("nonMasqueradeCIDRs: []"), "nonMasqueradeCIDRs is empty in ConfigMap kube-system/config-0"},
+		"not applied": {masqObjects("nonMasqueradeCIDRs: [10.2.0.0/16]", "nonMasqueradeCIDRs: [10.1.0.0/16, ten]"),
+			"outside the nonMasqueradeCIDRs in force; the present configuration is not applied (ConfigMap kube-system/config-1, key ip-masq-agent, " +
+				`nonMasqueradeCIDRs[1]: "ten" is not a range; write it as 10.0.0.0/8)`},
+		"no rule yet": {masqObjects("nonMasqueradeCIDRs: [10.2.0.0/16, 10.1.0.0/16]"),
+			"no rule for 10.1.0.0/16 of nonMasqueradeCIDRs[1] in ConfigMap kube-system/config-0, which the node's agent has not applied"},
+	} {
+		p := packet.Packet{}
+		p.Destination = netip.MustParseAddr("10.1.1.4")
+		if got := whyOf(test.objects, `-A IP-MASQ-AGENT -j MASQUERADE`, netfilter.Accept, &p); got != "ip-masq-agent: "+test.want {
+			t.Errorf("%s:\ngot  %q\nwant %q", name, got, test.want)
+		}
+	}
+}
+
+// whyOf returns the reason of one rule of table nat.
+func whyOf(objects snapshot.Objects, rule string, verdict netfilter.VerdictKind, p *packet.Packet) string {
+	for _, c := range chains(netfilter.IPv4, "nat", rule) {
+		if len(c.Rules) > 0 {
+			return newReasoner(ownersOf(objects)).why("", &netfilter.Visit{Chain: c, Rule: &c.Rules[0], Verdict: netfilter.Verdict{Kind: verdict}}, p)
+		}
+	}
+	return ""
+}
+
+// TestKeptByPools: why Calico does not translate.
+func TestKeptByPools(t *testing.T) {
+	pool := func(name, cidr string, nat bool) snapshot.Pool {
+		return snapshot.Pool{Name: name, CIDR: netip.MustParsePrefix(cidr), NATOutgoing: nat}
+	}
+	ours, theirs := pool("ours", "10.240.0.0/16", true), pool("theirs", "172.17.0.0/16", false)
+	for _, test := range []struct {
+		name  string
+		pools []snapshot.Pool
+		to    string
+		want  string
+	}{
+		{"another pool", []snapshot.Pool{ours, theirs}, "172.17.0.4", "Calico pool theirs holds the destination"},
+		{"the same pool", []snapshot.Pool{ours, theirs}, "10.240.0.97", "Calico pool ours holds the destination, too"},
+		{"a narrower pool without natOutgoing", []snapshot.Pool{ours, pool("block", "10.240.0.0/24", false)}, "10.240.0.97",
+			"Calico pool block holds the destination"},
+		{"no source of Calico's", []snapshot.Pool{theirs}, "172.17.0.4", "Calico: no pool with natOutgoing holds the source"},
+		{"sets that are not the pools'", []snapshot.Pool{ours}, "8.8.8.8",
+			"Calico pool ours has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do"},
+		{"unknown pools", nil, "172.17.0.4", "Calico: from no pool with natOutgoing, or to one of the pools"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := packet.Packet{}
+			p.Source, p.Destination = netip.MustParseAddr("10.240.0.5"), netip.MustParseAddr(test.to)
+			rule := `-A cali-nat-outgoing -m set --match-set cali40masq-ipam-pools src -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE`
+			if got := whyOf(snapshot.Objects{Pools: test.pools}, rule, netfilter.Break, &p); got != test.want {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+// one is a source of one host.
+type one struct{ host snapshot.Host }
+
+func (o *one) Host(string) (*snapshot.Host, error) { return &o.host, nil }
+
+func (*one) Names() []string { return []string{"node/a"} }
+
+func (*one) Objects() snapshot.Objects { return objects() }
+
+// TestSlots: of our service proxy's nftables backend, a reader learns which slot of how many was drawn, and whose endpoint that is.
+func TestSlots(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	const listing = "../../node/proxy/nftables/testdata/listed/azure-cni.txt"
+	if _, err := os.Stat(listing); err != nil {
+		t.Fatal(err)
+	}
+	dump, err := exec.CommandContext(t.Context(), "unshare", "--net", "sh", "-ec", `nft -f "$1"; nft -j list ruleset`, "sh", listing).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := nftables.Parse(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := nftables.Lower(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &one{snapshot.Host{Name: "node/a", Rules: &netfilter.Ruleset{Tables: tables}, Flows: conntrack.NewTable(nil), FIB: &fib.State{
+		Links: []fib.Link{{Name: "eth0", Index: 1, Up: true, LowerUp: true, Type: "ether"}},
+		Routes: []fib.Route{{Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"), Link: "eth0",
+			Scope: "link"}},
+	}, Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.ipv4.conf.eth0.forwarding": "1"}}}
+	node.host.FIB.Index()
+	node.host.Rules.Index()
+	for to, want := range map[string][]string{
+		"10.0.159.58:80": {"default/whereami: slot 0 of 2, endpoint 10.13.76.26:80, pod default/whereami-a",
+			"2  10.13.76.7:80, pod default/whereami-b"},
+		"10.0.0.1:443": {"slot 0 of 1, endpoint 203.0.113.1:443"},
+	} {
+		end := netip.MustParseAddrPort(to)
+		r, err := walk.Walk(node, walk.Request{Host: "node/a", Arrives: "eth0", Forwarded: true, OneWay: true, Packet: packet.Packet{
+			TCPFlags: packet.SYN, Tuple: packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.13.76.9"),
+				SourcePort: packet.Exactly(40000), Destination: end.Addr(), DestinationPort: packet.Exactly(end.Port())}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := Text(&text, r, Options{Owners: ownersOf(objects())}); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range want {
+			if !strings.Contains(text.String(), line) {
+				t.Errorf("to %s: no %q in\n%s", to, line, &text)
+			}
+		}
+	}
 }

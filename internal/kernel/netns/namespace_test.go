@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -307,5 +309,65 @@ func TestKeepEnded(t *testing.T) {
 	}
 	if n := ended(); n != 2 {
 		t.Errorf("%d ended connections, want 2", n)
+	}
+}
+
+func TestSockets(t *testing.T) {
+	a, b := netnstest.Pair(t)
+	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(c, c.RemoteAddr())
+			c.Close()
+		}
+	}()
+	netnstest.Apply(t, a, netns.State{Addresses: []netns.Address{{Link: "lo", Prefix: netip.MustParsePrefix("10.9.0.77/32")}}})
+	for _, local := range []netip.Addr{{}, netip.MustParseAddr("10.9.0.77")} {
+		c, err := a.DialFrom(t.Context(), "tcp", local, "10.9.0.2:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(c)
+		c.Close()
+		want := "10.9.0.1:"
+		if local.IsValid() {
+			want = local.String() + ":"
+		}
+		if !strings.HasPrefix(string(got), want) {
+			t.Errorf("came from %s, want %s", got, want)
+		}
+	}
+	if _, err := a.Dial(t.Context(), "tcp", "name:80"); err == nil {
+		t.Error("dialled a name")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.Dial(ctx, "tcp", "10.9.0.99:80"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) &&
+		!errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("dial to nobody: %v", err)
+	}
+	p, err := b.ListenPacket(t.Context(), "udp", "10.9.0.2:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	u, err := a.Dial(t.Context(), "udp", "10.9.0.2:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	fmt.Fprint(u, "hello")
+	buf := make([]byte, 16)
+	p.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if n, from, err := p.ReadFrom(buf); err != nil || string(buf[:n]) != "hello" || from.(*net.UDPAddr).IP.String() != "10.9.0.1" {
+		t.Errorf("got %q from %v, %v", buf[:n], from, err)
 	}
 }

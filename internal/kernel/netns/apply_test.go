@@ -1,105 +1,19 @@
 package netns_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"packetwalk.dev/internal/kernel/netns"
-	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/netnstest"
 )
-
-// TestHalfMadePair: ends that whoever made them did not bring up are brought up the next time; what has an address stays down when it is.
-func TestHalfMadePair(t *testing.T) {
-	a, b := netnstest.Pair(t)
-	netnstest.Run(t, b, "ip", "link", "set", "peer-of-a", "down")
-	ensure := func() string {
-		t.Helper()
-		one, other := netns.LinkEnd{Namespace: a, Name: "eth0"}, netns.LinkEnd{Namespace: b, Name: "peer-of-a"}
-		if err := netns.EnsureVeth(one, other, 1400); err != nil {
-			t.Fatal(err)
-		}
-		return netnstest.Run(t, b, "ip", "-br", "link", "show", "peer-of-a")
-	}
-	if out := ensure(); !strings.Contains(out, "DOWN") {
-		t.Errorf("a link with an address was brought up: %s", out)
-	}
-	netnstest.Run(t, b, "ip", "addr", "flush", "dev", "peer-of-a")
-	if out := ensure(); !strings.Contains(out, "UP,LOWER_UP") {
-		t.Errorf("a bare link was not brought up: %s", out)
-	}
-}
-
-func TestSockets(t *testing.T) {
-	a, b := netnstest.Pair(t)
-	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprint(c, c.RemoteAddr())
-			c.Close()
-		}
-	}()
-	netnstest.Apply(t, a, netns.State{Addresses: []netns.Address{{Link: "lo", Prefix: netip.MustParsePrefix("10.9.0.77/32")}}})
-	for _, local := range []netip.Addr{{}, netip.MustParseAddr("10.9.0.77")} {
-		c, err := a.DialFrom(t.Context(), "tcp", local, "10.9.0.2:80")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, _ := io.ReadAll(c)
-		c.Close()
-		want := "10.9.0.1:"
-		if local.IsValid() {
-			want = local.String() + ":"
-		}
-		if !strings.HasPrefix(string(got), want) {
-			t.Errorf("came from %s, want %s", got, want)
-		}
-	}
-	if _, err := a.Dial(t.Context(), "tcp", "name:80"); err == nil {
-		t.Error("dialled a name")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := a.Dial(ctx, "tcp", "10.9.0.99:80"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) &&
-		!errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("dial to nobody: %v", err)
-	}
-	p, err := b.ListenPacket(t.Context(), "udp", "10.9.0.2:53")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	u, err := a.Dial(t.Context(), "udp", "10.9.0.2:53")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer u.Close()
-	fmt.Fprint(u, "hello")
-	buf := make([]byte, 16)
-	p.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if n, from, err := p.ReadFrom(buf); err != nil || string(buf[:n]) != "hello" || from.(*net.UDPAddr).IP.String() != "10.9.0.1" {
-		t.Errorf("got %q from %v, %v", buf[:n], from, err)
-	}
-}
 
 // holds checks which of the strings are in a text.
 func holds(t *testing.T, got string, want, never []string) {
@@ -190,87 +104,6 @@ func TestApplyRefuses(t *testing.T) {
 	}
 	if err := a.Apply(netns.State{Sysctls: []netns.Sysctl{{Key: "net/ipv4/nope", Value: "1"}}}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("unknown sysctl: %v", err)
-	}
-}
-
-func TestLinks(t *testing.T) {
-	a, b := netnstest.Pair(t)
-	if got := netnstest.Run(t, b, "ip", "-d", "link", "show", "peer-of-a"); !strings.Contains(got, "mtu 1400") ||
-		!strings.Contains(got, "alias the other end") || !strings.Contains(got, "12:34:56:78:9a:bc") {
-		t.Error(got)
-	}
-	// A link of the name that is not the pair's is replaced.
-	netnstest.Run(t, b, "ip", "link", "add", "name", "x", "type", "bridge")
-	if err := netns.EnsureVeth(netns.LinkEnd{Namespace: a, Name: "eth1"}, netns.LinkEnd{Namespace: b, Name: "x"}, 1500); err != nil {
-		t.Fatal(err)
-	}
-	if got := netnstest.Run(t, b, "ip", "-d", "link", "show", "x"); !strings.Contains(got, "veth") {
-		t.Errorf("the bridge of the end's name is still there: %s", got)
-	}
-	for range 2 {
-		if err := a.DeleteLink("eth1"); err != nil {
-			t.Error(err)
-		}
-	}
-	if names, err := b.LinkNames(); err != nil || slices.Contains(names, "x") {
-		t.Errorf("links %v, %v", names, err)
-	}
-}
-
-func TestRuleSetsAndFlows(t *testing.T) {
-	a, b := netnstest.Pair(t)
-	script := "table ip t { chain c { type filter hook prerouting priority 0; ct mark set 7\n }\n }\n"
-	if err := ruleset.ApplyNFT(t.Context(), b, script); err != nil {
-		t.Fatal(err)
-	}
-	if err := ruleset.ApplyNFT(t.Context(), b, "flush ruleset\nnonsense\n"); err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("bad script: %v", err)
-	}
-	if dump := netnstest.Run(t, b, "nft", "list", "ruleset"); !strings.Contains(dump, "chain c ") {
-		t.Errorf("the failed script changed something: %s", dump)
-	}
-	if err := ruleset.RestoreIPTables(t.Context(), b, "*filter\n-A INPUT -s 1.2.3.4 -j DROP\nCOMMIT\n", true); err != nil {
-		t.Fatal(err)
-	}
-	if dump := netnstest.Run(t, b, "iptables-save"); !strings.Contains(dump, "-A INPUT -s 1.2.3.4/32 -j DROP") {
-		t.Error(dump)
-	}
-	for port := range 3 {
-		l, err := b.Listen(t.Context(), "tcp", fmt.Sprintf("10.9.0.2:%d", 8000+port))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		c, err := a.Dial(t.Context(), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	all, err := b.Flows()
-	if err != nil || len(all) != 3 {
-		t.Fatalf("%v %v", all, err)
-	}
-	f := all[0]
-	if f.Protocol != 6 || f.Source.Addr().String() != "10.9.0.1" || f.ReplyDestination != f.Source || f.Mark != 7 || f.TimeoutSeconds == 0 ||
-		f.Status == 0 {
-		t.Errorf("flow %+v", f)
-	}
-	for _, c := range []struct {
-		filter netns.FlowFilter
-		want   int
-	}{
-		{netns.FlowFilter{DestinationPort: 8001, Mark: 8, Mask: 0xff}, 0},
-		{netns.FlowFilter{Protocol: 17}, 0},
-		{netns.FlowFilter{DestinationPort: 8001, Mark: 7, Mask: 0xff}, 1},
-		{netns.FlowFilter{Protocol: 6, Destination: netip.MustParsePrefix("10.9.0.0/24")}, 2},
-	} {
-		if got, err := b.DeleteFlows(c.filter); err != nil || got != c.want {
-			t.Errorf("%+v deleted %d, want %d: %v", c.filter, got, c.want, err)
-		}
-	}
-	if n, err := b.DeleteFlows(); n != 0 || err != nil {
-		t.Error(n, err)
 	}
 }
 
