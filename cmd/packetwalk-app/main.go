@@ -18,6 +18,7 @@ import (
 
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/isolation"
+	"packetwalk.dev/internal/pods/preload"
 	"packetwalk.dev/internal/pods/realnode/boot"
 )
 
@@ -28,7 +29,7 @@ func main() {
 	if program, ok := app.FindProgram(path.Base(os.Args[0])); ok {
 		os.Exit(run(program))
 	}
-	for _, stage := range []func([]string) (int, bool){boot.Main, isolation.Main} {
+	for _, stage := range []func([]string) (int, bool){boot.Main, isolation.Main, preload.Main} {
 		if status, ok := stage(os.Args); ok {
 			os.Exit(status)
 		}

@@ -74,6 +74,16 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	add("the name servers", &hosts.Resolvers{Env: c, Azure: l.azure}, azureNetwork, limits)
 	files := add("the control plane's files", access, azureNetwork)
 	store := add("images", images)
+	add("the first images of labs to come", lifecycle.StartFunc(func(ctx context.Context) error {
+		go func() {
+			select {
+			case <-ctx.Done():
+			case <-l.ready:
+				images.BuildFirst(ctx)
+			}
+		}()
+		return nil
+	}))
 	machines := add("the nodes' machines", nodes.Machines{Nodes: l.nodes}, files, limits)
 	instances := add("container instances", l.groups, files, store, limits)
 	server := add("the API server", api, files)

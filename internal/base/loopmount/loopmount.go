@@ -12,9 +12,18 @@ import (
 const loopTries = 100
 
 // Mount mounts the ext4 file system of a file. It does not use the machine's /dev, where a container has only the loop devices that
-// existed when it started.
+// existed when it started. What programs sync is in the file's page cache: it outlives them, but not a crash of the machine.
 func Mount(file, target string) error {
-	image, err := os.OpenFile(file, os.O_RDWR, 0)
+	return mount(file, target, os.O_RDWR, 0, "noinit_itable,nobarrier")
+}
+
+// MountReadOnly mounts the file system of a file on a read-only device: even root cannot make the mount writable.
+func MountReadOnly(file, target string) error {
+	return mount(file, target, os.O_RDONLY, unix.MS_RDONLY, "")
+}
+
+func mount(file, target string, access int, flags uintptr, options string) error {
+	image, err := os.OpenFile(file, access, 0)
 	if err != nil {
 		return err
 	}
@@ -24,13 +33,13 @@ func Mount(file, target string) error {
 		return fmt.Errorf("list devices: %w", err)
 	}
 	defer dev.Close()
-	loop, err := attachLoop(dev, image)
+	loop, err := attachLoop(dev, image, access)
 	if err != nil {
 		return fmt.Errorf("attach a loop device: %w; in a container, run it with --privileged", err)
 	}
 	defer loop.Close() // it stays attached until the file system is unmounted
 	source := fmt.Sprintf("/proc/self/fd/%d", loop.Fd())
-	if err := unix.Mount(source, target, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "noinit_itable"); err != nil {
+	if err := unix.Mount(source, target, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME|flags, options); err != nil {
 		return fmt.Errorf("mount %s: %w", file, err)
 	}
 	return nil
@@ -54,11 +63,11 @@ func openDevices() (*os.File, error) {
 }
 
 // attachLoop makes a free loop device of a file. It is free again when the last one closes or unmounts it.
-func attachLoop(dev, image *os.File) (loop *os.File, err error) {
-	open := func(name string) (*os.File, error) {
-		return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d/%s", dev.Fd(), name), os.O_RDWR, 0)
+func attachLoop(dev, image *os.File, access int) (loop *os.File, err error) {
+	open := func(name string, access int) (*os.File, error) {
+		return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d/%s", dev.Fd(), name), access, 0)
 	}
-	control, err := open("loop-control")
+	control, err := open("loop-control", os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +77,13 @@ func attachLoop(dev, image *os.File) (loop *os.File, err error) {
 		if number, err = unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE); err != nil {
 			return nil, err
 		}
-		if loop, err = open(fmt.Sprintf("loop%d", number)); err != nil {
+		if loop, err = open(fmt.Sprintf("loop%d", number), access); err != nil {
 			return nil, err
 		}
 		config := unix.LoopConfig{Fd: uint32(image.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
+		if access == os.O_RDONLY {
+			config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
+		}
 		copy(config.Info.File_name[:], image.Name())
 		if err = unix.IoctlLoopConfigure(int(loop.Fd()), &config); err == nil {
 			return loop, nil

@@ -117,6 +117,28 @@ func isPoint(mounted []mounts.Mount, path string) bool {
 // nodesDisk is the directory of nodes on the lab's disk.
 const nodesDisk = ".nodes"
 
+// Images returns the mount point of the images that nodes have from their start (see preload), "" where there are none.
+func (d Dir) Images() (string, error) {
+	mounted, err := mounts.Own()
+	if err != nil || !isPoint(mounted, d.imagesPoint()) {
+		return "", err
+	}
+	return d.imagesPoint(), nil
+}
+
+func (d Dir) imagesPoint() string { return filepath.Join(d.State(), "images") }
+
+// MountImages mounts a file of images, unless one is mounted.
+func (d Dir) MountImages(file string) error {
+	if dir, err := d.Images(); err != nil || dir != "" {
+		return err
+	}
+	if err := os.MkdirAll(d.imagesPoint(), 0o700); err != nil {
+		return err
+	}
+	return loopmount.MountReadOnly(file, d.imagesPoint())
+}
+
 // MakeNodesDir makes the directory of nodes, on the lab's disk where there is one. Where nodes of this lab are already, they stay.
 func (d Dir) MakeNodesDir() error {
 	nodes := d.NodeState("")

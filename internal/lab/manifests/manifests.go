@@ -127,7 +127,7 @@ var imageLine = regexp.MustCompile(`(?m)^\s*(?:- )?image: (\S+)$`)
 
 // Images returns the references of all images that the objects of a cluster name, those of addons too.
 func Images(c *cluster.Cluster) ([]string, error) {
-	dns, err := DNS(c)
+	system, err := SystemImages(c)
 	if err != nil {
 		return nil, err
 	}
@@ -139,11 +139,20 @@ func Images(c *cluster.Cluster) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return normalize(append(system, imagesOf(slices.Concat(routing, connector))...)), nil
+}
+
+// SystemImages returns the references of the images of a cluster's own pods without addons.
+func SystemImages(c *cluster.Cluster) ([]string, error) {
+	dns, err := DNS(c)
+	if err != nil {
+		return nil, err
+	}
 	metrics, err := MetricsServer()
 	if err != nil {
 		return nil, err
 	}
-	docs := slices.Concat(dns, routing, connector, metrics)
+	docs := slices.Concat(dns, metrics)
 	if c.Spec.Network.IPMasqAgent != cluster.IPMasqNone {
 		_, agent, err := IPMasqAgent(c)
 		if err != nil {
@@ -151,14 +160,21 @@ func Images(c *cluster.Cluster) ([]string, error) {
 		}
 		docs = append(docs, agent)
 	}
-	var images []string
+	return normalize(imagesOf(docs)), nil
+}
+
+func imagesOf(docs []string) (images []string) {
 	for _, doc := range docs {
 		for _, match := range imageLine.FindAllStringSubmatch(doc, -1) {
 			images = append(images, match[1])
 		}
 	}
-	slices.Sort(images)
-	return slices.Compact(images), nil
+	return images
+}
+
+func normalize(refs []string) []string {
+	slices.Sort(refs)
+	return slices.Compact(refs)
 }
 
 // StorageClass returns the class of claims that name none, as AKS has one; its provisioner is package volumes's.

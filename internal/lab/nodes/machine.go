@@ -34,9 +34,13 @@ type SharedLayer struct {
 	err  error
 }
 
-// Prepare makes what is shared, once for a lab. What exists stays: nodes have it mounted.
-func (r *SharedLayer) Prepare(d layout.Dir, bin layout.Binaries, c *cluster.Cluster) error {
-	r.once.Do(func() { r.err = r.make(d, bin, c) })
+// Prepare makes what is shared, and mounts the first images, once for a lab. What exists stays: nodes have it mounted.
+func (r *SharedLayer) Prepare(e *lifecycle.Env, library *imageservice.Service) error {
+	r.once.Do(func() {
+		if r.err = r.make(e.Dir, e.Binaries, e.Cluster()); r.err == nil {
+			library.MountFirst()
+		}
+	})
 	return r.err
 }
 
@@ -74,7 +78,7 @@ func (r *SharedLayer) make(d layout.Dir, bin layout.Binaries, c *cluster.Cluster
 
 // startMachine starts a real node, or takes over the one that runs, and returns when it is Ready, or waits for a CNI plugin of the user's.
 func (k kubelets) startMachine(ctx context.Context, n *Node) error {
-	if err := k.Shared.Prepare(k.Dir, k.Binaries, k.Cluster()); err != nil {
+	if err := k.Shared.Prepare(k.Env, k.Library); err != nil {
 		return err
 	}
 	c, err := k.machineProcess(ctx, n)
@@ -162,13 +166,17 @@ func (k kubelets) machineProcess(ctx context.Context, n *Node) (supervise.Proces
 	if err != nil {
 		return c, err
 	}
+	images, err := k.Dir.Images()
+	if err != nil {
+		return c, err
+	}
 	object := plan.NodeObject(k.Cluster(), n.Node)
 	var taints []realnode.Taint
 	for _, t := range object.Spec.Taints {
 		taints = append(taints, realnode.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}
 	err = realnode.Config{
-		Name: n.Name, State: state, Base: k.Dir.ProgramsLayer(), Distribution: distribution,
+		Name: n.Name, State: state, Images: images, Base: k.Dir.ProgramsLayer(), Distribution: distribution,
 		Kubernetes: identity, Cgroup: k.Dir.Cgroup(n.Name), Bounds: k.NodeBounds, ResolvConf: layout.ResolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{

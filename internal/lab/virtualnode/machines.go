@@ -27,7 +27,7 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 		Name: m.Group + ".machine", Path: l.Binaries.App, Args: realnode.Args(m.State), LogFile: l.Dir.GroupLog(m.Group + ".machine"),
 		PidFile: l.Dir.GroupPid(m.Group),
 	}
-	if err := l.Shared.Prepare(l.Dir, l.Binaries, l.Cluster()); err != nil {
+	if err := l.Shared.Prepare(l.Env, l.Library); err != nil {
 		return c, err
 	}
 	if supervise.Recorded(c.PidFile) != 0 {
@@ -49,8 +49,12 @@ func (l groupMachines) Prepare(ctx context.Context, m instances.Machine) (superv
 	if err != nil {
 		return c, err
 	}
+	images, err := l.Dir.Images()
+	if err != nil {
+		return c, err
+	}
 	return c, realnode.Config{
-		Name: m.Group, State: m.State, Base: l.Dir.ProgramsLayer(), Distribution: distribution,
+		Name: m.Group, State: m.State, Images: images, Base: l.Dir.ProgramsLayer(), Distribution: distribution,
 		Kubernetes: map[string][]byte{
 			realnode.ClientCA: l.Access.CA.Certificate, realnode.ServingCert: serving.Certificate, realnode.ServingKey: serving.Key,
 		},

@@ -2,6 +2,7 @@ package images
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -134,11 +135,24 @@ func (a *ArchiveWriter) Close() error {
 // Save writes images by what refs mean to an archive, each with its name; see [ArchiveWriter]. Of an image that came from an index for
 // several platforms the store has this machine's, and that is saved. [ErrNotFound] is in the error's chain where one is not there.
 func (s *Store) Save(ctx context.Context, to io.Writer, refs ...string) error {
-	a := NewArchiveWriter(to)
+	var all []RenamedImage
 	for _, ref := range refs {
+		all = append(all, RenamedImage{Ref: ref})
+	}
+	return s.SaveAs(ctx, to, all)
+}
+
+// A RenamedImage is an image of the store with its name in an archive. An empty Name keeps the store's.
+type RenamedImage struct{ Ref, Name string }
+
+// SaveAs writes images to an archive as Save does, with other names.
+func (s *Store) SaveAs(ctx context.Context, to io.Writer, all []RenamedImage) error {
+	a := NewArchiveWriter(to)
+	for _, n := range all {
+		ref := n.Ref
 		d, c, err := s.lookUp(ref)
 		if err == nil {
-			err = s.save(ctx, a, d, c)
+			err = s.save(ctx, a, d, c, n.Name)
 		}
 		if err != nil {
 			return fmt.Errorf("save image %s: %w", ref, s.explain(err))
@@ -147,7 +161,7 @@ func (s *Store) Save(ctx context.Context, to io.Writer, refs ...string) error {
 	return a.Close()
 }
 
-func (s *Store) save(ctx context.Context, a *ArchiveWriter, d entry, c contents) error {
+func (s *Store) save(ctx context.Context, a *ArchiveWriter, d entry, c contents, name string) error {
 	for _, b := range slices.Concat(c.manifest.Layers, []v1.Descriptor{c.manifest.Config}, []v1.Descriptor{d}) {
 		f, err := s.Blob(b.Digest.String())
 		if err != nil {
@@ -158,7 +172,7 @@ func (s *Store) save(ctx context.Context, a *ArchiveWriter, d entry, c contents)
 		}
 	}
 	var names []string
-	if n := d.Annotations[refName]; n != "" {
+	if n := cmp.Or(name, d.Annotations[refName]); n != "" {
 		names = []string{n}
 	}
 	return a.Image(d, c.manifest, names...)

@@ -23,7 +23,7 @@ const SandboxImage = "docker.io/packetwalk/pause:3.10.1"
 // containerdConfig is containerd's configuration, version 3 (github.com/containerd/containerd, docs/cri/config.md). The machine, not the
 // node, loads AppArmor's profiles. No process may lower oom_score_adj if the machine gives none the right to.
 const containerdConfig = `version = 3
-root = "/var/lib/containerd"
+root = "` + containerdRoot + `"
 state = "/run/containerd"
 disabled_plugins = [
   "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",

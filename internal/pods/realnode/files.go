@@ -19,6 +19,7 @@ const (
 	NetworksDir    = "/etc/cni/net.d"            // CNI configuration
 	KubernetesDir  = "/etc/kubernetes"           // kubelet's identity
 	PodsDir        = "/etc/kubernetes/manifests" // of pods that a standalone kubelet runs
+	containerdRoot = "/var/lib/containerd"
 	containerdFile = "/etc/containerd/config.toml"
 	registriesDir  = "/etc/containerd/certs.d"
 	kubeletFile    = "/etc/kubelet.yaml"

@@ -11,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/pods/cgroup"
+	"packetwalk.dev/internal/pods/preload"
 )
 
 // A Config is all that a node's machine needs. Directories are the machine's that this runs on.
@@ -19,6 +20,8 @@ type Config struct {
 	// State is the node's own directory, on a file system that overlayfs can write to. It must be there, and is kept when the node is started
 	// again.
 	State string
+	// Images is where the file system of the images that the node has from its start is mounted; "" is none.
+	Images string
 	// Base is WriteBase's layer, and Distribution what is below it.
 	Base, Distribution string
 	// Kubernetes are the files of KubernetesDir, by their names.
@@ -49,8 +52,12 @@ func (c Config) Prepare() error {
 	if err != nil {
 		return err
 	}
+	layers, err := preload.Prepare(filepath.Join(c.State, "containerd"), c.Images)
+	if err != nil {
+		return err
+	}
 	own := filepath.Join(c.State, "layer")
-	text, err := json.MarshalIndent(c.spec(own), "", "  ")
+	text, err := json.MarshalIndent(c.spec(own, layers), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -91,13 +98,13 @@ func (c Config) files() ([]File, error) {
 func (c Config) machineID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(c.State)))[:32] }
 
 // spec returns what the node's first process is to make.
-func (c Config) spec(own string) Spec {
+func (c Config) spec(own string, layers []preload.Layer) Spec {
 	state := func(name string) string { return filepath.Join(c.State, name) }
 	s := Spec{
 		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup, Bounds: c.Bounds,
 		Lower: []string{own, c.Base, c.Distribution},
 		Binds: []Bind{
-			{Source: state("containerd"), Target: "/var/lib/containerd"},
+			{Source: state("containerd"), Target: containerdRoot},
 			{Source: state("kubelet"), Target: "/var/lib/kubelet"},
 			{Source: state("log"), Target: "/var/log"},
 			{Source: state(Volumes), Target: VolumesDir},
@@ -106,6 +113,12 @@ func (c Config) spec(own string) Spec {
 		Runtime: Program{Name: "containerd", Path: filepath.Join(ProgramsDir, "containerd"), Args: []string{"--config=" + containerdFile},
 			Log: "/var/log/containerd.log", Socket: socket},
 		Agent: Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
+	}
+	if len(layers) > 0 {
+		s.Binds = append(s.Binds, Bind{Source: c.Images, Target: preload.NodeDir})
+	}
+	for _, l := range layers {
+		s.Binds = append(s.Binds, Bind{Source: l.Source, Target: filepath.Join(containerdRoot, l.Path)})
 	}
 	if c.Kubelet.Standalone {
 		s.Binds = append(s.Binds, Bind{Source: state(Pods), Target: PodsDir})

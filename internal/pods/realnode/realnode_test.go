@@ -44,7 +44,7 @@ func TestNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec, err := json.MarshalIndent(c.spec("/own"), "", "  ")
+		spec, err := json.MarshalIndent(c.spec("/own", nil), "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,12 +50,6 @@ func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
 	return b.root(ctx, whole)
 }
 
-// under makes an image of a part of the archive, and returns its name.
-func (b *BuiltIn) under(ctx context.Context, store *images.Store, p part, dir string) (ref string, err error) {
-	ref = fmt.Sprintf("%sbase-%s:%s", images.Own, p, strings.TrimPrefix(filepath.Base(dir), string(p)+"-"))
-	return ref, assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Dir: dir}}})
-}
-
 // find returns an application's image and builds it if it is missing. Concurrent callers share one build, which continues when they leave.
 func (b *BuiltIn) find(ctx context.Context, a *app.App) (Found, error) {
 	flight := b.flights.DoChan(a.Name, func() (any, error) { return b.build(context.WithoutCancel(ctx), a) })
@@ -77,37 +71,59 @@ func (b *BuiltIn) build(ctx context.Context, a *app.App) (f Found, err error) {
 	if f.Store, err = b.Open(); err != nil {
 		return f, err
 	}
-	what := images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
+	what, base, err := b.describe(a, func(p part) (string, error) { return b.root(ctx, p) })
+	if err != nil {
+		return f, err
+	}
+	f.Ref, f.App = what.Name, a.Name
+	if base != "" {
+		err = assemble(ctx, f.Store, images.Assembly{Name: what.From, Layers: []images.Layer{{Dir: base}}})
+	}
+	if err == nil {
+		err = assemble(ctx, f.Store, what)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return f, err
+}
+
+// existing returns an application's image if it is built. [images.ErrNotFound] is in the error's chain where it is not.
+func (b *BuiltIn) existing(store *images.Store, a *app.App) (Found, error) {
+	what, _, err := b.describe(a, b.existingRoot)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", images.ErrNotFound, err)
+	}
+	if err == nil {
+		_, err = store.Manifest(what.Name)
+	}
+	return Found{Store: store, Ref: what.Name, App: a.Name}, err
+}
+
+// describe returns what an application's image is made of. root returns the directory of a part of the archive, and base is that of the
+// image that this one is built from, "" where there is none.
+func (b *BuiltIn) describe(a *app.App, root func(part) (string, error)) (what images.Assembly, base string, err error) {
+	what = images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
 	programs := a.Programs
 	if !a.Bare {
 		p := small
 		if len(a.Programs)+len(a.Brought) == 0 {
 			p = whole
 		}
-		dir, err := b.root(ctx, p)
-		if err != nil {
-			return f, err
+		if base, err = root(p); err != nil {
+			return what, "", err
 		}
-		if what.From, err = b.under(ctx, f.Store, p, dir); err != nil {
-			return f, err
-		}
+		what.From = fmt.Sprintf("%sbase-%s:%s", images.Own, p, strings.TrimPrefix(filepath.Base(base), string(p)+"-"))
 		for _, p := range app.Tools {
-			if _, err := os.Lstat(filepath.Join(dir, p.Path)); errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(base, p.Path)); errors.Is(err, fs.ErrNotExist) {
 				programs = append(programs[:len(programs):len(programs)], p)
 			}
 		}
 	}
-	if what.Layers, err = b.layers(a, programs); err != nil {
-		return f, err
+	if what.Layers, err = b.layers(a, programs); err == nil {
+		what.Name, err = nameOf("built-in/"+a.Name, what)
 	}
-	if what.Name, err = nameOf("built-in/"+a.Name, what); err != nil {
-		return f, err
-	}
-	f.Ref, f.App = what.Name, a.Name
-	if err = assemble(ctx, f.Store, what); err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return f, err
+	return what, base, err
 }
 
 // layers returns an application's own.

@@ -56,7 +56,7 @@ func (b *BuiltIn) root(ctx context.Context, p part) (dir string, err error) {
 	if err := filelock.Take(ctx, lock, nil); err != nil {
 		return "", fmt.Errorf("wait for the lock of %s: %w", roots, err)
 	}
-	name := string(p) + "-" + filepath.Base(archive)
+	name := rootName(archive, p)
 	dir = filepath.Join(roots, name)
 	if err := makeRoot(ctx, archive, p, dir); err != nil {
 		return "", fmt.Errorf("make root %s: %w", name, err)
@@ -67,6 +67,23 @@ func (b *BuiltIn) root(ctx context.Context, p part) (dir string, err error) {
 	b.dirs[p] = dir
 	return dir, removeOldRoots(ctx, roots, string(p)+"-", name)
 }
+
+// existingRoot returns the directory of a part of the archive. [fs.ErrNotExist] is in the error's chain where it is not unpacked.
+func (b *BuiltIn) existingRoot(p part) (string, error) {
+	archive, err := b.archive()
+	if err != nil {
+		return "", err
+	}
+	roots, err := b.Roots()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(roots, rootName(archive, p))
+	_, err = os.Lstat(dir)
+	return dir, err
+}
+
+func rootName(archive string, p part) string { return string(p) + "-" + filepath.Base(archive) }
 
 // makeRoot unpacks a part of the archive unless it is there. It gets its name when it is whole, and on the disk. The caller holds the lock.
 func makeRoot(ctx context.Context, archive string, p part, dir string) error {

@@ -43,14 +43,14 @@ type Found struct {
 // Find finds an image. A digest never means a built-in application: it names an image's very bytes. [images.ErrNotFound] is in the error's
 // chain where there is none.
 func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
-	a, err := app.Resolve(r.Ref)
-	if named := err == nil && !strings.Contains(r.Ref, "@") && (!f.NoNames || f.Own(r.Ref)); named {
+	a, named := f.application(r.Ref)
+	if named {
 		store, err := f.BuiltIn.Open()
 		if err != nil {
 			return Found{}, err
 		}
 		if _, err := store.Manifest(r.Ref); errors.Is(err, images.ErrNotFound) {
-			return f.BuiltIn.find(ctx, &a)
+			return f.BuiltIn.find(ctx, a)
 		}
 	}
 	store, pulled, missing := f.Ensure(ctx, r)
@@ -60,9 +60,29 @@ func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
 	case store == nil:
 		return Found{}, missing
 	}
-	_, err = store.Manifest(r.Ref)
+	_, err := store.Manifest(r.Ref)
 	if errors.Is(err, images.ErrNotFound) {
 		err = pull.Why(r.Ref, missing)
 	}
 	return Found{Store: store, Ref: r.Ref, Pulled: pulled}, err
+}
+
+// Existing returns what Find would, of what the store has: it builds and pulls nothing. [images.ErrNotFound] is in the error's chain where
+// the store has no image.
+func (f *Finder) Existing(ref string) (Found, error) {
+	store, err := f.BuiltIn.Open()
+	if err != nil {
+		return Found{}, err
+	}
+	_, err = store.Manifest(ref)
+	if a, named := f.application(ref); named && errors.Is(err, images.ErrNotFound) {
+		return f.BuiltIn.existing(store, a)
+	}
+	return Found{Store: store, Ref: ref}, err
+}
+
+// application returns the built-in application that an image's name means.
+func (f *Finder) application(ref string) (a *app.App, ok bool) {
+	found, err := app.Resolve(ref)
+	return &found, err == nil && !strings.Contains(ref, "@") && (!f.NoNames || f.Own(ref))
 }
