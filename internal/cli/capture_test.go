@@ -398,7 +398,7 @@ func TestPoliciesOfACapture(t *testing.T) {
 	}
 }
 
-// nginxPort is the node port of world A's service nginx.
+// nginxPort returns the node port of world A's service nginx.
 func nginxPort(t *testing.T, held *capturetest.Content) string {
 	t.Helper()
 	objects, err := capture.ReadObjects(held.Lists)

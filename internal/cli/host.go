@@ -149,7 +149,7 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 	return nil
 }
 
-// hostAt is the machine that has an address, as ssh(1) would find it.
+// hostAt returns the machine that has an address, as ssh(1) would find it.
 func hostAt(ctx context.Context, d lab.Dir, address netip.Addr) (string, error) {
 	status := lab.StatusOf(ctx, d)
 	for _, n := range status.Nodes {
@@ -196,7 +196,7 @@ func azCommand(s Streams) *cobra.Command {
 	}
 }
 
-// azureView is what Azure knows of a lab. How it changes is told on the error output: the other one is the command's.
+// azureView returns Azure's view of a lab. It reports changes on the error output: the other one is the command's.
 func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 	network, err := lab.Network(ctx, d)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"packetwalk.dev/internal/pods/pull"
 )
 
-// imageCommand is of the machine's images.
+// imageCommand makes the command of the machine's images.
 func imageCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "image load|list|rm|build|save ...",
@@ -318,7 +318,7 @@ func imageStore() (*images.Store, error) {
 	return images.Open(dir)
 }
 
-// shortDigest is as much of a digest as image rm takes for one.
+// shortDigest returns as much of a digest as image rm takes for one.
 func shortDigest(d string) string { return d[:min(len(d), len("sha256:")+12)] }
 
 func megabytes(octets int64) string { return fmt.Sprintf("%.1f MB", float64(octets)/1e6) }

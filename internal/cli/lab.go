@@ -54,7 +54,7 @@ func nameFlag(c *cobra.Command, name *string) {
 	completeLab(c)
 }
 
-// labOf is the lab that a command of root's means.
+// labOf returns the lab that a command of root's means.
 func labOf(name string) (lab.Dir, error) {
 	if err := needRoot(); err != nil {
 		return "", err
@@ -200,7 +200,7 @@ func sameFile(a, b string) bool {
 	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// sudoPrefix is what a command that needs root begins with for who called us.
+// sudoPrefix returns the words before a command that needs root, for the user who called us.
 func sudoPrefix() string {
 	if caller, err := sudouser.Get(); err == nil && caller.Credential != nil && caller.Credential.Uid != 0 {
 		return "sudo "
@@ -442,7 +442,7 @@ func seekLines(f *os.File, n int) (missing int, err error) {
 
 const labProcess = "lab-process"
 
-// labProcessCommand is what up starts in the background.
+// labProcessCommand makes the command that up starts in the background.
 func labProcessCommand() *cobra.Command {
 	var name string
 	var timeout time.Duration

@@ -93,7 +93,7 @@ func announcement(c *usercluster.View, result *walk.Result, receivers []string) 
 		what, result.Request.Host, p.DestinationEnd(), strings.Join(slices.Compact(nodes), ", "))
 }
 
-// plan is what a walk would make, for --dry-run: the sender's node is known beforehand, others only as the packet comes to them.
+// plan shows what a walk would make, for --dry-run: the sender's node is known beforehand, others only as the packet comes to them.
 func (o *walkOptions) plan(ctx context.Context, s Streams, from, to endpoint.End) (err error) {
 	opened, err := o.openCluster(ctx, s, &from, &to)
 	if err != nil {

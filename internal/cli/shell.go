@@ -82,7 +82,7 @@ func shell(s Streams, name string, args []string) error {
 	return await(cmd, interactive)
 }
 
-// shellLab is the lab that is meant. One that is named need not be there.
+// shellLab returns the lab that is meant. One that is named need not exist.
 func shellLab(name string) (lab.Dir, error) {
 	if name == "" {
 		name = os.Getenv(lab.NameVariable)
@@ -150,7 +150,7 @@ func isProgram(name string) bool {
 	return slices.Contains(programNames(), name)
 }
 
-// programNames are the programs that a workplace has of its own, sorted.
+// programNames returns the names of a workplace's own programs, sorted.
 func programNames() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(programs)), "packetwalk", "kubectl-packetwalk")))
 }
@@ -239,7 +239,7 @@ func (w *workplace) find(program string) (string, error) {
 	return "", fmt.Errorf("%s: %w in $PATH", program, fs.ErrNotExist)
 }
 
-// shellProgram is bash where it is, else sh.
+// shellProgram returns bash where it is installed, else sh.
 func shellProgram() string {
 	if path, err := exec.LookPath("bash"); err == nil {
 		return path

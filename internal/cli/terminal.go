@@ -35,7 +35,7 @@ func (w *when) Set(s string) error {
 	return nil
 }
 
-// screen is that of a command's output. NO_COLOR is https://no-color.org's.
+// screen returns the screen of a command's output. NO_COLOR is https://no-color.org's.
 func (w when) screen(out io.Writer) screen {
 	s := screen{colour: w == "always"}
 	if !isTerminal(out) {
@@ -50,8 +50,8 @@ func (w when) screen(out io.Writer) screen {
 	return s
 }
 
-// forReading is where a log is written to: as it is to a file or another program, and with nothing in it that a terminal takes for a
-// command to a terminal. kubectl is upstream's, and writes pods' logs as they are, as its users expect.
+// forReading returns a writer for a log. A file or another program gets the log as it is; a terminal gets nothing that it takes for a
+// command to itself. kubectl is upstream's, and writes pods' logs as they are, as its users expect.
 func forReading(out io.Writer) io.Writer {
 	if isTerminal(out) {
 		return termsafe.Writer(out)

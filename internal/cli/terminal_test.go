@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo-terminal of so many columns.
+// terminal opens a pseudo-terminal of so many columns.
 func terminal(t *testing.T, columns uint16) *os.File {
 	t.Helper()
 	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

@@ -119,7 +119,7 @@ func openTour(example string) (*tourPage, error) {
 	return t, nil
 }
 
-// tourNames are the examples that the program has within. A folder whose page has no commands is no tour.
+// tourNames returns the examples that the program has within. A folder whose page has no commands is no tour.
 func tourNames() []string {
 	pages, _ := fs.Glob(examples.Files, "*/README.md") // the pattern is a good one
 	var names []string

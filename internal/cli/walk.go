@@ -81,7 +81,7 @@ a DNS name[:PORT], or an address with an optional port. Packets of a public addr
 	return c
 }
 
-// flags are those that walks of all kinds have.
+// flags defines the flags that walks of all kinds have.
 func (o *walkOptions) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.from, "from", "", "the END that sends")

@@ -52,8 +52,8 @@ func (a azureOptions) extend(ctx context.Context, s Streams, opened *session.Ses
 // redactedRemedy says how a walk goes from a redacted capture through Azure: both have to have the same names.
 const redactedRemedy = "name the map of the redaction with --map, or walk through the capture without --redact"
 
-// azureError is the error for resources that are not those of the session's cluster. Those of a redacted capture's own cluster are not,
-// either, and the reason then misleads.
+// azureError returns the error for resources that are not those of the session's cluster. Those of a redacted capture's own cluster are
+// not, either, and the reason then misleads.
 func azureError(s *session.Session, err error) error {
 	if s.Redacted {
 		return badInput{fmt.Errorf("--azure: the capture is redacted, and the files have other addresses and names; %s (%w)", redactedRemedy, err)}
@@ -89,7 +89,7 @@ func (a azureOptions) read(ctx context.Context, s Streams, nodes []snapshot.Node
 	return resources, nil
 }
 
-// azureScopes are the resources that reading begins with: the nodes' own, or the one that was named.
+// azureScopes returns the resources that reading begins with: the nodes' own, or the one that was named.
 func azureScopes(name string, nodes []snapshot.Node) ([]string, error) {
 	if name != byLogin {
 		return []string{name}, nil

@@ -97,7 +97,7 @@ func (v *View) Renew(t *testing.T) {
 	v.lists, v.dumps = lists, map[string]*capture.Raw{}
 }
 
-// Objects are the API's.
+// Objects returns the API's objects.
 func (v *View) Objects() snapshot.Objects { return v.source(true).Objects() }
 
 // inCluster tells of hosts that a cluster can show of itself.
@@ -105,7 +105,7 @@ func inCluster(name string) bool {
 	return strings.HasPrefix(name, "node/") || strings.HasPrefix(name, "pod/")
 }
 
-// source is the state as it is now, of all hosts or of those in the cluster.
+// source returns the present state of all hosts or of those in the cluster.
 func (v *View) source(all bool) *capture.Lazy {
 	o := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: v.fetch, Lists: func() (map[string][]byte, error) { return v.lists, nil }}
 	for name, ns := range v.spaces {
@@ -139,7 +139,7 @@ func (v *View) fetch(name string) (*capture.Raw, error) {
 	return raw, nil
 }
 
-// places are the namespaces that a view has.
+// places returns the namespaces that a view has.
 func (v *View) places(all bool) proof.Places {
 	return func(host string) (proof.Place, error) {
 		ns := v.spaces[host]

@@ -14,7 +14,7 @@ import (
 // outside is a host of the lab's internet that answers on port 80.
 const outside = "198.51.100.80"
 
-// pairs are from every kind of end to every kind of end.
+// pairs returns walks from every kind of end to every kind of end.
 func pairs(t *testing.T, w *world.World, objects *snapshot.Objects) []agree.Pair {
 	t.Helper()
 	var senders []string
@@ -70,7 +70,7 @@ func nodeNames(objects *snapshot.Objects) (names []string) {
 	return names
 }
 
-// targets are every kind of end that a packet can be for.
+// targets returns every kind of end that a packet can be for.
 func targets(t *testing.T, w *world.World, objects *snapshot.Objects, pods []string) (all []agree.Pair) {
 	t.Helper()
 	add := func(proto, format string, values ...any) {

@@ -13,7 +13,7 @@ import (
 // root is where the pages are.
 const root = "../.."
 
-// all are the pages that people read, by their paths from the root.
+// all returns the pages that people read, by their paths from the root.
 func all(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
@@ -62,7 +62,7 @@ func broken(file string, pages map[string]string, exists func(string) bool) []st
 	return bad
 }
 
-// anchors are those that a page's headings get.
+// anchors returns the anchors that a page's headings get.
 func anchors(page string) map[string]bool {
 	has := map[string]bool{}
 	for _, m := range title.FindAllStringSubmatch(page, -1) {

@@ -130,7 +130,7 @@ func blocked(pid int) error {
 // ours chooses what the plugin has made.
 var ours = metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=packetwalk"}
 
-// pods are the plugin's, with the phase of each.
+// pods returns the plugin's pods.
 func (p *plugin) pods(t *testing.T) []corev1.Pod {
 	t.Helper()
 	list, err := p.client.CoreV1().Pods("").List(t.Context(), ours)
@@ -274,7 +274,7 @@ func (p *plugin) stopServer(t *testing.T, bytes int) {
 	}
 }
 
-// written is how many bytes a process has written.
+// written returns how many bytes a process has written.
 func written(pid int) (octets int) {
 	io, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	_, after, _ := strings.Cut(string(io), "wchar: ")

@@ -58,7 +58,7 @@ const outside = "198.51.100.80:80"
 
 func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
 
-// TestPlugin is one user's day with the plugin, on one lab.
+// TestPlugin spends one user's day with the plugin, on one lab.
 func TestPlugin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
@@ -170,7 +170,7 @@ func (p *plugin) file(t *testing.T, name, text string) string {
 	return file
 }
 
-// command is the plugin, to be started.
+// command returns the plugin, to be started.
 func (p *plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 	if p.as != "" {
 		args = append([]string{"--as", p.as}, args...)
@@ -205,7 +205,7 @@ func (p *plugin) try(args ...string) (runOutput, error) {
 	return s, err
 }
 
-// run is try for a status.
+// run does what try does, and expects a status.
 func (p *plugin) run(t *testing.T, status int, args ...string) runOutput {
 	t.Helper()
 	s, err := p.try(args...)
@@ -230,7 +230,7 @@ func oneLine(t *testing.T, s runOutput, line string) {
 	}
 }
 
-// objects are the names of what a run may make on a cluster.
+// objects returns the names of what a run may make on a cluster.
 func (p *plugin) objects(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -293,7 +293,7 @@ func without(all, some []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
 }
 
-// servers are the processes that answer for the nodes of a lab, by id.
+// servers returns the processes that answer for the nodes of a lab, by id.
 func servers(t *testing.T, lab string) (pids []int) {
 	t.Helper()
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")

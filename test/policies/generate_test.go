@@ -38,8 +38,8 @@ func (r random) some(n int, f func() any) []any { // 0 to n-1 of what f makes
 	return list
 }
 
-// workloads are the pods, which have the same place in every run, and the Services before them. A Service has one endpoint: with two, of
-// which policies let probes to one alone, the load balancer's back ends would be up and down by chance.
+// workloads returns the pods, which have the same place in every run, and the Services before them. A Service has one endpoint: with two,
+// of which policies let probes to one alone, the load balancer's back ends would be up and down by chance.
 func workloads(nodes []string) (list []object) {
 	for i, ns := range namespaces {
 		list = append(list, object{"apiVersion": "v1", "kind": "Namespace",
@@ -58,7 +58,7 @@ func workloads(nodes []string) (list []object) {
 	return list
 }
 
-// policies are a round's: of Kubernetes, and of Calico, on pods and on a node's interface.
+// policies returns a round's policies: of Kubernetes, and of Calico, on pods and on a node's interface.
 func (r random) policies(nodes []string) (list []object) {
 	if r.odds(0.4) {
 		list = r.host(r.one(nodes))
@@ -86,7 +86,8 @@ func (r random) policies(nodes []string) (list []object) {
 		"spec":     object{"nets": []string{r.one(ranges[:7]), r.one(ranges[:7])}}})
 }
 
-// host are policies on a node's interface. A last one lets through what the node needs, and others speak of ports that it does not need.
+// host returns policies on a node's interface. A last one lets through what the node needs, and others speak of ports that it does not
+// need.
 func (r random) host(node string) []object {
 	named := func(kind, name string, spec object) object {
 		return object{"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": object{"name": name, "labels": object{"host": "yes"}}, "spec": spec}
@@ -140,7 +141,7 @@ func (r random) types() []string {
 	return [][]string{{"Ingress"}, {"Egress"}, {"Ingress", "Egress"}}[r.IntN(3)]
 }
 
-// kubernetes is the spec of a NetworkPolicy of Kubernetes.
+// kubernetes returns the spec of a NetworkPolicy of Kubernetes.
 func (r random) kubernetes() object {
 	peer := func() any {
 		switch r.IntN(4) {
@@ -198,7 +199,7 @@ var selectors = []string{
 	"all()", "app == 'web'", "app != 'db'", "tier == 'front' && app in {'web', 'cache'}", "has(tier)", "!has(app)", "projectcalico.org/namespace == 'blue'",
 }
 
-// calico is the spec of a policy of Calico's.
+// calico returns the spec of a policy of Calico's.
 func (r random) calico(tier string) object {
 	end := func() object {
 		e := object{}
@@ -232,7 +233,7 @@ func (r random) calico(tier string) object {
 		"ingress": r.some(4, rule), "egress": r.some(4, rule)}
 }
 
-// pair is a walk from anywhere to anywhere.
+// pair returns a walk from anywhere to anywhere.
 func (r random) pair(nodes []string) agree.Pair {
 	pod := func() string { return r.one(namespaces) + "/" + r.one(apps) + "-" + r.one(tiers) }
 	p := agree.Pair{From: "pod/" + pod(), Proto: "tcp"}

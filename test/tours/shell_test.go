@@ -41,7 +41,7 @@ func TestShellPrompt(t *testing.T) {
 	}
 }
 
-// children are the processes of that name in the terminal's session.
+// children returns the processes of that name in the terminal's session.
 func (p *pty) children(name string) []string {
 	var found []string
 	all, _ := filepath.Glob("/proc/[0-9]*")

@@ -15,8 +15,8 @@ import (
 // volatile settings change by themselves.
 var volatile = regexp.MustCompile(`(?m)^net\.netfilter\.nf_conntrack_count = .*\n`)
 
-// machineState is what a lab must not change on the machine: namespaces, processes, mounts, control groups, files, links, addresses,
-// routes, rules and settings of the network.
+// machineState returns the machine's state that a lab must not change: namespaces, processes, mounts, control groups, files, links,
+// addresses, routes, rules and settings of the network.
 func machineState(t *testing.T) map[string]string {
 	t.Helper()
 	state := map[string]string{"processes of packetwalk": packetwalkProcesses(t)}

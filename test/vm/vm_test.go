@@ -174,7 +174,7 @@ func (l *lab) makeImages(t *testing.T, example string, programs []string) {
 	}
 }
 
-// upCommand is the command that brings an example's cluster up.
+// upCommand returns the command that brings an example's cluster up.
 func (l *lab) upCommand(example string) []string {
 	return []string{"up", "--name", l.Name, "--timeout", upLimit.String(), "-f", l.Example(example, "cluster.yaml")}
 }
@@ -204,7 +204,7 @@ func (l *lab) deploy(t *testing.T, example string, manifests []string) {
 	})
 }
 
-// node is the name of a machine, which is no virtual node.
+// node returns the name of a machine, which is no virtual node.
 func (l *lab) node(t *testing.T) string {
 	t.Helper()
 	return strings.Fields(l.kubectl(t, "get", "nodes", "-l", "agentpool", "-o", "jsonpath={.items[*].metadata.name}"))[0]

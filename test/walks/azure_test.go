@@ -125,8 +125,8 @@ type end struct {
 	}
 }
 
-// String is the end without what differs: on the internet the lab has hosts and the API server, and a capture has none; a Standard load
-// balancer's ports are Azure's choice.
+// String returns the end without what differs: on the internet the lab has hosts and the API server, and a capture has none; a Standard
+// load balancer's ports are Azure's choice.
 func (e *end) String() string {
 	p := e.Packet
 	switch {
@@ -138,7 +138,7 @@ func (e *end) String() string {
 	return fmt.Sprintf("%s %s %s:%v > %s:%v", e.Kind, e.Node, p.SrcIP, p.SrcPort, p.DstIP, p.DstPort)
 }
 
-// ends are the different ends of a walk's outcomes, each with that of the reply.
+// ends returns the different ends of a walk's outcomes, each with that of the reply.
 func (s *security) ends(t *testing.T, args []string) []string {
 	t.Helper()
 	out, err := s.Try(walkLimit, append([]string{"walk"}, args...)...)

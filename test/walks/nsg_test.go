@@ -40,7 +40,7 @@ func (s *security) walk(t *testing.T, from, to string, want ...string) {
 	}
 }
 
-// rules are the nodes' group's, as name and priority.
+// rules returns the rules of the nodes' group, as name and priority.
 func (s *security) rules(t *testing.T) string {
 	t.Helper()
 	return s.Az(t, "network", "nsg", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--nsg-name", nodesGroup,

@@ -39,7 +39,7 @@ var worlds struct {
 // maxWorlds is how many worlds a test may use at the same time.
 const maxWorlds = 2
 
-// Main is for TestMain: it runs the tests and takes down the worlds that they used.
+// Main runs the tests of a TestMain and takes down the worlds that they used.
 func Main(m *testing.M) int {
 	worlds.byFile = map[string]*World{}
 	// Commands on a lab use the lab's kubeconfig, whatever the environment says.
@@ -65,7 +65,7 @@ func Up(t *testing.T, example string, manifests ...string) *World {
 	return UpFile(t, example, "cluster.yaml", manifests...)
 }
 
-// UpFile is Up of another cluster than the folder's cluster.yaml.
+// UpFile does what Up does with another cluster than the folder's cluster.yaml.
 func UpFile(t *testing.T, example, cluster string, manifests ...string) *World {
 	t.Helper()
 	NeedRoot(t)
@@ -101,7 +101,7 @@ func takeDownOldest(t *testing.T) {
 	worlds.recent = worlds.recent[1:]
 }
 
-// New is a world of that name that is not up yet.
+// New returns a world of that name that is not up yet.
 func New(t *testing.T, name string) *World {
 	t.Helper()
 	NeedRoot(t)
@@ -124,7 +124,7 @@ func NeedRoot(t *testing.T) {
 	t.Skip("needs root")
 }
 
-// Example is the path of a file of examples/.
+// Example returns the path of a file of examples/.
 func (w *World) Example(elem ...string) string {
 	return filepath.Join(append([]string{w.Root, "examples"}, elem...)...)
 }
@@ -134,7 +134,7 @@ func (w *World) Try(limit time.Duration, args ...string) (string, error) {
 	return w.TryInput(limit, "", args...)
 }
 
-// TryInput is Try with a text on standard input.
+// TryInput does what Try does with a text on standard input.
 func (w *World) TryInput(limit time.Duration, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -152,7 +152,7 @@ func (w *World) TryInput(limit time.Duration, input string, args ...string) (str
 	return out.String(), nil
 }
 
-// Run is Try that must succeed.
+// Run does what Try does, and must succeed.
 func (w *World) Run(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := w.Try(time.Minute, args...)
@@ -188,7 +188,7 @@ func (w *World) Get(t *testing.T, v any, args ...string) {
 	}
 }
 
-// Command is packetwalk with arguments, to be started.
+// Command returns packetwalk with arguments, to be started.
 func (w *World) Command(args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), args...)
 }
