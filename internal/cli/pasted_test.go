@@ -107,6 +107,13 @@ func TestPastedCases(t *testing.T) {
 		{"glued-chain", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 18"}, nil},
 		{"tc-filter", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 20"}, nil},
 		{"long-options", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD 1"}, nil},
+		{"script-comments", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"read all 4 lines", "the destination sees 192.0.2.10:"}, []string{"dropped"}},
+		{"nft-script-comment", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:", "read all 5 lines"}, nil},
+		{"comment-or-prompt", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 4", "a comment, or a command at a prompt; whether it was run is unknown: iptables -A FORWARD -s 10.0.0.0/24 -j DROP"}, []string{"dropped"}},
+		{"script-in-configmap", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:"}, nil},
+		{"root-prompt-after-save", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD policy: DROP"}, nil},
+		{"root-prompt-flush", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 9-10"}, nil},
+		{"root-prompt-other-changes", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 6-7"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

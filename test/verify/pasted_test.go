@@ -104,6 +104,9 @@ var pastes = []paste{
 		return slices.Insert(lines, r.IntN(len(lines)+1), oneOf(r, "set firewall rule 7 from 10.0.0.0/8 to any DENY", "deny in on eth0 from 10.0.0.0/8",
 			"The policy of FORWARD is DROP here.", "2: eth0 -> 10.0.0.1 (allow)"))
 	}},
+	{"a command commented out", 0, func(r *rand.Rand, lines []string) []string {
+		return slices.Insert(lines, r.IntN(len(lines)+1), oneOf(r, "# iptables -P FORWARD DROP", "# iptables -t nat -F", "# systemctl restart firewalld"))
+	}},
 	{"an unknown match", 0, func(r *rand.Rand, lines []string) []string {
 		i := someRule(r, lines)
 		if at := strings.LastIndex(lines[i], " -j "); at >= 0 {

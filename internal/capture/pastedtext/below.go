@@ -18,10 +18,14 @@ var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)
 var omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated|etc\b|and so on)|` +
 	`^#.*\b(?:omitted|truncated|redacted|removed|left out|more rules|other rules|rest of)\b`)
 
-// omits reports whether a comment says that lines are left out.
-func omits(text []byte) bool {
+// needsScan reports whether a comment says that lines are left out, or may be a command that changes something.
+func needsScan(text []byte) bool {
 	for line := range bytes.Lines(text) {
-		if line[0] == '#' && omission.Match(bytes.TrimSpace(line)) {
+		if line[0] != '#' {
+			continue
+		}
+		comment := string(bytes.TrimSpace(line))
+		if command, is := hashed(comment); omission.MatchString(comment) || is && len(concerns(command)) > 0 {
 			return true
 		}
 	}

@@ -39,6 +39,7 @@ type change struct {
 	command string
 	of      []state
 	from    origin
+	unclear bool // it may be a comment
 }
 
 // changer is a command that changes state, with the kinds of output that would show it.
@@ -234,10 +235,14 @@ func (s *scanner) noteChange(command string, of []state) {
 		ipv4, ipv6 = ipv4 && o.family == 4, ipv6 && o.family == 6
 	}
 	s.Account[s.at-1].IPv4, s.Account[s.at-1].IPv6 = ipv4, ipv6
-	s.changes = append(s.changes, change{s.at, command, of, s.from})
+	s.changes = append(s.changes, change{line: s.at, command: command, of: of, from: s.from})
 }
 
 func (s *scanner) notCarriedOut(c change) {
+	if c.unclear {
+		s.note(leftOut, c.line, "line %d: a comment, or a command at a prompt; whether it was run is unknown: %s", c.line, c.command)
+		return
+	}
 	s.note(leftOut, c.line, "line %d: a command that may change the machine's state is not carried out: %s", c.line, c.command)
 }
 
@@ -353,14 +358,14 @@ func (s *scanner) settle() {
 	})
 	left := map[int]bool{}
 	for _, c := range s.changes {
-		met, stale, before := false, false, false
+		met, stale, before := false, false, c.unclear
 		for of, line := range first {
 			if of.kind == ipTables && s.until > 0 && c.line >= s.until {
 				continue // the rules are those of an earlier time
 			}
 			before = before || line < c.line
 			if slices.ContainsFunc(c.of, of.meets) {
-				met, stale = true, stale || line < c.line && listings.of(of) < c.line
+				met, stale = true, stale || (line < c.line || c.unclear) && listings.of(of) < c.line
 			}
 		}
 		if stale || !met && before { // of what is not shown at all, nothing is known, unless all is shown below

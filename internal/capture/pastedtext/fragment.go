@@ -108,7 +108,7 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 	tables, err := iptables.Parse(text)
 	ended := bytes.Count(text, []byte("\nCOMMIT\n")) == len(tables)
 	byNFT := bytes.Contains(text, []byte("(nf_tables)"))
-	if err == nil && len(tables) > 0 && !mixed && ended && !isEdited(tables) && !omits(text) {
+	if err == nil && len(tables) > 0 && !mixed && ended && !isEdited(tables) && !needsScan(text) {
 		whole := SavedTables{names: map[string]bool{}}
 		for i := range tables {
 			whole.names[tables[i].Name] = true

@@ -36,10 +36,7 @@ func commandOf(line string) (command string, prompted bool) {
 	if m := barePrompt.FindStringSubmatch(line); m != nil {
 		return strings.TrimSpace(cmp.Or(m[1], m[2])), true
 	}
-	if command, ok := strings.CutPrefix(line, "# "); ok && slices.ContainsFunc(changes, func(c changer) bool {
-		at := c.pattern.FindStringIndex(command)
-		return at != nil && at[0] == 0 && command[0] != '\'' && command[0] != '"'
-	}) {
+	if command, ok := strings.CutPrefix(line, "# "); ok && beginsChange(command) {
 		return command, true
 	}
 	return line, false

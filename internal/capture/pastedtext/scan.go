@@ -139,15 +139,19 @@ type scanner struct {
 	priorities map[bool]int // the lowest priority of rules that commands added, by whether they are IPv6's
 	promptAt   int          // the line of the last prompt; 0 for none
 	printed    []string     // the last files that commands printed
-	passive    string       // the program whose output says nothing of rules or routes
+	hashes     map[int]hashMeaning
+	passive    string // the program whose output says nothing of rules or routes
 }
 
 func (s *scanner) scan() {
 	s.reset()
-	s.Account = make(snapshot.Account, len(s.lines))
+	s.Account, s.hashes = make(snapshot.Account, len(s.lines)), hashMeanings(s.lines)
 	for s.at < len(s.lines) {
 		line := s.lines[s.at].text
 		s.at++
+		if s.whole == "" && s.hash(line) {
+			continue
+		}
 		s.see(line)
 		for _, r := range readers {
 			if r.read(s, line) {
