@@ -168,6 +168,7 @@ iptables-nft -A FORWARD -d 10.2.0.2/32 -p udp -m comment --comment counted
 }
 
 func TestLiveRouted(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	for _, c := range []struct {
 		name   string
@@ -201,6 +202,7 @@ func TestLiveRouted(t *testing.T) {
 // TestLiveOwner shows that the packet of a sidecar's user goes past the rules that catch all others', in prediction and kernel, and takes the
 // route of a policy rule for its user.
 func TestLiveOwner(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	w.sh("vm/client", `
 iptables-nft -t nat -N ISTIO_OUTPUT
@@ -239,6 +241,7 @@ ip rule add uidrange 1400-1400 lookup 99`)
 
 // A datagram that comes back as it was sent, from a program that echoes it, is the answer: its addresses tell.
 func TestLiveEcho(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	w.sh("node/router", "iptables-nft -t nat -A SVC -d 10.0.0.10/32 -p udp --dport 7 -j DNAT --to-destination 10.2.0.2:7")
 	for host, address := range map[string]string{"vm/server": "10.2.0.2:7", "vm/client": "127.0.0.1:7"} {
@@ -270,6 +273,7 @@ func TestLiveEcho(t *testing.T) {
 
 // A rule that changes between the snapshot and the packet is the first difference, with what was there and what is.
 func TestLiveFindsWhatChanged(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ change, predicted, observed string }{
 		"other translation": {"iptables-nft -t nat -R SVC 2 -d 10.0.0.10/32 -p tcp --dport 80 -j DNAT --to-destination 10.2.0.2:8081",
 			"--to-destination 10.2.0.2:8080", "10.2.0.2:8081"},
@@ -324,6 +328,7 @@ iptables-nft -A FORWARD -m physdev --physdev-in veth-a -m comment --comment from
 }
 
 func TestLiveBridged(t *testing.T) {
+	t.Parallel()
 	w := bridged(t)
 	for name, p := range map[string]packet.Packet{
 		"pod to pod": to(packet.TCP, "10.5.0.3:8080"), "pod to node": to(packet.TCP, "10.5.0.1:22"), "echo": to(packet.ICMP, "10.5.0.3:0"),
@@ -353,6 +358,7 @@ func TestLiveBridged(t *testing.T) {
 
 // A packet that would go round without end is not sent.
 func TestLiveEndless(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	w.sh("node/router", "ip route add 10.9.0.0/16 via 10.2.0.2; iptables-nft -t mangle -A PREROUTING -j TTL --ttl-inc 2")
 	w.sh("vm/server", "echo 1 > /proc/sys/net/ipv4/ip_forward")
@@ -374,6 +380,7 @@ func TestLiveEndless(t *testing.T) {
 
 // A connection that its second packet ends, because that is not marked and leaves by another interface than the masqueraded first one.
 func TestLiveEndedLater(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	w.wire("node/router s1", "vm/server eth1")
 	w.sh("vm/server", "ip addr add 10.3.0.2/24 dev eth1")
@@ -395,6 +402,7 @@ ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
 // A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the
 // walk says, and the kernel's trace shows it.
 func TestLiveLateChain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		hook, first, late string // the rules of the chain that is there first, of the table made second, and of the one that comes late
 		assumed           bool   // because it decides what becomes of the packet
@@ -516,6 +524,7 @@ func (a changedSource) Host(name string) (*snapshot.Host, error) {
 // TestLiveReceiver: the capture at the receiver shows the packet's source there, also where the walk does not know what becomes of the
 // packet, or predicts something else.
 func TestLiveReceiver(t *testing.T) {
+	t.Parallel()
 	program := func(h *snapshot.Host) { h.FIB.Link("c").Program = "tc program someone" }
 	for name, c := range map[string]struct {
 		p                packet.Packet
@@ -567,6 +576,7 @@ func TestLiveReceiver(t *testing.T) {
 
 // TestLiveCandidates: outcomes that differ only where nothing is seen are all kept, and those that something seen rules out are not.
 func TestLiveCandidates(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		p      packet.Packet
 		script string // of the router
@@ -604,6 +614,7 @@ func TestLiveCandidates(t *testing.T) {
 
 // TestNarrow checks that what the kernel showed is no longer assumed, nor is what only other outcomes assume; what was not seen still is.
 func TestNarrow(t *testing.T) {
+	t.Parallel()
 	missing := func(h *snapshot.Host) { h.Missing = map[snapshot.Part]string{snapshot.Policy: "not read"} }
 	for name, c := range map[string]struct {
 		p       packet.Packet
@@ -662,6 +673,7 @@ func TestNarrow(t *testing.T) {
 // TestNarrowKeeps: what the trace of one packet cannot show is still assumed: that programs leave the data of a connection alone, and that
 // the sender is in none of the control groups that have some, and what a program of its group does.
 func TestNarrowKeeps(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	source := changedSource{w.source(), "vm/client", func(h *snapshot.Host) {
 		h.Programs = []snapshot.Program{{Attach: "sk_msg", Name: "fast", ID: 9}, {Attach: "egress", Name: "meter", ID: 8, Group: "/a", Some: true},
@@ -690,6 +702,7 @@ iptables-nft -t nat -A POSTROUTING -j SNAT --to-source 10.2.0.1`
 // TestLiveAgain: a packet is sent again where prediction and kernel part because rules have changed in between, and each walk is announced
 // as it was compared.
 func TestLiveAgain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ changes, sent int }{"quiet": {0, 1}, "one change": {1, 2}, "always changing": {5, 3}} {
 		t.Run(name, func(t *testing.T) {
 			w := routed(t)
@@ -715,6 +728,7 @@ func TestLiveAgain(t *testing.T) {
 
 // What is cancelled leaves nothing behind either.
 func TestLiveCancelled(t *testing.T) {
+	t.Parallel()
 	w := routed(t)
 	source := w.source()
 	for _, host := range source.Names() {
