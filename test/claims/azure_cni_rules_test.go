@@ -146,6 +146,7 @@ func TestA5(t *testing.T) { sameAsSeed(t, "a5-azure-cni-1.11.txtar", "whereami",
 func TestA12(t *testing.T) { sameAsSeed(t, "a12-local-1.11.txtar", "default/whereami", 15) }
 
 func TestA6(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	saved := p.SSH(t, part1Node, "iptables-save", "-t", "nat")
 	tables, err := iptables.Parse([]byte(saved))

@@ -130,6 +130,7 @@ func expect(t *testing.T, text string, patterns ...string) {
 }
 
 func TestA1(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	expect(t, p.Kubectl(t, "get", "svc"),
 		`^NAME +TYPE +CLUSTER-IP +EXTERNAL-IP +PORT\(S\) +AGE$`,
@@ -158,6 +159,7 @@ func TestA1(t *testing.T) {
 }
 
 func TestA2(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	expectFields(t, only(t, p.rules(t), ruleName(p.service)), map[string]any{
 		"frontendPort": 80, "backendPort": 80, "enableFloatingIp": true, "enableTcpReset": false,
@@ -170,6 +172,7 @@ func TestA2(t *testing.T) {
 }
 
 func TestA3(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	expectFields(t, only(t, p.probes(t), ruleName(p.service)), map[string]any{
 		"protocol": "Tcp", "port": p.nodePort, "intervalInSeconds": 5, "numberOfProbes": 2,
@@ -231,6 +234,7 @@ func (p *part1) healthyIs(t *testing.T, want int) error {
 }
 
 func TestA4(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	ids := strings.Fields(p.Az(t, "network", "lb", "address-pool", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name",
 		"kubernetes",
@@ -258,6 +262,7 @@ func (p *part1) flows(t *testing.T, n int) string {
 }
 
 func TestA7(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	flows := p.flows(t, 24)
 	for _, pod := range p.pods {
@@ -284,6 +289,7 @@ func (p *part1) podLink(t *testing.T, pod corev1.Pod) (mac, veth string) {
 }
 
 func TestA8(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	for _, pod := range p.pods {
 		p.podLink(t, pod)
@@ -291,6 +297,7 @@ func TestA8(t *testing.T) {
 }
 
 func TestA9(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	ports := p.SSH(t, part1Node, "bridge", "link")
 	expect(t, ports, `eth0(@\S+)?: .* master azure0 `)
@@ -318,6 +325,7 @@ func TestA9(t *testing.T) {
 }
 
 func TestA10(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami.yaml")
 	seen := p.Capture(t, part1Node, "eth0", "port 80 or port "+p.nodePort, func() {
 		if _, err := p.ask(); err != nil {
@@ -340,6 +348,7 @@ func TestA10(t *testing.T) {
 }
 
 func TestA11(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami-local.yaml")
 	pod := p.pods[1]
 	_, veth := p.podLink(t, pod)
@@ -359,6 +368,7 @@ func (p *part1) healthz(t *testing.T, s corev1.Service) string {
 }
 
 func TestA13(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami-local.yaml")
 	port := p.service.Spec.HealthCheckNodePort
 	expectFields(t, only(t, p.probes(t), ruleName(p.service)), map[string]any{
@@ -423,6 +433,7 @@ func (p *part1) oneOfTwoNodes(t *testing.T) {
 }
 
 func TestA14(t *testing.T) {
+	t.Parallel()
 	p := part1World(t, "whereami-local.yaml")
 	p.Kubectl(t, "apply", "-f", p.Example("azure-cni", "nginx-elb.yaml"))
 	p.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")

@@ -178,11 +178,13 @@ func (c *calico) chain(t *testing.T, name string) []string {
 }
 
 func TestC1(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	c.expectSeen(t, "server-a", c.pod.Status.PodIP)
 }
 
 func TestC2(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	c.expectSeen(t, "server-b", c.nodeIP)
 	out := c.Run(t, "walk", "--name", c.Name, "--from", "pod/ubuntu", "--to", "vm/server-b:80", "--live")
@@ -191,6 +193,7 @@ func TestC2(t *testing.T) {
 }
 
 func TestC3(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	for _, node := range c.nodes {
 		lines := strings.Split(strings.TrimSpace(c.SSH(t, node, "iptables", "-t", "nat", "-L", "POSTROUTING")), "\n")[2:]
@@ -209,6 +212,7 @@ func TestC3(t *testing.T) {
 }
 
 func TestC4(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	rules := c.chain(t, "cali-POSTROUTING")
 	if len(rules) != 2 {
@@ -222,6 +226,7 @@ func TestC4(t *testing.T) {
 }
 
 func TestC5(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	rules := c.chain(t, "cali-nat-outgoing")
 	if len(rules) != 1 {
@@ -232,6 +237,7 @@ func TestC5(t *testing.T) {
 }
 
 func TestC6(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	expect(t, c.SSH(t, c.node, "ipset", "list", "cali40masq-ipam-pools"),
 		`^Name: cali40masq-ipam-pools$`, `^Type: hash:net$`, `^Header: family inet hashsize 1024 maxelem 1048576( |$)`, `^References: 1$`,
@@ -242,6 +248,7 @@ func TestC6(t *testing.T) {
 }
 
 func TestC7(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	expect(t, c.Kubectl(t, "get", "ippools"), `^NAME +AGE$`, `^default-ipv4-ippool +\S+$`)
 	var pool struct {
@@ -260,6 +267,7 @@ func TestC7(t *testing.T) {
 }
 
 func TestC8(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	c.withOtherVNet(t, func() {
 		expect(t, c.Kubectl(t, "get", "ippools"), `^default-ipv4-ippool +\S+$`, `^othervnet +\S+$`)
@@ -267,6 +275,7 @@ func TestC8(t *testing.T) {
 }
 
 func TestC9(t *testing.T) {
+	t.Parallel()
 	c := calicoWorld(t)
 	before := c.hold(t, "server-b")
 	if before.source != c.nodeIP {

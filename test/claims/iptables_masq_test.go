@@ -55,6 +55,7 @@ func (w *iptablesWorld) get(t *testing.T, pod corev1.Pod, server, address string
 }
 
 func TestD6(t *testing.T) {
+	t.Parallel()
 	w := azureIPTables(t)
 	for _, node := range w.nodes {
 		rules := w.natListing(t, node, "POSTROUTING")
@@ -123,6 +124,7 @@ func (w *iptablesWorld) counters(t *testing.T, node string) masqCounters {
 }
 
 func TestD7(t *testing.T) {
+	t.Parallel()
 	w := azureIPTables(t)
 	eventually.Succeeds(t, 30*time.Second, func() error {
 		pods := w.Kubectl(t, "get", "pods", "-n", "kube-system", "-o", "wide")
@@ -156,6 +158,7 @@ kind: ConfigMap
 }
 
 func TestD8(t *testing.T) {
+	t.Parallel()
 	w := azureIPTables(t)
 	pod := w.pods[0]
 	var node corev1.Node

@@ -260,28 +260,33 @@ func specs(c *iptables.Chain) []string {
 }
 
 func TestD1(t *testing.T) {
+	t.Parallel()
 	sameListing(t, "d1-kubenet-1.19.txtar", "KUBE-SERVICES")
-	kubenetIPTables(t).services(t)
-	azureIPTables(t).services(t)
+	t.Run("kubenet", func(t *testing.T) { kubenetIPTables(t).services(t) })
+	t.Run("azure", func(t *testing.T) { azureIPTables(t).services(t) })
 }
 
 func TestD2(t *testing.T) {
+	t.Parallel()
 	sameListing(t, "d1-kubenet-1.19.txtar", "KUBE-SVC-")
 	kubenetIPTables(t).probabilities(t, "0.33333333349", "0.50000000000", "")
 }
 
 func TestD3(t *testing.T) {
+	t.Parallel()
 	sameListing(t, "d3-scaled-1.19.txtar", "KUBE-SVC-")
 	w := kubenetIPTables(t)
 	w.scaled(t, func() { w.probabilities(t, "0.50000000000", "") })
 }
 
 func TestD4(t *testing.T) {
+	t.Parallel()
 	sameListing(t, "d1-kubenet-1.19.txtar", "KUBE-SEP-66QNMC7FITAI6UHV")
 	kubenetIPTables(t).separate(t)
 }
 
 func TestD5(t *testing.T) {
+	t.Parallel()
 	sameListing(t, "d5-azure-cni-1.19.txtar", "KUBE-")
 	w := azureIPTables(t)
 	w.services(t)

@@ -11,6 +11,7 @@ import (
 
 // TestAzureView is no claim of the articles: what Azure's commands say of a cluster is held against what its API and its machines say.
 func TestAzureView(t *testing.T) {
+	t.Parallel()
 	k := kubenetWorld(t)
 	const group = "MC_akstest_kubenetcluster_westeurope"
 	az := func(query string, args ...string) []string {

@@ -50,6 +50,7 @@ func kubenetWorld(t *testing.T) *kubenet {
 }
 
 func TestB5(t *testing.T) {
+	t.Parallel()
 	k := kubenetWorld(t)
 	for _, pod := range k.pods {
 		node := kubenetNodes[pod.Spec.NodeName]
@@ -65,6 +66,7 @@ func TestB5(t *testing.T) {
 }
 
 func TestB6(t *testing.T) {
+	t.Parallel()
 	k := kubenetWorld(t)
 	from, to := k.pods[0], k.pods[1]
 	ranges := map[string]bool{}
@@ -99,6 +101,7 @@ func TestB6(t *testing.T) {
 
 // TestB7: the article's listing, in order, on both nodes.
 func TestB7(t *testing.T) {
+	t.Parallel()
 	k := kubenetWorld(t)
 	want := []*regexp.Regexp{
 		regexp.MustCompile(`^ *\d+ +\d+ KUBE-POSTROUTING +(?:all|0) +-- +\* +\* +0\.0\.0\.0/0 +0\.0\.0\.0/0 +/\* kubernetes postrouting rules \*/ *$`),
@@ -126,6 +129,7 @@ func TestB7(t *testing.T) {
 
 // TestB8: every destination sees the pod's own address when the range is every address, and the node's again when it is the pods' own.
 func TestB8(t *testing.T) {
+	t.Parallel()
 	k := kubenetWorld(t)
 	original := k.Example("outbound", "kubenet.yaml")
 	text, err := os.ReadFile(original)
@@ -171,6 +175,7 @@ func (k *kubenet) sees(t *testing.T, pod corev1.Pod, address string) {
 }
 
 func TestB9(t *testing.T) {
+	t.Parallel()
 	k := kubenetWorld(t)
 	for _, pod := range k.pods {
 		if got := named(t, k.World, pod.Name, "curl", "-sS", "--max-time", "5", "ifconfig.co"); got != k.front {

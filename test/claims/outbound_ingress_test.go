@@ -136,6 +136,7 @@ func podIPs(t *testing.T, w *world.World, args ...string) (ips []string) {
 
 // TestB10: the addon is added to a cluster that runs, as the article does.
 func TestB10(t *testing.T) {
+	t.Parallel()
 	o := outboundWorld(t)
 	enableAddon(t, o.World, o.Example("outbound", "cluster.yaml"))
 	o.Kubectl(t, "apply", "-f", o.Example("outbound", "whereami-ingress.yaml"))

@@ -23,6 +23,7 @@ func named(t *testing.T, w *world.World, pod string, command ...string) (out str
 
 // TestB2: by name, through the cluster's DNS.
 func TestB2(t *testing.T) {
+	t.Parallel()
 	o := outboundWorld(t)
 	if got := named(t, o.World, "ubuntu", "curl", "-sS", "--max-time", "5", "ifconfig.co"); got != o.vip {
 		t.Errorf("ifconfig.co sees %s, want the front end %s", got, o.vip)

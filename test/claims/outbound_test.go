@@ -78,6 +78,7 @@ func agrees(t *testing.T, w *world.World, from, to string) string {
 }
 
 func TestB1(t *testing.T) {
+	t.Parallel()
 	o := outboundWorld(t)
 	var ping string
 	seen := o.Capture(t, "testvm", "eth0", "icmp", func() { ping = o.Kubectl(t, "exec", "ubuntu", "--", "ping", "-c", "2", outboundVM) })
@@ -143,6 +144,7 @@ func (o *outbound) status(t *testing.T) (s status) {
 }
 
 func TestB3(t *testing.T) {
+	t.Parallel()
 	o := outboundWorld(t)
 	group := strings.TrimSpace(o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query", "nodeResourceGroup", "-o",
 		"tsv"))
@@ -196,6 +198,7 @@ func (o *outbound) portsInKernel(t *testing.T, want int) {
 }
 
 func TestB4(t *testing.T) {
+	t.Parallel()
 	o := outboundWorld(t)
 	o.Kubectl(t, "apply", "-f", o.Example("outbound", "second.yaml"))
 	t.Cleanup(func() { o.Kubectl(t, "delete", "service", "second") })

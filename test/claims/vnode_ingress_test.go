@@ -24,6 +24,7 @@ var requestAddr = regexp.MustCompile(`"requestAddr":"([0-9.]+):\d+"`)
 // TestE9: from the ingress controller's pod, in the article's way: to a pod on the same machine and on the virtual node, and when a second
 // machine has joined, to one there.
 func TestE9(t *testing.T) {
+	t.Parallel()
 	const second = "aks-nodepool1-26711606-1"
 	w := vnodeWorld(t).World
 	enableAddon(t, w, w.Example("virtual-node", "cluster.yaml"))

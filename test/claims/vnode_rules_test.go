@@ -34,6 +34,7 @@ func (v *vnode) seedRules(t *testing.T, chain, article string) {
 }
 
 func TestE10(t *testing.T) {
+	t.Parallel()
 	vnodeWorld(t).seedRules(t, "POSTROUTING", `
 -A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING
 -A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
@@ -43,6 +44,7 @@ func TestE10(t *testing.T) {
 }
 
 func TestE11(t *testing.T) {
+	t.Parallel()
 	vnodeWorld(t).seedRules(t, "IP-MASQ-AGENT", `
 -A IP-MASQ-AGENT -d 10.13.0.0/16 -m comment --comment "ip-masq-agent: cluster-local traffic should not be subject to MASQUERADE" -m addrtype ! --dst-type LOCAL -j RETURN
 -A IP-MASQ-AGENT -d 168.63.129.16/32 -m comment --comment "ip-masq-agent: cluster-local traffic should not be subject to MASQUERADE" -m addrtype ! --dst-type LOCAL -j RETURN
@@ -51,6 +53,7 @@ func TestE11(t *testing.T) {
 }
 
 func TestE12(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	eventually.Succeeds(t, 10*time.Second, func() error {
 		_, members, _ := strings.Cut(v.SSH(t, vnodeNode, "ipset", "list", "cali40all-ipam-pools"), "Members:\n")
@@ -65,6 +68,7 @@ func TestE12(t *testing.T) {
 }
 
 func TestE14(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	expect(t, v.SSH(t, "pod/default/"+v.vm.Name, "ip", "route"), `^default via 169\.254\.1\.1 dev eth0 *$`,
 		`^169\.254\.1\.1 dev eth0 scope link *$`)
@@ -73,6 +77,7 @@ func TestE14(t *testing.T) {
 // TestE13 scales the pool to two nodes, deletes the pod on the machine, which is made anew on the new one, as that has less to do, and
 // scales back.
 func TestE13(t *testing.T) {
+	t.Parallel()
 	const oldNode, newNode, newNIC = "aks-nodepool1-26711606-0", "aks-nodepool1-26711606-1", "aks-nodepool1-26711606-nic-1"
 	w := world.Up(t, "virtual-node", "kuard-vnode.yaml")
 	ready := func() { w.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=120s") }

@@ -99,6 +99,7 @@ func (v *vnode) walkAgrees(t *testing.T, from, to string, patterns ...string) st
 }
 
 func TestE1(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	connector := strings.Fields(v.Kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app=aci-connector-linux", "-o",
 		"jsonpath={.items[*].status.podIP} {.items[*].spec.nodeName}"))
@@ -113,6 +114,7 @@ func TestE1(t *testing.T) {
 }
 
 func TestE2(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	expect(t, v.Kubectl(t, "describe", "node", vnodeNode), `^Taints: +<none>$`)
 	expect(t, v.Kubectl(t, "describe", "node", virtualNode), `^Taints: +virtual-kubelet\.io/provider=azure:NoSchedule$`,
@@ -135,6 +137,7 @@ func TestE2(t *testing.T) {
 
 // TestE3: pods with the article's tolerations and affinity go to the machine first, and to the virtual node when it is full.
 func TestE3(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	// The article's manifest as it is: the scheduler spreads a Service's pods, too. Of the same pods without a Service the first goes to
 	// the machine, and so do those after it while it has room.
@@ -202,6 +205,7 @@ func (v *vnode) placed(t *testing.T, app string) map[string]int {
 }
 
 func TestE4(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	expect(t, v.aci.Status.PodIP, `^10\.13\.100\.\d+$`)
 	expect(t, v.vm.Status.PodIP, `^10\.13\.76\.\d+$`)
@@ -213,6 +217,7 @@ func TestE4(t *testing.T) {
 }
 
 func TestE5(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	ip := regexp.QuoteMeta(v.aci.Status.PodIP)
 	expect(t, v.Az(t, "container", "list", "-o", "table"),
@@ -235,6 +240,7 @@ func TestE5(t *testing.T) {
 }
 
 func TestE6(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	pool := v.Az(t, "network", "lb", "address-pool", "show", "-g", vnodeGroup, "--lb-name", "kubernetes", "-n", "kubernetes", "--query",
 		"backendIpConfigurations[].id", "-o", "tsv")
@@ -259,6 +265,7 @@ func TestE6(t *testing.T) {
 }
 
 func TestE7(t *testing.T) {
+	t.Parallel()
 	for what, lines := range map[string]int{
 		"kuard-vnode": 10, "AXSEUH3JK6RISVJZ": 8, "4RGWI3S4SEKPJ55Y": 3,
 		"-A KUBE-SEP-PFDO2KGI5VXHCUTC": 2, "-A KUBE-SEP-DSPMX7OQIPXIOG5Z": 2, "-A KUBE-SEP-FDOYREXGM5TS33NA": 2,
@@ -284,6 +291,7 @@ func TestE7(t *testing.T) {
 }
 
 func TestE8(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	for range 40 {
 		k, err := v.ask()
@@ -307,6 +315,7 @@ func TestE8(t *testing.T) {
 var originless = regexp.MustCompile(` proto \S+`)
 
 func TestE15(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	var got []string
 	for line := range strings.Lines(v.Kubectl(t, "exec", v.aci.Name, "--", "ip", "route")) {
@@ -331,6 +340,7 @@ func TestE15(t *testing.T) {
 }
 
 func TestE16(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	out := v.Kubectl(t, "exec", v.aci.Name, "--", "ip", "-o", "-4", "address")
 	expect(t, out, `eth0 +inet `+regexp.QuoteMeta(v.aci.Status.PodIP)+`/24 .*scope global eth0`,
@@ -343,6 +353,7 @@ func TestE16(t *testing.T) {
 }
 
 func TestE17(t *testing.T) {
+	t.Parallel()
 	v := vnodeWorld(t)
 	eventually.Succeeds(t, 20*time.Second, func() error { // the group's service proxy follows the cluster as a node's does
 		_, err := v.Try(20*time.Second, "kubectl", "--name", v.Name, "exec", v.aci.Name, "--", "wget", "-q", "-T", "5", "-O", "/dev/null",

@@ -37,6 +37,7 @@ func main() {
 // TestImage: a pod runs an image of the user's own, and goes on when the image is taken away; one whose
 // image is not there says what to do.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	n := worldA(t, "whereami.yaml")
 	ref := fmt.Sprintf("example.org/packetwalk-test:%d", os.Getpid())
 	dir, err := os.MkdirTemp("", "hello-")

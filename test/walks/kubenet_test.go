@@ -15,6 +15,7 @@ import (
 // TestKubenet: pods on a promiscuous bridge, to themselves and their neighbours through a service, to the other node, the VNet and the
 // internet, and from each of those.
 func TestKubenet(t *testing.T) {
+	t.Parallel()
 	w := world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")
 	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
 	var service corev1.Service

@@ -57,6 +57,7 @@ func (s *security) curl(host, address string) error {
 // TestSecurityGroups: what subnets', NICs' and the nodes' groups let through and what not, as walks and the kernel see it, and as it
 // changes.
 func TestSecurityGroups(t *testing.T) {
+	t.Parallel()
 	s := &security{World: world.UpFile(t, "azure-cni", "nsg.yaml")}
 	var nodes corev1.NodeList
 	s.Get(t, &nodes, "nodes")

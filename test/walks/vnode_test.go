@@ -15,6 +15,7 @@ import (
 // TestContainerGroup: a container group as sender and as destination, of itself by its Service, too; by the subnet, and by the machine
 // under it to the internet.
 func TestContainerGroup(t *testing.T) {
+	t.Parallel()
 	w := world.Up(t, "virtual-node", "kuard-vnode.yaml")
 	w.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=60s")
 	var group, pod corev1.Pod

@@ -85,6 +85,7 @@ func (n *network) senders() []string {
 // TestEveryPair: (pod, node, VM, internet) × (pod, cluster IP, node port, front end, VM, internet), with externalTrafficPolicy Cluster and
 // Local; where it exists, the way back too.
 func TestEveryPair(t *testing.T) {
+	t.Parallel()
 	for _, manifest := range []string{"whereami.yaml", "whereami-local.yaml"} {
 		n := worldA(t, manifest)
 		nodePort := n.service.Spec.Ports[0].NodePort
@@ -101,6 +102,7 @@ func TestEveryPair(t *testing.T) {
 
 // TestProtocols: echo requests, datagrams, and a pod that reaches itself through its own service.
 func TestProtocols(t *testing.T) {
+	t.Parallel()
 	n := worldA(t, "whereami.yaml")
 	for _, from := range n.senders() {
 		for _, to := range []string{"pod/" + n.other, "vm/testvm", "internet/ifconfig.co", "node/" + n.node} {
@@ -121,6 +123,7 @@ func TestProtocols(t *testing.T) {
 // TestDoesNotLast: kube-proxy's nat rules mark the first packet and have it masqueraded for the interface it leaves by. A policy route
 // takes the acknowledgement, which has no mark, out by another. The prediction alone says so, as the kernel does.
 func TestDoesNotLast(t *testing.T) {
+	t.Parallel()
 	n := worldA(t, "whereami.yaml")
 	n.SSH(t, n.node, `
 ip link add aside type veth peer name aside2

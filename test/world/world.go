@@ -1,5 +1,5 @@
 // Package world drives a lab as a user does, by the packetwalk command alone, for the tests of what users see.
-// It must not import the project's packages.
+// Of the project's packages it must import those for tests alone.
 package world
 
 import (
@@ -19,86 +19,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/testing/bpflock"
 )
 
 // A World is a running lab, driven as a user drives it: by the packetwalk command alone.
 type World struct {
 	Name string
 	Root string // of the repository
-}
-
-// worlds are shared by the tests of one package. Of more than maxWorlds the one that was not used for longest is taken down: idle labs use
-// much of a small machine. Main takes down the rest.
-var worlds struct {
-	sync.Mutex
-	byFile map[string]*World
-	recent []string // the files, the last used one last
-	made   int
-}
-
-// maxWorlds is how many worlds a test may use at the same time.
-const maxWorlds = 2
-
-// Main runs the tests of a TestMain and takes down the worlds that they used.
-func Main(m *testing.M) int {
-	worlds.byFile = map[string]*World{}
-	// Commands on a lab use the lab's kubeconfig, whatever the environment says.
-	for name, value := range map[string]string{"KUBECONFIG": "/nonexistent/kubeconfig", "KUBERNETES_MASTER": "http://127.0.0.1:1"} {
-		if err := os.Setenv(name, value); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
-	code := m.Run()
-	for _, w := range worlds.byFile {
-		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	return code
-}
-
-// Up returns the world of an example folder, which is up with the manifests applied and rolled out.
-func Up(t *testing.T, example string, manifests ...string) *World {
-	t.Helper()
-	return UpFile(t, example, "cluster.yaml", manifests...)
-}
-
-// UpFile does what Up does with another cluster than the folder's cluster.yaml.
-func UpFile(t *testing.T, example, cluster string, manifests ...string) *World {
-	t.Helper()
-	NeedRoot(t)
-	worlds.Lock()
-	defer worlds.Unlock()
-	file := filepath.Join(example, cluster)
-	w := worlds.byFile[file]
-	if w == nil {
-		if len(worlds.recent) == maxWorlds {
-			takeDownOldest(t)
-		}
-		w = New(t, fmt.Sprintf("claims-%d-%d", os.Getpid(), worlds.made))
-		worlds.byFile[file], worlds.made = w, worlds.made+1
-		if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", w.Example(file)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	worlds.recent = append(slices.DeleteFunc(worlds.recent, func(other string) bool { return other == file }), file)
-	for _, m := range manifests {
-		w.Kubectl(t, "apply", "-f", w.Example(example, m))
-	}
-	return w
-}
-
-// takeDownOldest takes down the world that was not used for longest. The caller holds the lock.
-func takeDownOldest(t *testing.T) {
-	t.Helper()
-	file := worlds.recent[0]
-	if _, err := worlds.byFile[file].Try(time.Minute, "down", "--name", worlds.byFile[file].Name); err != nil {
-		t.Fatal(err)
-	}
-	delete(worlds.byFile, file)
-	worlds.recent = worlds.recent[1:]
 }
 
 // New returns a world of that name that is not up yet.
@@ -136,6 +64,18 @@ func (w *World) Try(limit time.Duration, args ...string) (string, error) {
 
 // TryInput does what Try does with a text on standard input.
 func (w *World) TryInput(limit time.Duration, input string, args ...string) (string, error) {
+	if !slices.Contains([]string{"walk", "drops", "tour"}, args[0]) {
+		return w.try(limit, input, args...)
+	}
+	unlock, err := bpflock.Walk()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	return w.try(limit, input, args...)
+}
+
+func (w *World) try(limit time.Duration, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "packetwalk"), args...)

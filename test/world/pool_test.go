@@ -1,0 +1,74 @@
+package world
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
+
+// TestPool: no two tests have a lab at the same time, no more labs than allowed are up. No labs are made:
+// bringing one up and taking one down is counted.
+func TestPool(t *testing.T) {
+	p := newPool()
+	var mu sync.Mutex
+	up, busy, ups := map[string]bool{}, map[string]string{}, 0
+	p.bringUp = func(w *World, file string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		up[w.Name], ups = true, ups+1
+		if len(up) > maxWorlds {
+			t.Errorf("labs %v are up", up)
+		}
+		return nil
+	}
+	p.takeDown = func(w *World) error {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(up, w.Name)
+		return nil
+	}
+	t.Run("tests", func(t *testing.T) {
+		for i := range 12 {
+			file, manifest := fmt.Sprintf("cluster-%d", i%3), fmt.Sprintf("manifest-%d", i/3%2)
+			t.Run(fmt.Sprintf("%s %s %02d", file, manifest, i), func(t *testing.T) {
+				t.Parallel()
+				w := p.take(t, file, manifest)
+				if again := p.take(t, file, "another"); again != w {
+					t.Error("asked twice, a test gets another lab")
+				}
+				mu.Lock()
+				if busy[w.Name] != "" || !up[w.Name] {
+					t.Errorf("lab %s is %t up, and %q has it", w.Name, up[w.Name], busy[w.Name])
+				}
+				busy[w.Name] = t.Name()
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				mu.Lock()
+				busy[w.Name] = ""
+				mu.Unlock()
+			})
+		}
+		t.Run("own", func(t *testing.T) {
+			t.Parallel()
+			p.own(t)
+			t.Run("again", func(t *testing.T) { p.own(t) })
+			mu.Lock()
+			defer mu.Unlock()
+			if len(up) >= maxWorlds {
+				t.Errorf("labs %v are up beside a test's own", up)
+			}
+		})
+	})
+	if ups != 3 {
+		t.Errorf("3 labs were brought up %d times", ups)
+	}
+	p.Lock()
+	defer p.Unlock()
+	if len(p.waiting) > 0 || len(p.owners) > 0 {
+		t.Errorf("left: %v, %v", p.waiting, p.owners)
+	}
+}
