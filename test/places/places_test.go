@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/bpflock"
 	"packetwalk.dev/internal/testing/eventually"
 
 	"golang.org/x/sys/unix"
@@ -228,7 +229,12 @@ func lab(t *testing.T, w *world.World, p *place) {
 		_, err := p.try(time.Minute, packetwalk, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "5", "http://203.0.113.10")
 		return err
 	})
+	unlock, err := bpflock.Walk()
+	if err != nil {
+		t.Fatal(err)
+	}
 	walk := p.run(t, packetwalk, "walk", "--name", w.Name, "--live", "--from", "internet", "--to", "svc/whereami")
+	unlock()
 	if steps := agreement.FindStringSubmatch(walk); steps == nil || steps[1] != steps[2] {
 		t.Errorf("walk and kernel differ:\n%s", walk)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/testing/bpflock"
 	"packetwalk.dev/internal/testing/bpftest"
 )
 
@@ -61,6 +62,7 @@ func programs(t *testing.T, p *plugin) {
 		}
 		defer node.Close()
 		id := bpftest.AttachToHook(t, node, "pw_hook", link.NetfilterInetForward, bpftest.Pass())
+		bpflock.Load(t)
 		bpftest.Load(t, "pw_map", ebpf.AttachSkSKBStreamVerdict, bpftest.Pass())
 		unsure(lookAt+"one", fmt.Sprintf("BPF program pw_hook (id %d, netfilter forward) may drop the packet", id))
 		unsure("walk --from pod/one --to pod/two:53 --proto udp", "BPF program pw_map (id", "sk_skb) may choose another socket, or none")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/bpflock"
 	"packetwalk.dev/test/agree"
 	"packetwalk.dev/test/world"
 )
@@ -61,7 +62,13 @@ func TestPolicies(t *testing.T) {
 		view.Settle(t)
 		for range min(perRound, *packets-all.Pairs) {
 			p := r.pair(nodes)
-			if why := view.Walk(t.Context(), p, all); why != "" {
+			unlock, err := bpflock.Walk()
+			if err != nil {
+				t.Fatal(err)
+			}
+			why := view.Walk(t.Context(), p, all)
+			unlock()
+			if why != "" {
 				t.Errorf("seed %d: %s\n%s", *seed+round, p, why)
 			}
 		}

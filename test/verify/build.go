@@ -26,6 +26,7 @@ import (
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/testing/bpflock"
 )
 
 // builtWorld is a world that runs in the kernel.
@@ -33,6 +34,7 @@ type builtWorld struct {
 	dir     string
 	spaces  map[string]*netns.Namespace
 	dumper  dump.Dumper
+	unlock  func() // lets other tests load BPF programs that may be at any socket
 	sockets []interface{ Close() error }
 	wg      sync.WaitGroup
 
@@ -61,8 +63,11 @@ func (e *worldError) Unwrap() error { return e.err }
 // build makes the world in namespaces that are mounted in a new directory below dir.
 func build(ctx context.Context, dir string, w *World) (b *builtWorld, err error) {
 	b = &builtWorld{spaces: map[string]*netns.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}, sent: map[string]bool{}}
-	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
+	if b.unlock, err = bpflock.Walk(); err != nil {
 		return nil, err
+	}
+	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
+		return nil, errors.Join(err, b.close())
 	}
 	for i, h := range w.Hosts {
 		ns, err := netns.Create(filepath.Join(b.dir, fmt.Sprint(i)))
@@ -426,6 +431,7 @@ func unsettled(ns *netns.Namespace, cut []string) (string, error) {
 
 // close takes everything away.
 func (b *builtWorld) close() error {
+	defer b.unlock()
 	b.mu.Lock()
 	sockets := b.sockets
 	b.mu.Unlock()

@@ -144,29 +144,31 @@ func tryOdds(seed uint64) (p float64, text string, err error) {
 func TestOddsFindsFault(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	for _, rule := range []string{"-m statistic --mode random --probability 0.33333333349", "-m statistic --mode random --probability 0.5"} {
-		w, err := ParseWorld([]byte(fmt.Sprintf(chanceWorld, rule)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := build(stop, runDirectory, w)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.close()
-		b.tamper = func(text string) string {
-			return strings.ReplaceAll(text, "--probability 0.33333333349", "--probability 0.5")
-		}
-		o, err := oddsOf(b.source(stop), w)
-		if o == nil || err != nil {
-			t.Fatalf("no experiment: %v", err)
-		}
-		p, text, err := o.test(stop, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if wrong := strings.Contains(rule, "0.33"); p < unlikelier != wrong {
-			t.Errorf("%s: %s", rule, text)
-		}
+		t.Run(rule, func(t *testing.T) {
+			w, err := ParseWorld([]byte(fmt.Sprintf(chanceWorld, rule)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := build(stop, runDirectory, w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.close()
+			b.tamper = func(text string) string {
+				return strings.ReplaceAll(text, "--probability 0.33333333349", "--probability 0.5")
+			}
+			o, err := oddsOf(b.source(stop), w)
+			if o == nil || err != nil {
+				t.Fatalf("no experiment: %v", err)
+			}
+			p, text, err := o.test(stop, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if wrong := strings.Contains(rule, "0.33"); p < unlikelier != wrong {
+				t.Error(text)
+			}
+		})
 	}
 }
 

@@ -33,6 +33,10 @@ var stop context.Context
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(*parallel)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(runTests(m))
 }
 
