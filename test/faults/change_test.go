@@ -44,6 +44,7 @@ spec:
 // TestClusterChanged changes a running lab to another cluster.yaml and back, the second time after the lab process was killed: what was
 // open stays open, everything new works, and in the end the fabric is what it was.
 func TestClusterChanged(t *testing.T) {
+	t.Parallel()
 	w := fresh(t, "change")
 	w.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "3600")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")

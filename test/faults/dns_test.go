@@ -13,11 +13,12 @@ import (
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/test/world"
 )
 
 // TestReplaceDNS asks the cluster's DNS without a pause while its pod is replaced: each question is answered.
 func TestReplaceDNS(t *testing.T) {
-	w := fresh(t, "lab-dns")
+	w := world.Up(t, "azure-cni")
 	ns, err := netns.Open(lab.DirOf(w.Name).NetNS(node))
 	if err != nil {
 		t.Fatal(err)

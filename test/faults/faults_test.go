@@ -22,6 +22,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
+func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
+
 const node = "aks-nodepool1-31351229-0"
 
 // fresh brings up a lab for one test, which takes it down at the end and looks for what is left of it.
@@ -39,7 +41,7 @@ func freshOf(t *testing.T, name, example string) *world.World {
 // freshFrom is fresh of a cluster.yaml.
 func freshFrom(t *testing.T, name, file string) *world.World {
 	t.Helper()
-	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
+	w := world.Own(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
 	before := hostState(t)
 	var trace footprint
 	t.Cleanup(func() {
@@ -109,6 +111,7 @@ func well(t *testing.T, w *world.World) {
 }
 
 func TestKillLabProcess(t *testing.T) {
+	t.Parallel()
 	w := fresh(t, "kill-lab")
 	vip := deploy(t, w)
 	c := converse(t, w, vip)
@@ -140,6 +143,7 @@ func TestKillLabProcess(t *testing.T) {
 }
 
 func TestKillParts(t *testing.T) {
+	t.Parallel()
 	w := fresh(t, "kill-parts")
 	vip := deploy(t, w)
 
@@ -231,7 +235,8 @@ func TestKillParts(t *testing.T) {
 
 // A dead node is taken out of the load balancer and comes back.
 func TestDeadNode(t *testing.T) {
-	w := world.New(t, fmt.Sprintf("dead-node-%d", os.Getpid()))
+	t.Parallel()
+	w := world.Own(t, fmt.Sprintf("dead-node-%d", os.Getpid()))
 	t.Cleanup(func() {
 		f := footprintOf(t, w)
 		w.Run(t, "down", "--name", w.Name)
@@ -294,7 +299,8 @@ func TestInterruptedUp(t *testing.T) {
 
 // Of several commands at once for one lab, one brings it up and the others find it; a down in the middle leaves nothing.
 func TestUpAtOnce(t *testing.T) {
-	w := world.New(t, fmt.Sprintf("at-once-%d", os.Getpid()))
+	t.Parallel()
+	w := world.Own(t, fmt.Sprintf("at-once-%d", os.Getpid()))
 	t.Cleanup(func() {
 		f := footprintOf(t, w)
 		w.Run(t, "down", "--name", w.Name)
@@ -319,7 +325,10 @@ func TestUpAtOnce(t *testing.T) {
 		_, err := w.Try(time.Minute, "up", "--name", w.Name)
 		ended <- err
 	}()
-	time.Sleep(time.Second)
+	eventually.Succeeds(t, time.Minute, func() error { // until up is in the middle
+		_, err := os.Stat(lab.DirOf(w.Name).NetNS("controlplane"))
+		return err
+	})
 	f := footprintOf(t, w)
 	w.Run(t, "down", "--name", w.Name)
 	if err := <-ended; err == nil {
@@ -332,6 +341,7 @@ func TestUpAtOnce(t *testing.T) {
 
 // A down that follows a kill of everything at once leaves nothing.
 func TestDownAfterKillAll(t *testing.T) {
+	t.Parallel()
 	w := fresh(t, "kill-all")
 	deploy(t, w)
 	s := status(t, w)
@@ -352,6 +362,7 @@ func TestDownAfterKillAll(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	w := world.New(t, fmt.Sprintf("bad-input-%d", os.Getpid()))
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(file, []byte(`apiVersion: packetwalk.dev/v1alpha1
@@ -385,6 +396,7 @@ spec:
 
 // Without root there is one clear line that says so.
 func TestWithoutRoot(t *testing.T) {
+	t.Parallel()
 	w := world.New(t, "no-root")
 	cmd := exec.Command("setpriv", "--reuid=65534", "--clear-groups", "--", "/proc/self/fd/3", "up", "--name", w.Name)
 	program, err := os.Open(filepath.Join(w.Root, "bin", "packetwalk"))

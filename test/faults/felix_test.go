@@ -87,6 +87,7 @@ func (c openConnection) ask(t *testing.T, when string) {
 // TestFelixWithKubenet: felix enforces policies on pods with addresses of kubenet's ranges, on one node and between nodes, and a walk names the
 // policy that drops the packet as the kernel does.
 func TestFelixWithKubenet(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	text := "spec:\n  network: {plugin: kubenet, policy: calico}\n  nodePools: [{count: 2}]\n  images: {pull: never}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -122,6 +123,7 @@ func TestFelixWithKubenet(t *testing.T) {
 // TestFelix: policies hold while felix is down, status says that it is, and it is restarted. Connections that were allowed go on through
 // its end, its restart, and changes of policies and pools.
 func TestFelix(t *testing.T) {
+	t.Parallel()
 	w := newPolicyWorld(t)
 	w.until(t, "other", true)
 	c := w.open(t, "other")

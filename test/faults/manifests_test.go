@@ -24,7 +24,8 @@ var mayDo = []string{
 // TestServiceProxyManifests applies deploy/manifests/service-proxy.yaml to a cluster without a service proxy: its service account may do
 // what packetwalk-node needs, with which it serves a cluster IP, and nothing more.
 func TestServiceProxyManifests(t *testing.T) {
-	w := world.New(t, "manifests")
+	t.Parallel()
+	w := world.Own(t, "manifests")
 	t.Cleanup(func() {
 		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)

@@ -156,6 +156,7 @@ func (w *masqWorld) requests(t *testing.T) (stop func() (n int, wrong []string))
 // TestIPMasqAgent: whatever happens to the ConfigMap, the agents and the rules, in the end each node is as after a fresh start; and while
 // configurations change and agents die, no call within the VNet, which all of the configurations name, gets the node's address.
 func TestIPMasqAgent(t *testing.T) {
+	t.Parallel()
 	w := newMasqWorld(t)
 	w.configure(t, masqAsMade)
 	fresh := w.dumps(t)

@@ -16,6 +16,7 @@ import (
 
 // TestLostNamespaces takes away the mounts of the hosts' network namespaces while the lab process runs, while none does, and before "down".
 func TestLostNamespaces(t *testing.T) {
+	t.Parallel()
 	agent := 0
 	t.Cleanup(func() { // after "down", which fresh runs when the namespaces are lost
 		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", agent)); err == nil {

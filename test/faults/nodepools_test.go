@@ -33,7 +33,8 @@ const gpuNode = "aks-gpu-31351229-0"
 // TestNodePools adds a pool with its own subnet to a running lab, changes its labels, kills the lab process while the pool is deleted,
 // and adds and removes one by another file.
 func TestNodePools(t *testing.T) {
-	w := world.New(t, fmt.Sprintf("lab-pools-%d", os.Getpid()))
+	t.Parallel()
+	w := world.Own(t, fmt.Sprintf("lab-pools-%d", os.Getpid()))
 	t.Cleanup(func() {
 		f := footprintOf(t, w)
 		w.Run(t, "down", "--name", w.Name)

@@ -36,7 +36,8 @@ var proxyOrder = flag.String("proxies", "abcad", "the service proxies that a lab
 // cluster IP and, from outside, to a load balancer: none is lost, and nothing is left of the one before. Between kube-proxy's two modes it
 // has a gap of its own, which is reported.
 func TestServiceProxyChanged(t *testing.T) {
-	w := world.New(t, "proxies")
+	t.Parallel()
+	w := world.Own(t, "proxies")
 	t.Cleanup(func() {
 		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)
@@ -166,7 +167,8 @@ spec:
 // TestHostPortsOfKubenet: with kubenet host ports are masqueraded by the mark of a service proxy with iptables, or by portmap's own. Those
 // that are there answer, and new ones are made, whichever it is and was.
 func TestHostPortsOfKubenet(t *testing.T) {
-	w := world.New(t, "hostports")
+	t.Parallel()
+	w := world.Own(t, "hostports")
 	t.Cleanup(func() {
 		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)

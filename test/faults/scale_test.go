@@ -20,6 +20,7 @@ const secondNode = "aks-nodepool1-31351229-1"
 // TestScaledAndKilled kills the lab process while a node joins, and while it is drained: the next up brings both to their end. What is open
 // on the first node stays open all the time, and in the end nothing is left of the second.
 func TestScaledAndKilled(t *testing.T) {
+	t.Parallel()
 	w := fresh(t, "scale")
 	w.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "3600")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")

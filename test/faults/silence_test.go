@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/testing/eventually"
+	"packetwalk.dev/test/world"
 )
 
 // TestIgnoredIsSaid: what the lab does not do is said where a user would look for it: in events, in the status, and in walks.
 func TestIgnoredIsSaid(t *testing.T) {
-	w := fresh(t, "ignored")
-	w.Kubectl(t, "apply", "-f", w.Example("azure-cni", "whereami.yaml"))
+	t.Parallel()
+	w := world.Up(t, "azure-cni", "whereami.yaml")
+	t.Cleanup(func() { w.Kubectl(t, "delete", "-f", w.Example("azure-cni", "whereami.yaml")) })
 	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=1m")
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
 	if err := os.WriteFile(policies, []byte(`
@@ -26,6 +28,7 @@ func TestIgnoredIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Kubectl(t, "apply", "-f", policies)
+	t.Cleanup(func() { w.Kubectl(t, "delete", "-f", policies) })
 	eventually.Succeeds(t, time.Minute, func() error {
 		_, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "wait", "--for=jsonpath={.reason}=PolicyNotEnforced", "--timeout=1s",
 			"event", "--field-selector=involvedObject.name=deny-in")
@@ -80,6 +83,7 @@ func TestIgnoredIsSaid(t *testing.T) {
 
 // TestNodeOfToday: nodes with today's rules have those of AKS's node image of today, and the kernel agrees with walks that meet them.
 func TestNodeOfToday(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(file, []byte("{apiVersion: packetwalk.dev/v1alpha1, kind: Cluster}"), 0o600); err != nil {
 		t.Fatal(err)

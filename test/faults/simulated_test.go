@@ -21,7 +21,8 @@ import (
 // that they run no program; their node's process is killed, and they go on and are taken over; they go with a pod's deletion, a node's, and
 // the lab's.
 func TestSimulatedNodes(t *testing.T) {
-	w := world.New(t, fmt.Sprintf("lab-simulated-%d", os.Getpid()))
+	t.Parallel()
+	w := world.Own(t, fmt.Sprintf("lab-simulated-%d", os.Getpid()))
 	t.Cleanup(func() {
 		f := footprintOf(t, w)
 		w.Run(t, "down", "--name", w.Name)

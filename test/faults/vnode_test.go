@@ -117,6 +117,7 @@ spec:
 // TestContainerGroups: container groups run, end, are restarted and probed as they say, on machines of their own. One whose machine dies is
 // there again, and nothing is left of those that go.
 func TestContainerGroups(t *testing.T) {
+	t.Parallel()
 	w := freshOf(t, "groups", "virtual-node")
 	if _, err := w.TryInput(time.Minute, strings.ReplaceAll(groupRuns, "\nspec:\n", `
 spec:
@@ -181,6 +182,7 @@ func is(t *testing.T, w *world.World, pod, path, want string) {
 // TestVirtualNode kills the connector and the lab process, while pods are deleted and made: no container group is lost or left behind. In
 // the end nothing of them is left on the machine.
 func TestVirtualNode(t *testing.T) {
+	t.Parallel()
 	w := freshOf(t, "vnode", "virtual-node")
 	if _, err := w.TryInput(time.Minute, groupPods, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
