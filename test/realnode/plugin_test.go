@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/bpflock"
 	"packetwalk.dev/internal/testing/eventually"
 )
 
@@ -27,6 +28,7 @@ func TestPlugin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
 	}
+	t.Parallel()
 	w := start(t, "plugin", pluginCluster)
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -49,7 +51,12 @@ func TestPlugin(t *testing.T) {
 		return string(out)
 	}
 	for range 2 { // the second time the image is on the node
+		unlock, err := bpflock.Walk()
+		if err != nil {
+			t.Fatal(err)
+		}
 		out := plugin("walk", "--live", "--from", "pod/web", "--to", "198.51.100.80:80")
+		unlock()
 		var agree, steps int
 		_, after, _ := strings.Cut(out, "\nkernel: ")
 		if _, err := fmt.Sscanf(after, "%d of %d steps agree\n", &agree, &steps); err != nil || agree != steps || agree == 0 {

@@ -32,7 +32,7 @@ func TestTours(t *testing.T) {
 }
 
 func tour(t *testing.T, folder string) {
-	w := world.New(t, fmt.Sprintf("tours-%d-%s", os.Getpid(), filepath.Base(folder)))
+	w := world.Own(t, fmt.Sprintf("tours-%d-%s", os.Getpid(), filepath.Base(folder)))
 	// The folder, not what the program has within: a page that was just changed counts.
 	args := []string{"tour", "--name", w.Name, "--yes", folder}
 	if *update {
