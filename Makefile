@@ -2,7 +2,8 @@
 
 VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.Version=$(VERSION)
-# How many packages are tested at a time. Half of their time they wait, for the kernel to remove links and namespaces among others.
+# How many packages are tested at a time, and how many of a package's parallel tests. Half of their time they wait, for the kernel to remove
+# links and namespaces among others.
 TEST_PARALLEL ?= 4
 TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 10s
@@ -41,22 +42,19 @@ help: ## list the targets
 demo: deps controlplane build ## run the main job step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
-# These packages bring up labs: two at a time, the longest first.
-LABS := claims tours realnode walks policies places
-# These run alone: one takes parts of labs away and waits for what becomes of them, one loads BPF programs that may be at sockets of any lab, and
-# one compares random worlds with the whole kernel.
-ALONE := faults plugin verify
+# These packages bring up labs or worlds: two packages at a time, each with up to two labs. The longest begin first, and those that keep the
+# processors busiest last.
+LABS := faults claims plugin realnode verify policies places walks tours
 # Of the others, those that take longest begin first.
-SLOW := $(addprefix ./internal/,node/agent kernel/dump node/cni)
+SLOW := $(addprefix ./internal/,node/agent answer/proof kernel/dump node/cni)
 
 # Tests are built as the caller and run as root. With CI set, tests that cannot run fail instead of being skipped.
 test: deps controlplane calico calico-3.27 build ## run all tests
 	@echo "test/verify: random worlds from seed $(WORLDS_SEED); to repeat them: make verify N=100 SEED=$(WORLDS_SEED) ODDS=0"
 	go vet ./...
 	@failed=0; packages=$$(go list $(SLOW) ./...) || exit 1; export CI=1; \
-	go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" \
-		$$(echo "$$packages" | grep -v $(patsubst %,-e '/test/%$$',$(LABS) $(ALONE))) || failed=1; \
-	go test -vet=off -p 1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" $(ALONE:%=./test/%) || failed=1; \
+	go test -vet=off -p $(TEST_PARALLEL) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" \
+		$$(echo "$$packages" | grep -v $(patsubst %,-e '/test/%$$',$(LABS))) || failed=1; \
 	go test -vet=off -p 2 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" $(LABS:%=./test/%) || failed=1; \
 	exit $$failed
 
