@@ -85,7 +85,6 @@ func TestOwnPlugin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
 	}
-	t.Parallel()
 	w := start(t, "own", ownConfig)
 	all := nodes(t, w, "real")
 	if ready := readiness(t, w); ready != "False False" {

@@ -28,7 +28,6 @@ func TestPlugin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
 	}
-	t.Parallel()
 	w := start(t, "plugin", pluginCluster)
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")

@@ -77,15 +77,12 @@ spec:
 `
 )
 
-func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
-
 // TestNode runs a pod on a node with upstream's kubelet and containerd, reaches it every way there is, kills the lab process, what the node
 // keeps running, and the node, and takes all of it away.
 func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
 	}
-	t.Parallel()
 	w := start(t, "real", config)
 	node := nodes(t, w, "real")[0]
 	if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
@@ -112,7 +109,7 @@ func TestNode(t *testing.T) {
 // start brings up a lab with a cluster.yaml, and takes it away again at the end.
 func start(t *testing.T, name, config string) *world.World {
 	t.Helper()
-	w := world.Own(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
+	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
 	t.Cleanup(func() { down(t, w) })
 	up(t, w, config)
 	return w
