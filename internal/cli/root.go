@@ -89,7 +89,8 @@ func conclude(err error, ran bool, help string, hints hinter, stderr io.Writer) 
 	}
 	switch {
 	case !ran: // flags and arguments that do not parse
-		fmt.Fprintln(stderr, help)
+		hints.lab = "" // help is the same for all
+		fmt.Fprintln(stderr, hints.complete(help))
 		return 2
 	case errors.As(err, &input), errors.As(err, &sessionInput):
 		return 2

@@ -94,6 +94,7 @@ func TestNode(t *testing.T) {
 	t.Run("the node's own root", func(t *testing.T) { ownRoot(t, w, node) })
 	t.Run("a privileged pod", func(t *testing.T) { privileged(t, w, node) })
 	t.Run("users of pods", func(t *testing.T) { users(t, w) })
+	t.Run("host path", func(t *testing.T) { hostPath(t, w, node) })
 	t.Run("volumes", func(t *testing.T) { volumes(t, w) })
 	t.Run("service proxies", func(t *testing.T) { proxies(t, w) })
 	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })
