@@ -224,7 +224,7 @@ func loadAgents(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.Agents)
 }
 
-// loadAttached gives links what gets their packets beside rules.
+// loadAttached gives links the programs that get their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attachment
 	if err := json.Unmarshal(text, &all); err != nil {
@@ -234,14 +234,7 @@ func loadAttached(l *Loader, text []byte) error {
 		if a.Program != nil {
 			a.What = a.Program.String()
 		}
-		i := slices.IndexFunc(l.Host.FIB.Links, func(link fib.Link) bool { return link.Name == a.Link })
-		switch {
-		case i < 0:
-		case a.Out:
-			l.Host.FIB.Links[i].ProgramOut = a.What
-		case l.Host.FIB.Links[i].Program == "": // XDP is before it
-			l.Host.FIB.Links[i].Program = a.What
-		}
+		l.attach(a.Link, a.Out, a.What)
 	}
 	return nil
 }

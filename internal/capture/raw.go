@@ -48,7 +48,8 @@ const (
 	SysctlsFile   = "sysctls.txt"    // lines "net.ipv4.ip_forward = 1", as sysctl(8) prints them
 	ListenersFile = "listeners.json" // []Listener
 	WiresFile     = "wires.json"     // []Wire
-	AttachedFile  = "attached.json"  // []Attached; captures of before have none
+	AttachedFile  = "attached.json"  // []Attachment; captures of before have none
+	QdiscsFile    = "qdiscs.json"    // []Qdisc; captures of before have none
 	ProgramsFile  = "programs.json"  // []snapshot.Program; captures of before have none
 	IPVSFile      = "ipvs.json"      // []snapshot.VirtualService; captures of before have none
 	IPsecFile     = "ipsec.json"     // []snapshot.IPsecPolicy; captures of before have none
@@ -73,6 +74,7 @@ var Dumps = []Dump{
 	{File: linksFile, Part: snapshot.Links, Commands: [][]string{{"ip", "-d", "-j", "link", "show"}}, load: loadLinks},
 	{File: WiresFile, Part: snapshot.Wires, load: loadWires},
 	{File: AttachedFile, Part: snapshot.Programs, Only: "/proc/self", Later: true, load: loadAttached},
+	{File: QdiscsFile, Part: snapshot.Programs, Only: "/proc/self", Later: true, load: loadQdiscs},
 	{File: "ip-address.json", Part: snapshot.Addresses, Commands: [][]string{{"ip", "-d", "-j", "address", "show"}}, load: loadAddresses},
 	{File: "ip-route.json", Part: snapshot.Routes, Commands: [][]string{{"ip", "-d", "-j", "-4", "route", "show", "table", "all"}},
 		load: loadRoutes},
@@ -187,11 +189,11 @@ var SysctlFiles = []string{
 	"net/netfilter/nf_log/*",
 }
 
-// Attachment is what gets the packets of a link beside rules, and may do anything with them: a program at tc.
+// Attachment is a program at a link, which may do anything with the link's packets. In older captures it may also be a filter of tc.
 type Attachment struct {
 	Link string `json:"link"`
 	Out  bool   `json:"out,omitempty"` // that leave by it; else those that come in
-	What string `json:"what"`          // "a filter of tc (bpf)"
+	What string `json:"what"`          // "a BPF program (tcx)"
 	// Program is the program, if it is one whose name and ID were read.
 	Program *snapshot.Program `json:"program,omitempty"`
 }

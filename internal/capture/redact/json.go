@@ -21,7 +21,7 @@ func decodeNumbers(data []byte, into any) error {
 // here nor in jsonKeys are left out.
 var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen_mode info_kind info_slave_kind state family scope protocol
 	type table pref action nh_family dst_mode mode vlan_protocol group_fwd_mask group_fwd_mask_str fwmark fwmask ipproto tos dscp proto
-	stp_state what dir attach hook role`)
+	stp_state what dir attach hook role filter handle parent`)
 
 // jsonKeys say what the texts under a key name.
 var jsonKeys = map[string]func(*redactor, string) string{
@@ -29,6 +29,7 @@ var jsonKeys = map[string]func(*redactor, string) string{
 	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link,
 	"viaIf":   (*redactor).link,
 	"group":   (*redactor).group,
+	"kind":    (*redactor).qdisc,
 	"ifalias": (*redactor).alias, "list": (*redactor).alias,
 	"host": (*redactor).hostName, "process": (*redactor).process, "name": (*redactor).process, "cgroup": (*redactor).alias,
 	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line,
@@ -58,6 +59,18 @@ func (r *redactor) hostName(s string) string {
 	}
 	return r.names.host(s)
 }
+
+// otherQdiscs are the kernel's kinds that are not in capture.QdiscKinds.
+var otherQdiscs = wordSet(`blackhole cbs choke drr dualpi2 etf gred hfsc netem plug qfq red sfb taprio tbf`)
+
+// qdisc replaces the name of a qdisc that is a BPF program.
+func (r *redactor) qdisc(s string) string {
+	if _, ok := capture.QdiscKinds[s]; ok || otherQdiscs[s] {
+		return s
+	}
+	return r.names.free(s)
+}
+
 func (r *redactor) process(s string) string { return r.names.process(s) }
 
 // json redacts what iproute2 prints with -j, or this package's own.

@@ -131,6 +131,8 @@ func (d *Dumper) run(ctx context.Context, ns *netns.Namespace, row capture.Dump,
 		out.Data, err = encode(d.listeners(ns, m))
 	case row.File == capture.AttachedFile:
 		out.Data, err = encode(attached(ns))
+	case row.File == capture.QdiscsFile:
+		out.Data, err = encode(qdiscs(ns))
 	case row.File == capture.ProgramsFile:
 		out.Data, err = encode(d.programs.Programs(ns))
 	case row.File == capture.IPVSFile:

@@ -2,6 +2,7 @@ package dump_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -306,7 +307,8 @@ func TestAttached(t *testing.T) {
 	}
 	host := capture.NewLoader("node/a").Load(raw)
 	in, out := host.FIB.Link("in"), host.FIB.Link("out")
-	if in.Program != "a filter of tc (u32)" || in.ProgramOut != "" || out.Program != "" || out.ProgramOut != "a filter of tc (u32)" {
+	const filter = "filter u32 (preference 49152, parent ffff:fff%d) of qdisc clsact ffff:"
+	if in.Program != fmt.Sprintf(filter, 2) || in.ProgramOut != "" || out.Program != "" || out.ProgramOut != fmt.Sprintf(filter, 3) {
 		t.Errorf("in: %q, %q; out: %q, %q", in.Program, in.ProgramOut, out.Program, out.ProgramOut)
 	}
 }

@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -334,6 +335,11 @@ func (t transit) postrouting() passage {
 // loopBack gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit:
 // skb_orphan).
 func (t transit) loopBack() passage {
+	if l := t.m.FIB.Link("lo"); l != nil {
+		if why := cmp.Or(t.m.programAt(l, true), t.m.programAt(l, false)); why != "" {
+			return t.finish(Undecided, why)
+		}
+	}
 	t.p.In, t.p.Out = "lo", ""
 	t.p.HasOwner, t.p.AssumedOwner, t.p.AssumedGroup, t.p.SomeOwner, t.p.KernelMade = false, false, false, false, false
 	t.loopback = true

@@ -139,3 +139,15 @@ func TestProgramsNotKnown(t *testing.T) {
 	router.FIB.Links[1].Program = "an XDP program (id 7)"
 	undecided(t, "XDP", n.tcp("client", "10.2.0.2:80"), "an XDP program (id 7)")
 }
+
+// TestProgramAtLoopback: what a host sends to itself passes the programs and qdiscs of lo.
+func TestProgramAtLoopback(t *testing.T) {
+	for _, out := range []bool{false, true} {
+		n, client, _, _ := chain(t)
+		lo, words := client.FIB.Link("lo"), "what comes in by lo gets"
+		if lo.Program = "filter"; out {
+			lo.Program, lo.ProgramOut, words = "", "qdisc netem 1: (root)", "what leaves by lo gets qdisc netem 1: (root)"
+		}
+		undecided(t, words, n.tcp("client", "127.0.0.1:80"), words)
+	}
+}
