@@ -33,7 +33,7 @@ var phrases = []struct{ phrase, replacement string }{
 }
 
 // nouns end like participles.
-var nouns = []string{"binding", "finding", "greeting", "listing", "mapping", "marking", "peering", "probing", "reading", "ring", "setting", "sighting", "string",
+var nouns = []string{"binding", "finding", "greeting", "listing", "mapping", "marking", "meaning", "peering", "probing", "reading", "ring", "setting", "sighting", "string",
 	"thing", "timing", "tracking", "logging", "need", "feed", "seed"}
 
 // otherWords are participles, adjectives and verbs that the ending does not show.
