@@ -27,8 +27,8 @@ const hostile = "\x1b]0;x\x07\r\nforged: \u202egnp\x1b[2J\u009b2J\x7f"
 
 var processName = regexp.MustCompile(`"process": ?"`)
 
-// hostileCapture is the world of the articles, in which the names of a pod, of an interface and of processes, and comments of rules are
-// hostile.
+// hostileCapture writes a capture of the world of the articles, in which the names of a pod, of an interface and of processes, and comments
+// of rules are hostile.
 func hostileCapture(t *testing.T) (file string) {
 	t.Helper()
 	c := capturetest.Open(t, "../capture/testdata/world-a.pwcap.tar.gz")

@@ -106,7 +106,7 @@ func section(t *testing.T, a *txtar.Archive, name string) string {
 
 var inOrder = regexp.MustCompile(`^KUBE-(SVC|SEP|FW|XLB)-`)
 
-// byChain are the rules that hold what, a chain at a time: in order within SVC, SEP, FW and XLB chains, sorted elsewhere.
+// byChain returns the rules that contain a text, a chain at a time: in order within SVC, SEP, FW and XLB chains, sorted elsewhere.
 func byChain(listing, what string) map[string][]string {
 	chains := map[string][]string{}
 	for line := range strings.Lines(listing) {

@@ -93,7 +93,7 @@ func (p *part1) azJSON(t *testing.T, args ...string) []map[string]any {
 	return list
 }
 
-// ruleName is the name that Azure's cloud provider gives to the rule and the probe of a service's port.
+// ruleName returns the name that Azure's cloud provider gives to the rule and the probe of a service's port.
 func ruleName(s corev1.Service) string {
 	name := "a" + strings.ReplaceAll(string(s.UID), "-", "")
 	return name[:32] + "-TCP-80"

@@ -133,7 +133,7 @@ func (c *calico) expectSeen(t *testing.T, server, want string) {
 	}
 }
 
-// members are those of an IP set on a node, sorted.
+// members returns the members of an IP set on a node, sorted.
 func (c *calico) members(t *testing.T, node, set string) []string {
 	t.Helper()
 	_, after, ok := strings.Cut(c.SSH(t, node, "ipset", "list", set), "Members:\n")

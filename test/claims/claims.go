@@ -18,7 +18,7 @@ type Claim struct {
 	Title string
 }
 
-// Test is the name of the claim's test.
+// Test returns the name of the claim's test.
 func (c Claim) Test() string { return "Test" + c.ID }
 
 // All gives the claims in their order.

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// masqReturns are the ranges of the chain's RETURN rules; the rules themselves are checked to the letter.
+// masqReturns returns the ranges of the chain's RETURN rules; the rules themselves are checked to the letter.
 func (w *iptablesWorld) masqReturns(t *testing.T, node string) (ranges []string) {
 	t.Helper()
 	rules := w.natListing(t, node, "IP-MASQ-AGENT")

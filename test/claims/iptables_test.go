@@ -30,7 +30,7 @@ type iptablesWorld struct {
 	pods     []corev1.Pod // by address
 }
 
-// azureIPTables is the world with Azure CNI, kubenetIPTables the one with kubenet.
+// azureIPTables returns the world with Azure CNI, kubenetIPTables the one with kubenet.
 func azureIPTables(t *testing.T) *iptablesWorld {
 	t.Helper()
 	return (&iptablesWorld{World: world.Up(t, "iptables", "nginx.yaml"), podRange: "10.220.2.0/24"}).complete(t)
@@ -80,14 +80,14 @@ func (w *iptablesWorld) endpoints(t *testing.T, n int) {
 	})
 }
 
-// natListing is a chain as the article looks at it, the two lines of head left out.
+// natListing returns a chain as the article looks at it, without the two lines of head.
 func (w *iptablesWorld) natListing(t *testing.T, node, chain string) []string {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(w.SSH(t, node, "iptables", "-t", "nat", "-nvL", chain)), "\n")
 	return lines[2:]
 }
 
-// balanced are the rules of nginx's chain that choose an endpoint; empty while there is no such chain.
+// balanced returns the rules of nginx's chain that choose an endpoint; empty while there is no such chain.
 func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 	t.Helper()
 	out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables", "-t", "nat", "-S", nginxService)
@@ -247,7 +247,7 @@ func sameListing(t *testing.T, scenario string, match string) {
 	}
 }
 
-// specs are a chain's rules, sorted where their order is no part of a claim.
+// specs returns a chain's rules, sorted where their order is no part of a claim.
 func specs(c *iptables.Chain) []string {
 	var specs []string
 	for _, r := range c.Rules {

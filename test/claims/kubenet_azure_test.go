@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAzureView is no claim of the articles: what Azure's commands say of a cluster is held against what its API and its machines say.
+// TestAzureView shows no claim of the articles: it compares what Azure's commands say of a cluster with what its API and its machines say.
 func TestAzureView(t *testing.T) {
 	t.Parallel()
 	k := kubenetWorld(t)

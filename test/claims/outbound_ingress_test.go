@@ -85,7 +85,7 @@ func awaitAddon(t *testing.T, w *world.World) {
 	}
 }
 
-// ingressPod is the controller's pod that runs.
+// ingressPod returns the controller's pod that runs.
 func ingressPod(t *testing.T, w *world.World) (pod corev1.Pod) {
 	t.Helper()
 	eventually.Succeeds(t, 60*time.Second, func() error {

@@ -110,9 +110,9 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-// fabricState is what the fabric's namespace has of the network.
-// The kernel lists neighbours in the order of a hash table, which is another one in each, and links and rules in the order in which they
-// were made, which machines that start beside each other do not always keep.
+// fabricState returns the network of the fabric's namespace. The kernel lists neighbours in the order of a hash table, which differs
+// between namespaces, and links and rules in the order in which they were made, which machines that start beside each other do not always
+// keep.
 func fabricState(t *testing.T, w *world.World) string {
 	t.Helper()
 	return w.SSH(t, "fabric", "sh", "-c",

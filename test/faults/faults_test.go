@@ -32,13 +32,13 @@ func fresh(t *testing.T, name string) *world.World {
 	return freshOf(t, name, "azure-cni")
 }
 
-// freshOf is fresh of an example's world.
+// freshOf does what fresh does with an example's world.
 func freshOf(t *testing.T, name, example string) *world.World {
 	t.Helper()
 	return freshFrom(t, name, filepath.Join("..", "..", "examples", example, "cluster.yaml"))
 }
 
-// freshFrom is fresh of a cluster.yaml.
+// freshFrom does what fresh does with a cluster.yaml.
 func freshFrom(t *testing.T, name, file string) *world.World {
 	t.Helper()
 	w := world.Own(t, fmt.Sprintf("%s-%d", name, os.Getpid()))

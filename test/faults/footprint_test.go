@@ -18,7 +18,7 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// hostState is what the machine's own namespace holds that a lab must not touch.
+// hostState returns the state of the machine's own namespace that a lab must not touch.
 func hostState(t *testing.T) map[string]string {
 	t.Helper()
 	state := map[string]string{}

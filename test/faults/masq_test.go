@@ -62,7 +62,7 @@ func newMasqWorld(t *testing.T) *masqWorld {
 	return w
 }
 
-// apiClient is a client of a lab's API that nothing slows down.
+// apiClient returns a client of a lab's API that nothing slows down.
 func apiClient(t *testing.T, w *world.World) *kubernetes.Clientset {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", lab.DirOf(w.Name).Kubeconfig())
@@ -95,7 +95,8 @@ func (w *masqWorld) configure(t *testing.T, texts ...string) {
 
 var chainCounters = regexp.MustCompile(` \[\d+:\d+\]|(?m)^#.*\n`)
 
-// dump is a node's table nat without counters, and without what kubelet looks at once a minute to see whether its rules are still there.
+// dump returns a node's table nat without counters, and without the chain by which kubelet looks once a minute whether its rules still
+// exist.
 func (w *masqWorld) dump(t *testing.T, node string) string {
 	t.Helper()
 	return strings.Replace(chainCounters.ReplaceAllString(w.SSH(t, node, "iptables-save", "-t", "nat"), ""), ":KUBE-KUBELET-CANARY -\n", "", 1)

@@ -100,7 +100,7 @@ func leftBehind(t *testing.T, w *world.World, p serviceProxy) {
 	}
 }
 
-// wrong are tables and chains of nft's listing that are not the service proxy's, and those of its own that are not there.
+// wrong returns tables and chains of nft's listing that are not the service proxy's, and those of its own that are missing.
 func (p serviceProxy) wrong(rules string) (wrong []string) {
 	wanted := map[string]bool{}
 	for r, table := range map[rune]string{'b': "packetwalk-services", 'd': "kube-proxy"} {

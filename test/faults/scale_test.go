@@ -121,7 +121,7 @@ func readyNodes(t *testing.T, w *world.World) []string {
 	return ready
 }
 
-// nodeFiles are the paths of namespaces and nodes, but for what pods have.
+// nodeFiles returns the paths of namespaces and nodes, but for those of pods.
 func nodeFiles(t *testing.T, w *world.World) string {
 	t.Helper()
 	var all []string

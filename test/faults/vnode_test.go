@@ -228,7 +228,7 @@ func TestVirtualNode(t *testing.T) {
 	w.Kubectl(t, "delete", "pod", "odd")
 }
 
-// started is when a pod's container began.
+// started returns when a pod's container began.
 func started(t *testing.T, w *world.World, pod string) string {
 	t.Helper()
 	return w.Kubectl(t, "get", "pod", pod, "-o",
@@ -280,7 +280,7 @@ func killConnector(t *testing.T, w *world.World) {
 	t.Fatal("the connector does not run")
 }
 
-// onlyGroups is an error unless these container groups, and no others, are in Azure's view and on the machine.
+// onlyGroups returns an error unless these container groups, and no others, are in Azure's view and on the machine.
 func onlyGroups(w *world.World, want ...string) error {
 	listed, err := w.Try(time.Minute, "az", "--name", w.Name, "container", "list", "--query", "[].name", "-o", "tsv")
 	if err != nil {

@@ -85,7 +85,7 @@ func newRoot(t *testing.T) string {
 	return root
 }
 
-// shared are the directories of this machine that a root has, read-only.
+// shared returns the directories of this machine that a root has, read-only.
 func shared(t *testing.T, w *world.World) []string {
 	t.Helper()
 	all := []string{"/usr", "/etc", "/var/lib/dpkg", w.Root}
@@ -144,7 +144,7 @@ func newNetwork(t *testing.T) string {
 	return file
 }
 
-// chroot is a root directory that is no mount point, without control groups, and a network whose loopback link is down.
+// chroot makes a root directory that is no mount point, without control groups, and a network whose loopback link is down.
 func chroot(t *testing.T, w *world.World) *place {
 	root := newRoot(t)
 	for _, dir := range shared(t, w) {
@@ -167,7 +167,7 @@ const modules = "/usr/lib/modules"
 // runcOf returns the path of upstream's runc.
 func runcOf(w *world.World) string { return filepath.Join(w.Root, "bin", "realnode", "runc") }
 
-// container is a privileged container whose root, with /var/lib, is on overlayfs.
+// container starts a privileged container whose root, with /var/lib, is on overlayfs.
 func container(t *testing.T, w *world.World, spec runc.Spec) *place {
 	lower := newRoot(t)
 	base := filepath.Dir(lower)

@@ -114,7 +114,7 @@ func movedTag(t *testing.T, w *world.World, program string) {
 	}
 }
 
-// events are the messages of a pod's.
+// events returns the messages of a pod's events.
 func events(t *testing.T, w *world.World, pod string) string {
 	t.Helper()
 	return w.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+pod, "-o",

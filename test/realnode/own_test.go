@@ -112,7 +112,7 @@ func TestOwnPlugin(t *testing.T) {
 	t.Run("a lost node", func(t *testing.T) { lost(t, w, all) })
 }
 
-// readiness are the Ready conditions of the nodes.
+// readiness returns the Ready conditions of the nodes.
 func readiness(t *testing.T, w *world.World) string {
 	t.Helper()
 	return w.Kubectl(t, "get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
@@ -206,7 +206,7 @@ func lost(t *testing.T, w *world.World, all []string) {
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node/"+all[0], "--timeout=60s")
 }
 
-// statusProblems are what the lab's status says is broken.
+// statusProblems returns the problems in the lab's status.
 func statusProblems(t *testing.T, w *world.World) string {
 	t.Helper()
 	var status struct{ Problems []string }

@@ -128,7 +128,7 @@ func up(t *testing.T, w *world.World, config string) {
 	}
 }
 
-// nodes are the names of a pool's nodes.
+// nodes returns the names of a pool's nodes.
 func nodes(t *testing.T, w *world.World, pool string) []string {
 	t.Helper()
 	return strings.Fields(w.Kubectl(t, "get", "nodes", "-l", "agentpool="+pool, "-o", "jsonpath={.items[*].metadata.name}"))
@@ -376,7 +376,7 @@ func scale(t *testing.T, w *world.World) {
 	}
 }
 
-// places is how many directories a node has: one of files, and a control group in each hierarchy that is mounted.
+// places counts the directories of a node: one of files, and a control group in each hierarchy that is mounted.
 func places(t *testing.T) int {
 	all, err := cgroup.Hierarchies()
 	if err != nil {
@@ -391,7 +391,7 @@ func places(t *testing.T) int {
 	return n
 }
 
-// left are the directories that nodes whose names have a part leave on the machine.
+// left returns the directories that nodes whose names have a part leave on the machine.
 func left(lab, part string) (all []string) {
 	for _, pattern := range []string{"/var/lib/packetwalk/" + lab + "/nodes/*" + part + "*",
 		"/sys/fs/cgroup/packetwalk/" + lab + "/*" + part + "*",

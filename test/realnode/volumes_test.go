@@ -91,7 +91,7 @@ func volumes(t *testing.T, w *world.World) {
 	}
 }
 
-// directories are the volumes' on the machine.
+// directories returns the volumes' directories on the machine.
 func directories(w *world.World) (all []string) {
 	for _, pattern := range []string{"/var/lib/packetwalk/" + w.Name + "/nodes/*/volumes/*",
 		"/var/lib/packetwalk/" + w.Name + "/disk/*/rootfs/var/lib/packetwalk-volumes/*"} {

@@ -13,7 +13,7 @@ import (
 	"packetwalk.dev/internal/testing/netnstest"
 )
 
-// carried is the payload of a UDP datagram of VXLAN with a TCP segment in it.
+// carried returns the payload of a UDP datagram of VXLAN with a TCP segment in it.
 func carried(t packet.Tuple, flags packet.TCPFlags) []byte {
 	b := make([]byte, 8+14) // VXLAN's header, Ethernet's
 	b[0] = 0x08             // it has a VNI

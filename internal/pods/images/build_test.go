@@ -19,7 +19,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// self is a static program: the test's own.
+// self copies a static program: the test's own.
 func self(t testing.TB, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(os.Args[0])

@@ -36,7 +36,7 @@ func link(kind byte, name, target string) file {
 	return file{tar.Header{Name: name, Typeflag: kind, Linkname: target, ModTime: time.Unix(1_500_000_000, 0)}, ""}
 }
 
-// tarOf is an archive of files.
+// tarOf returns an archive of files.
 func tarOf(t testing.TB, files ...file) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -71,7 +71,7 @@ func layerOf(t testing.TB, archive []byte) v1.Layer {
 	return l
 }
 
-// imageOf is an image for this machine, of archives; what else it says is for change to set, which may be nil.
+// imageOf returns an image for this machine, of archives. change sets what else it says, and may be nil.
 func imageOf(t testing.TB, change func(*v1.ConfigFile), layers ...[]byte) v1.Image {
 	t.Helper()
 	img := empty.Image
@@ -152,7 +152,7 @@ func newStore(t testing.TB) *Store {
 	return s
 }
 
-// leftovers are what is in a store that should not be.
+// leftovers returns the files in a store that should not be there.
 func leftovers(t testing.TB, s *Store) []string {
 	t.Helper()
 	left, err := s.names(tmpDir)

@@ -28,7 +28,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// sample is an image that says something of everything.
+// sample returns an image that says something of everything.
 func sample(t testing.TB) v1.Image {
 	return imageOf(t, func(c *v1.ConfigFile) {
 		c.Config = v1.Config{Entrypoint: []string{"/app"}, Cmd: []string{"serve"}, Env: []string{"A=1"}, User: "7:8", WorkingDir: "/srv",
@@ -167,7 +167,7 @@ func TestStuckPipe(t *testing.T) {
 	}
 }
 
-// platform is an image for another machine.
+// platform returns an image for another machine.
 func platform(t testing.TB, p v1.Platform) mutate.IndexAddendum {
 	img := imageOf(t, func(c *v1.ConfigFile) { c.OS, c.Architecture, c.Variant = p.OS, p.Architecture, p.Variant },
 		tarOf(t, regular("for", p.String())))
@@ -334,7 +334,7 @@ func write(t testing.TB, data []byte) string {
 	return path
 }
 
-// docker is an archive with a manifest.json, and what more it has.
+// docker returns an archive with a manifest.json, and more files.
 func docker(t testing.TB, manifest any, files ...file) []byte {
 	t.Helper()
 	text, err := json.Marshal(manifest)
@@ -344,7 +344,7 @@ func docker(t testing.TB, manifest any, files ...file) []byte {
 	return tarOf(t, append(files, regular("manifest.json", string(text)))...)
 }
 
-// oci is an archive with an index.json of one entry, and what more it has.
+// oci returns an archive with an index.json of one entry, and more files.
 func oci(t testing.TB, d entry, files ...file) []byte {
 	t.Helper()
 	text, err := json.Marshal(v1.IndexManifest{SchemaVersion: 2, Manifests: []entry{d}})
@@ -354,7 +354,7 @@ func oci(t testing.TB, d entry, files ...file) []byte {
 	return tarOf(t, append(files, regular(indexFile, string(text)))...)
 }
 
-// blobOf is a file of a layout, and what describes it.
+// blobOf returns a file of a layout, and its descriptor.
 func blobOf(t testing.TB, kind types.MediaType, body string) (entry, file) {
 	t.Helper()
 	h, n, err := v1.SHA256(strings.NewReader(body))
@@ -493,7 +493,7 @@ func TestArchiveLimits(t *testing.T) {
 	}
 }
 
-// sparse is an archive with a file of that size, and hardly any content (PAX, GNU.sparse, version 1.0).
+// sparse returns an archive with a file of that size, and hardly any content (PAX, GNU.sparse, version 1.0).
 func sparse(t testing.TB, size int) []byte {
 	t.Helper()
 	var records string

@@ -232,7 +232,7 @@ func uncompressedLayer(t types.MediaType) bool {
 	return t == types.OCIUncompressedLayer || t == types.DockerUncompressedLayer || t == types.OCIUncompressedRestrictedLayer
 }
 
-// check is what needs no layer to be read.
+// check checks what needs no layer to be read.
 func (l *loader) check(i loadedImage) error {
 	name, of := i.Annotations[refName], v1.Platform{OS: i.config.OS, Architecture: i.config.Architecture, Variant: i.config.Variant}
 	if (of.OS != "" && of.OS != here.OS) || (of.Architecture != "" && of.Architecture != here.Architecture) {
@@ -332,7 +332,7 @@ func (l *loader) loadSaved(ctx context.Context, one savedImage) (loadedImage, er
 	return l.finish(ctx, entry{MediaType: m.MediaType, Size: b.size, Digest: b.digest, Annotations: map[string]string{}}, &m)
 }
 
-// layerType is by what a layer begins with.
+// layerType returns a layer's type by its first bytes.
 func (l *loader) layerType(b blob) (types.MediaType, error) {
 	f, err := l.stage.root.Open(b.digest.Hex)
 	if err != nil {

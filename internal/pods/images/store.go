@@ -89,7 +89,7 @@ func (s *Store) readJSON(name string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// damaged is that the store is not as we leave it, or that another process removes an image just now.
+// damaged returns the error of a store that is not as we leave it, or in which another process removes an image just now.
 func (s *Store) damaged(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w (its image was removed: %w)", err, ErrNotFound)

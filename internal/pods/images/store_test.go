@@ -20,7 +20,7 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// TestMain is also the other process of tests, which loads an archive.
+// TestMain runs the tests, or as the other process of a test loads an archive.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("IMAGES_TEST_STORE"); dir != "" {
 		if err := other(dir, os.Getenv("IMAGES_TEST_ARCHIVE")); err != nil {
@@ -53,7 +53,7 @@ func otherProcess(t testing.TB, dir, archive string) *exec.Cmd {
 	return cmd
 }
 
-// large is an image with a small layer, and one of so many bytes above it.
+// large returns an image with a small layer, and one of so many bytes above it.
 func large(t testing.TB, size int) string {
 	t.Helper()
 	return saveLayout(t, imageOf(t, nil, tarOf(t, regular("base", "")), random(t, size)), "a:1")
@@ -204,7 +204,7 @@ func (r registryImage) Open(_ context.Context, d v1.Descriptor) (io.ReadCloser, 
 	return l.Compressed()
 }
 
-// random is a layer that cannot be compressed.
+// random returns a layer that cannot be compressed.
 func random(t testing.TB, size int) []byte {
 	body := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{})
