@@ -114,6 +114,13 @@ func TestPastedCases(t *testing.T) {
 		{"root-prompt-after-save", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD policy: DROP"}, nil},
 		{"root-prompt-flush", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 9-10"}, nil},
 		{"root-prompt-other-changes", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 6-7"}, nil},
+		{"rules-omitted", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 5"}, []string{"mangle FORWARD", "dropped on the node"}},
+		{"rules-omitted-in-brackets", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 4", "the destination sees 192.0.2.10:"}, nil},
+		{"rules-snipped", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 6, 11"}, nil},
+		{"rules-snipped-from-listing", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 4"}, nil},
+		{"number-gap", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 3-4"}, nil},
+		{"number-gap-filtered", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 2"}, nil},
+		{"legacy-warning", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 2, 7"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

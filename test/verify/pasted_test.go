@@ -80,7 +80,8 @@ var pastes = []paste{
 	}},
 	{"rules are left out", 0, func(r *rand.Rand, lines []string) []string {
 		i := someRule(r, lines)
-		return slices.Replace(lines, i, min(i+1+r.IntN(20), len(lines)), oneOf(r, "...", "…", "[...]", "(many more)", "<snip>"))
+		return slices.Replace(lines, i, min(i+1+r.IntN(20), len(lines)), oneOf(r, "...", "…", "[...]", "(many more)", "<snip>", "# 12 rules omitted",
+			"(500 lines removed for brevity)"))
 	}},
 	{"the beginning is left out", 1, func(r *rand.Rand, lines []string) []string { return lines[r.IntN(len(lines)):] }},
 	{"the end is left out", 1, func(r *rand.Rand, lines []string) []string { return lines[:1+r.IntN(max(len(lines)-1, 1))] }},

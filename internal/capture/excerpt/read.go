@@ -115,7 +115,7 @@ func (rd *reader) rules(e *pastedtext.Contents, d netfilter.Dialect) error {
 		rd.tables = append(rd.tables, lowered...)
 	}
 	if e.Beside {
-		rd.Assume("iptables-save reports tables that it does not show; assuming the packet meets none of them")
+		rd.Assume("iptables reports tables that the text does not show")
 	}
 	for _, a := range e.Assumed {
 		rd.Assume("%s", a.Text)

@@ -9,14 +9,11 @@ import (
 
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nfttext"
 )
 
 // sentence is the beginning and the end of one: "This is why …."
 var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
-
-// omission matches what people write for lines that they left out, also as a comment.
-var omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated|etc\b|and so on)|` +
-	`^#.*\b(?:omitted|truncated|redacted|removed|left out|more rules|other rules|rest of)\b`)
 
 // needsScan reports whether a comment says that lines are left out, or may be a command that changes something.
 func needsScan(text []byte) bool {
@@ -25,7 +22,7 @@ func needsScan(text []byte) bool {
 			continue
 		}
 		comment := string(bytes.TrimSpace(line))
-		if command, is := hashed(comment); omission.MatchString(comment) || is && len(concerns(command)) > 0 {
+		if command, is := hashed(comment); nfttext.IsOmission(comment) || is && len(concerns(command)) > 0 {
 			return true
 		}
 	}
@@ -34,10 +31,12 @@ func needsScan(text []byte) bool {
 
 // omission takes what people write for lines that they left out.
 func (s *scanner) omission(line string) bool {
-	if !omission.MatchString(line) {
+	if !nfttext.IsOmission(line) {
 		return false
 	}
-	s.gap("line %d: lines are left out here")
+	s.note(leftOut, s.at, "line %d: lines are left out here", s.at)
+	s.NotRead(s.at, "lines are left out here")
+	s.gap()
 	return true
 }
 
@@ -65,7 +64,8 @@ func (s *scanner) readUnknown(line string) bool {
 		s.NotRead(s.at, unknownLine)
 	}
 	if s.now.save && !sentence.MatchString(line) {
-		s.gap("")
+		s.NotRead(s.at, "lines may be left out here")
+		s.gap()
 	} else if !s.now.save {
 		s.reset()
 	}
@@ -132,20 +132,13 @@ func (s *scanner) settleProse(about []netip.Addr) {
 // mostNoted is how many lines that were not read are quoted among the assumptions.
 const mostNoted = 10
 
-// gap notes a place where lines are missing: the chains around it may have other rules. From *table to COMMIT another table may have begun.
-func (s *scanner) gap(what string) {
-	if what != "" {
-		s.note(leftOut, s.at, what, s.at)
-	}
+// gap notes a place where lines are missing: the chains around it may have other rules.
+func (s *scanner) gap() {
 	if n := len(s.blocks); n > 0 && s.lastEnd == s.at-1 {
 		s.blocks[n-1].Filtered, s.filtered = true, true
 	}
 	for _, r := range s.found[s.section:] {
 		r.whole = false
-	}
-	if s.now.save {
-		s.reset()
-		return
 	}
 	s.now.piped = true
 }

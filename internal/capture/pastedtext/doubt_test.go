@@ -235,8 +235,8 @@ func checkLines(t *testing.T, text string) snapshot.Account {
 func TestAccount(t *testing.T) {
 	for text, want := range map[string]string{
 		"Hello, these are my rules:\n$ iptables -t nat -S\n-A POSTROUTING -j MASQUERADE\nWhat is wrong here?\n":            "-rr-",
-		"*nat\n:POSTROUTING ACCEPT [0:0]\n...\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n":                                     "rrrrr",
-		"*nat\n:POSTROUTING ACCEPT [0:0]\nwhat is this\nCOMMIT\n":                                                          "rr-r",
+		"*nat\n:POSTROUTING ACCEPT [0:0]\n...\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n":                                     "rrnrr",
+		"*nat\n:POSTROUTING ACCEPT [0:0]\nwhat is this\nCOMMIT\n":                                                          "rrnr",
 		"$ iptables -t nat -S\n-A POSTROUTING -s 10.0.0.0/8\n-j MASQUERADE\n\n$ ip route\ndefault via 10.0.0.1 dev eth0\n": "rrr--r",
 		"$ ip route\ndefault via 10.0.0.1 dev eth0\nThe policy of FORWARD is DROP.\n":                                      "-rn",
 		"$ ip route del default\n$ ip link set eth0 up\n$ uname -a\n":                                                      "n--",

@@ -93,6 +93,17 @@ var ErrNothingFound = errors.New("no rule, set, route or connection in the text;
 // xtables-save.c).
 var besideNote = regexp.MustCompile(`(?m)^# Warning: ip6?tables-legacy tables present|^# Table .* is incompatible`)
 
+// besideNotRead marks the lines that tell of tables of the other variant, unless the text shows them.
+func (c *Contents) besideNotRead() {
+	nft := slices.ContainsFunc(c.Blocks, func(b Block) bool { return b.Kind == NFTText || b.Kind == NFTJSON })
+	for i := 0; c.Beside && i < len(c.Account.lines); i++ {
+		legacy := strings.Contains(c.Account.lines[i].text, "-legacy")
+		if besideNote.MatchString(c.Account.lines[i].text) && (legacy && len(c.Legacy) == 0 || !legacy && !nft) {
+			c.Account.NotRead(i+1, "it reports tables that the text does not show")
+		}
+	}
+}
+
 // parse reads a text in which the output of iptables-save, iptables -S and iptables -L stands, whole or in part, between shell
 // prompts, command lines and prose. A rule line is one that begins with -A, or one of a listing; a line that is shown again, by another
 // command, is the same rule. Output from elsewhere than most of the rules, by its prompt or command, is left out. What the text does not
@@ -115,6 +126,9 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 		}
 		whole.check(tables, byNFT)
 		account := Fates{Account: accountOfSave(text)}
+		if beside {
+			account.lines = linesOf(text)
+		}
 		if v6 || !v4 && familyOfTables(tables) == 6 {
 			return Contents{IPv6: tables, IPv6Whole: whole, Beside: beside, Account: account}, nil
 		}
@@ -211,7 +225,9 @@ func familyOfTables(tables []iptables.Table) int {
 
 // Parse reads a text. See knownRules.parse.
 func Parse(book *attribution.Book, machine string, text []byte, about ...netip.Addr) (Contents, error) {
-	return newKnownRules(book).parse(machine, text, about...)
+	c, err := newKnownRules(book).parse(machine, text, about...)
+	c.besideNotRead()
+	return c, err
 }
 
 // Numbers returns the numbers of a block's lines in the text.

@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nfttext"
 )
 
 // textRule is one rule as the text has it.
@@ -40,6 +41,7 @@ type run struct {
 	unused   bool // nothing refers to the chain
 	saved    bool // it is of a table that is shown whole, from *table to COMMIT
 	selected bool // a command asked for its table
+	number   int  // of its last rule, from --line-numbers; 0 where none is shown
 	headless int  // the COMMIT that ends its table, whose heading is not in the text; 0 for none
 	from     origin
 	output   *output
@@ -212,7 +214,7 @@ func (s *scanner) blank(line string) bool {
 }
 
 func (s *scanner) comment(line string) bool {
-	is := strings.HasPrefix(line, "#") && !omission.MatchString(line)
+	is := strings.HasPrefix(line, "#") && !nfttext.IsOmission(line)
 	if is {
 		s.NoEffect(s.at, "comment")
 	}
@@ -412,6 +414,9 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 
 // put adds a rule to the run that it belongs to: that of the chain's heading in the same output, or the one just before it.
 func (s *scanner) put(chain string, rule textRule) {
+	if other := tableOfTarget[rule.rule.Target.Name]; s.now.save && s.now.piped && (other != "" && other != s.now.table || !tableAllows(chain, s.now.table)) {
+		s.reset() // where lines are missing, another table has begun
+	}
 	r := s.headers[chain]
 	if last := len(s.found) - 1; r == nil && last >= s.section && s.found[last].chain == chain {
 		r = s.found[last]
@@ -509,6 +514,12 @@ func (s *scanner) listed(line string) bool {
 	}
 	s.put(chain, newShown(s.at, l.Rule, !l.Verbose))
 	s.lastRule.text, s.lastRule.listed = line, true
+	if r := s.lastRule.run; l.Number > 0 {
+		if l.Number != r.number+1 {
+			s.NotRead(s.at, fmt.Sprintf("rules of %s before number %d are left out", chain, l.Number))
+		}
+		r.number = l.Number
+	}
 	return true
 }
 

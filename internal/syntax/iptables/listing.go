@@ -83,6 +83,7 @@ func ParseColumns(line string) (Columns, bool) {
 type ListingLine struct {
 	Rule    Rule // what cannot be read back of it stands in Rule.Unknown as it was listed
 	Verbose bool // interfaces were shown; iptables -L without -v hides them
+	Number  int  // of the rule in its chain, from --line-numbers; 0 where it is not shown
 }
 
 // field is a word of a line with its place.
@@ -227,6 +228,9 @@ func (l *ListingLine) leading(fields []field, c Columns) bool {
 		if !isNumber(f.text) {
 			return false
 		}
+	}
+	if numbers%2 == 1 {
+		l.Number, _ = strconv.Atoi(fields[0].text)
 	}
 	if numbers >= 2 {
 		l.Verbose = true

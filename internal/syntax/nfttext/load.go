@@ -106,10 +106,21 @@ var (
 	// effects begin what a rule does.
 	effects = regexp.MustCompile(`\b(?:accept|drop|reject|return|continue|jump|goto|queue|masquerade|snat|dnat|redirect|log|counter|limit|dup|fwd|notrack|` +
 		`synproxy|tproxy|(?:meta|ct|ip6?|tcp|udp|th|ether)\s+\w+\s+set|meta set|add @|update @|delete @)(?:\s|;|$)`)
-	verdicts  = regexp.MustCompile(`^(?:accept|drop|reject|return|continue|jump|goto|queue|masquerade|snat|dnat|redirect)\b`)
-	omission  = regexp.MustCompile(`^[#\[(<*\s-]*(?:\.\.\.|…|<?snip)`)
+	verdicts = regexp.MustCompile(`^(?:accept|drop|reject|return|continue|jump|goto|queue|masquerade|snat|dnat|redirect)\b`)
+	omission = regexp.MustCompile(`(?i)^[#\[(<*\s-]*(?:\.\.\.|…|snip|many more|output omitted|truncated|etc\b|and so on)|` +
+		`^[#(\[<{].*\b(?:` + leftOut + `|(?:more|other) ` + parts + `|rest of (?:the )?` + parts + `)\b|` +
+		`\b` + parts + `\b.{0,60}\b` + leftOut + `\b|\b` + leftOut + `\b.{0,60}\b` + parts + `\b`)
 	ruleIntro = regexp.MustCompile(`^(?:add|insert|replace)\s+rule\s+(?:(?:ip|ip6|inet|bridge|arp|netdev)\s+)?\S+\s+\S+\s+(?:(?:index|handle|position)\s+[0-9]+\s+)?`)
 )
+
+// Words of those who leave lines out.
+const (
+	leftOut = `(?:omitted|truncated|removed|left out|skipped|snipped|elided|trimmed|for brevity)`
+	parts   = `(?:rules|lines|chains|entries|output|routes|rest|others)`
+)
+
+// IsOmission reports whether a line stands for lines that were left out, also as a comment.
+func IsOmission(line string) bool { return omission.MatchString(line) }
 
 // prepare rewrites what nft would take for a comment, does not know yet, or cannot know without the machine's interfaces.
 func (l *listing) prepare() {
@@ -125,7 +136,9 @@ func (l *listing) prepare() {
 		case flowtable > 0 || strings.HasPrefix(trimmed, "flowtable "):
 			flowtable += Braces(line)
 			line = ""
-		case omission.MatchString(trimmed) && depths[i] >= 2:
+		case IsOmission(trimmed) && depths[i] < 2 && l.lines[i].Number > 0:
+			l.NotRead, line = append(l.NotRead, Unread{l.lines[i].Number, "lines are left out here"}), ""
+		case IsOmission(trimmed):
 			line = "counter " + l.mark(i, Mark{Rule: "lines are left out here", Test: "lines are left out here", Effect: "lines are left out here"})
 		case foreign.MatchString(line):
 			line = l.withoutForeign(i, trimmed)
