@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
@@ -138,13 +139,13 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *memberProbe, up
 		probe = hostProber(f.Namespace())
 	}
 	interval := f.cfg.Timing.interval(p.probe)
-	failures := 0
-	eager := f.beEager(!up)
-	defer eager.end()
-	for ctx.Err() == nil {
-		wait := eager.wait(interval)
-		next := time.Now().Add(wait)
-		attempt, cancel := context.WithTimeout(ctx, max(wait, min(interval, time.Second)))
+	if !up && f.tryEagerly(ctx, p, probe, interval) {
+		up = true
+		f.report(t, p, healthChange{t, true, ""})
+	}
+	for failures := 0; ctx.Err() == nil; {
+		next := time.Now().Add(interval)
+		attempt, cancel := context.WithTimeout(ctx, max(interval, time.Second))
 		err := probe(attempt, p.probe, p.address)
 		cancel()
 		if err == nil {
@@ -157,7 +158,6 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *memberProbe, up
 			return
 		case err == nil && !up:
 			up = true
-			eager.end()
 			f.report(t, p, healthChange{t, true, ""})
 		case err != nil && up && failures >= p.probe.Count:
 			up = false
@@ -170,6 +170,39 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *memberProbe, up
 	}
 }
 
+// tryEagerly tries a member until it answers, and reports whether it did while that time lasts. An attempt does not wait for the ones before
+// it: while a Service has no endpoints its node rejects packets, but sends few ICMP errors a second to one address (icmp_ratelimit), so that
+// an attempt may hang for a second.
+func (f *Fabric) tryEagerly(ctx context.Context, p *memberProbe, probe Prober, interval time.Duration) bool {
+	eager := f.beEager()
+	defer eager.end()
+	var attempts sync.WaitGroup
+	defer attempts.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	up := make(chan struct{}, 1)
+	for wait := eager.wait(interval); eager.on; wait = eager.wait(interval) {
+		attempts.Go(func() {
+			attempt, cancel := context.WithTimeout(ctx, max(wait, min(interval, time.Second)))
+			defer cancel()
+			if probe(attempt, p.probe, p.address) == nil {
+				select {
+				case up <- struct{}{}:
+				default:
+				}
+			}
+		})
+		select {
+		case <-ctx.Done():
+			return false
+		case <-up:
+			return true
+		case <-time.After(wait):
+		}
+	}
+	return false
+}
+
 // eagerProbing is one member's time of being tried often.
 type eagerProbing struct {
 	f     *Fabric
@@ -180,11 +213,9 @@ type eagerProbing struct {
 // manyEager is how many members are tried at Timing.Eager before each is tried less often: 200 probes a second.
 const manyEager = 50
 
-func (f *Fabric) beEager(on bool) *eagerProbing {
-	if on {
-		f.eager.Add(1)
-	}
-	return &eagerProbing{f, on, time.Now().Add(f.cfg.Timing.EagerFor)}
+func (f *Fabric) beEager() *eagerProbing {
+	f.eager.Add(1)
+	return &eagerProbing{f, true, time.Now().Add(f.cfg.Timing.EagerFor)}
 }
 
 func (e *eagerProbing) end() {

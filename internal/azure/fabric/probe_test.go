@@ -5,7 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
@@ -66,4 +68,45 @@ func TestProbedAnew(t *testing.T) {
 		t.Error("the first probe goes on")
 	}
 	waitUp()
+}
+
+// TestEagerProbe: a member that has never been up is found up by the next attempt, also while an earlier one hangs.
+func TestEagerProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts atomic.Int64
+		f, err := New(Config{Log: slog.New(slog.DiscardHandler), Prober: func(ctx context.Context, _ vnet.Probe, _ netip.Addr) error {
+			if attempts.Add(1) == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if !f.tryEagerly(t.Context(), &memberProbe{}, f.cfg.Prober, 5*time.Second) {
+			t.Fatal("the member is not up")
+		}
+		if took := time.Since(began); took != f.cfg.Timing.Eager || attempts.Load() != 2 {
+			t.Errorf("up after %v and %d attempts, want %v and 2", took, attempts.Load(), f.cfg.Timing.Eager)
+		}
+	})
+}
+
+// TestEagerProbeEnds: a member that never answers is tried often for a while only.
+func TestEagerProbeEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Config{Log: slog.New(slog.DiscardHandler), Prober: func(context.Context, vnet.Probe, netip.Addr) error { return errors.New("no") }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if f.tryEagerly(t.Context(), &memberProbe{}, f.cfg.Prober, 5*time.Second) {
+			t.Fatal("the member is up")
+		}
+		if took, want := time.Since(began), f.cfg.Timing.EagerFor; took < want || took > want+time.Second {
+			t.Errorf("tried for %v, want %v", took, want)
+		}
+	})
 }
