@@ -121,6 +121,11 @@ func TestPastedCases(t *testing.T) {
 		{"number-gap", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 3-4"}, nil},
 		{"number-gap-filtered", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 2"}, nil},
 		{"legacy-warning", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 2, 7"}, nil},
+		{"chains-unreached", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 3, 7, 11, 15"}, nil},
+		{"nft-chain-listed", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 4"}, nil},
+		{"policy-of-unknown-table", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 8"}, nil},
+		{"expected-and-actual", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 7"}, nil},
+		{"nft-include", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 3"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

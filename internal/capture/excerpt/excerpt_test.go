@@ -169,3 +169,21 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestCutOff: rules that nft printed in part, or not at all, are not read.
+func TestCutOff(t *testing.T) {
+	const text = "*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\ntable inet filter {\n\tchain forward { type filter hook forward priority filter; policy drop; }\n}\n"
+	for _, printed := range []string{"", `{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"table": {"family"`} {
+		s, err := Read(writers.Book(&snapshot.Objects{}), func([]byte) ([]byte, error) { return []byte(printed), nil }, "x", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := s.Host("node/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]int{4, 5, 6}, h.Account.Unread()); diff != "" {
+			t.Errorf("%q: %s", printed, diff)
+		}
+	}
+}

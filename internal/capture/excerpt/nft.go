@@ -2,6 +2,7 @@ package excerpt
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func (rd *reader) nftBlocks(blocks []pastedtext.Block) error {
 		return err
 	}
 	if _, err := rd.Read(files[pastedtext.NFTJSON], result.JSON); err != nil {
-		rd.Host.Partial[snapshot.NFT] = err.Error()
+		return fmt.Errorf("read what nft printed: %w", err)
 	}
 	for _, l := range result.NotRead {
 		rd.account.NotRead(l.Line, l.Why)

@@ -56,6 +56,8 @@ func (s *scanner) readUnknown(line string) bool {
 	case strings.HasSuffix(line, ":") && (len(strings.Fields(line)) < 6 || !ipv4 && !ipv6) || strings.HasPrefix(s.lines[s.at-1].raw, "```"):
 		s.NoEffect(s.at, "heading")
 		s.headHost(line)
+	case nfttext.Include.MatchString(line):
+		s.NotRead(s.at, "it reads a file that is not shown")
 	case !state:
 		s.NoEffect(s.at, "prose")
 	case strings.HasSuffix(line, "?"):

@@ -63,6 +63,9 @@ func (b *builder) build() {
 		switch {
 		case r.table == "":
 			left.add(r.line, r.chain)
+			if r.policy != "" {
+				b.account.NotRead(r.line, "nothing tells its table")
+			}
 			for i := range r.rules {
 				b.account.NotRead(r.rules[i].line, "nothing tells its table")
 			}

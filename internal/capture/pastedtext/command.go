@@ -84,12 +84,13 @@ func (c ipCommand) withTable(text string) string {
 
 // nftListing is "nft list chain ip nat POSTROUTING", and what it lists without a name.
 var nftListing = regexp.MustCompile(`(?:^|[\s/])nft\s(?:-\S+\s+)*list\s+` +
-	`(?:(ruleset)(\s+(?:ip|ip6|inet|bridge|arp|netdev)\b)?|(?:chain|table)\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?([\w.-]+))`)
+	`(?:(ruleset)(\s+(?:ip|ip6|inet|bridge|arp|netdev)\b)?|(chain|table)\s+(?:(ip|ip6|inet|bridge|arp|netdev)\s+)?([\w.-]+))`)
 
 // nftOf holds the arguments of an nft command.
 type nftOf struct {
 	family, table string // "" for none
 	ruleset       bool   // of all families
+	tables        bool   // it lists whole tables
 }
 
 // parseNFT reads a command line; the zero value is for any other command.
@@ -98,7 +99,7 @@ func parseNFT(command string) nftOf {
 	if m == nil {
 		return nftOf{}
 	}
-	return nftOf{family: cmp.Or(m[3], "ip"), table: m[4], ruleset: m[1] != "" && m[2] == ""}
+	return nftOf{family: cmp.Or(m[4], "ip"), table: m[5], ruleset: m[1] != "" && m[2] == "", tables: m[3] != "chain"}
 }
 
 // nftMade takes a command that adds rules, with or without the program's name: "nft add rule ip nat postrouting masquerade".

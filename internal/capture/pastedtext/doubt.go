@@ -84,6 +84,7 @@ func (b *builder) doubtUnreached() {
 	})
 	for table, chains := range unreached {
 		if len(chains) > mostUnreached {
+			b.notReached(table, chains)
 			continue
 		}
 		for _, name := range iptables.BuiltIn(table) {
@@ -104,6 +105,18 @@ func (b *builder) doubtUnreached() {
 					DoubtsRule: true}
 				c.rules = append(slices.Clone(c.rules), newShown(0, jump, false))
 			}
+		}
+	}
+}
+
+// notReached marks the rules of chains as not read, unless the text shows that no built-in chain leads to them.
+func (b *builder) notReached(table string, chains []chainKey) {
+	if !slices.ContainsFunc(iptables.BuiltIn(table), func(name string) bool { c := b.chains[chainKey{table, name}]; return c == nil || !c.whole }) {
+		return
+	}
+	for _, at := range chains {
+		for _, r := range b.chains[at].rules {
+			b.account.NotRead(r.line, "nothing that is shown leads to its chain")
 		}
 	}
 }

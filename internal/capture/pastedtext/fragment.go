@@ -247,7 +247,7 @@ func (b *Block) Routes() string { return b.command.withTable(string(b.Text)) }
 
 // NFT returns a block in nft's own syntax.
 func (b *Block) NFT() nfttext.Block {
-	one := nfttext.Block{Family: b.nft.family, Table: b.nft.table, Command: b.Kind == NFTCommand}
+	one := nfttext.Block{Family: b.nft.family, Table: b.nft.table, Command: b.Kind == NFTCommand, Whole: b.nft.tables}
 	for i, text := range b.lines() {
 		one.Lines = append(one.Lines, nfttext.Line{Number: b.numbers[i], Text: text})
 	}

@@ -59,7 +59,7 @@ func (s *scanner) foreign(line string) bool {
 	case nftDefine.MatchString(line) && nfttext.Braces(line) == 0:
 		b.Kind = NFTText
 	case nfttext.TableLine.MatchString(line):
-		b.Kind, s.whole = NFTText, "}"
+		b.Kind, s.whole, b.nft.tables = NFTText, "}", s.nft.tables && !s.filtered
 	case nfttext.ChainLine.MatchString(line):
 		b.Kind, s.whole, b.nft = NFTText, "}", s.nft
 	default:

@@ -113,6 +113,9 @@ var (
 	ruleIntro = regexp.MustCompile(`^(?:add|insert|replace)\s+rule\s+(?:(?:ip|ip6|inet|bridge|arp|netdev)\s+)?\S+\s+\S+\s+(?:(?:index|handle|position)\s+[0-9]+\s+)?`)
 )
 
+// Include matches what reads another file. nft would read one of this machine.
+var Include = regexp.MustCompile(`(?:^|[{;])\s*include\s+["']`)
+
 // Words of those who leave lines out.
 const (
 	leftOut = `(?:omitted|truncated|removed|left out|skipped|snipped|elided|trimmed|for brevity)`
@@ -133,6 +136,8 @@ func (l *listing) prepare() {
 			family = m[1]
 		}
 		switch {
+		case Include.MatchString(line) && l.lines[i].Number > 0:
+			l.NotRead, line = append(l.NotRead, Unread{l.lines[i].Number, "it reads a file that is not shown"}), ""
 		case flowtable > 0 || strings.HasPrefix(trimmed, "flowtable "):
 			flowtable += Braces(line)
 			line = ""

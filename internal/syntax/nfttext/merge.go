@@ -22,6 +22,7 @@ type Block struct {
 	// Family and Table are those of a chain that stands alone, where a command before it names them.
 	Family, Table string
 	Command       bool
+	Whole         bool // a command listed the whole table
 }
 
 var (
@@ -279,7 +280,8 @@ func (t *table) listedBelow(key string, blocks []Block) bool {
 
 func (f *file) refuse(l Line, why string) { f.NotRead = append(f.NotRead, Unread{l.Number, why}) }
 
-// withoutUncalled takes out the chains of tables that are not shown whole to which nothing leads. Where they are called is unknown.
+// withoutUncalled marks the rules of chains to which nothing leads, unless a command listed their table whole: where they are called is
+// unknown. It takes out those of which no table is shown.
 func (f *file) withoutUncalled(blocks []Block) {
 	called, alone := map[string]bool{}, map[int]bool{}
 	for n, b := range blocks {
@@ -292,10 +294,14 @@ func (f *file) withoutUncalled(blocks []Block) {
 	}
 	for _, t := range f.tables {
 		var kept []item
+		asleep := slices.ContainsFunc(t.items, func(it item) bool { return dormant.MatchString(it.text()) })
 		for _, it := range t.items {
 			chain := strings.TrimPrefix(it.key, "chain ")
 			if !alone[it.block] || chain == it.key || called[chain] || hookLine.MatchString(it.text()) {
 				kept = append(kept, it)
+				if it.block >= 0 && !blocks[it.block].Whole && chain != it.key && !called[chain] && !asleep && !hookLine.MatchString(it.text()) {
+					f.refuseRules(it)
+				}
 				continue
 			}
 			if hook := iptables.NFTHook(t.name, chain); hook != "" && (t.family == "ip" || t.family == "ip6") {
@@ -305,13 +311,18 @@ func (f *file) withoutUncalled(blocks []Block) {
 				kept = append(kept, it)
 				continue
 			}
-			for _, l := range it.lines {
-				if l.Number > 0 {
-					f.refuse(l, "a chain to which nothing leads that is shown")
-				}
-			}
+			f.refuseRules(it)
 		}
 		t.items = kept
+	}
+}
+
+// refuseRules marks a chain's rules as not read. An empty chain has no effect, whatever leads to it.
+func (f *file) refuseRules(it item) {
+	for _, l := range it.lines {
+		if text := strings.Trim(ChainLine.ReplaceAllString(strings.TrimSpace(l.Text), ""), "{}; "); text != "" && text[0] != '#' && l.Number > 0 {
+			f.refuse(l, "a rule of a chain to which nothing leads that is shown")
+		}
 	}
 }
 

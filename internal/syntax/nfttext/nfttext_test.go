@@ -20,7 +20,7 @@ func blocksOf(text string) []Block {
 		case is:
 			blocks, begins = append(blocks, Block{Lines: []Line{one}, Command: true}), true
 		case begins:
-			blocks, begins = append(blocks, Block{Lines: []Line{one}}), false
+			blocks, begins = append(blocks, Block{Lines: []Line{one}, Whole: TableLine.MatchString(command)}), false
 		default:
 			last := &blocks[len(blocks)-1]
 			last.Lines = append(last.Lines, one)
@@ -65,7 +65,7 @@ func TestRead(t *testing.T) {
 			marks: []Mark{{0, "lines are left out here", "lines are left out here", "lines are left out here"}}},
 		{name: "a chain alone", text: "chain x {\ntype nat hook postrouting priority 100;\nip saddr 10.0.0.0/8 masquerade\n}\n",
 			want: "table ip nat { chain x { type nat hook postrouting priority 100; ip saddr 10.0.0.0/8 masquerade } }"},
-		{name: "a chain alone that nothing calls", text: "chain x {\ndrop\n}\n", want: "table inet unnamed { }", notRead: []int{1, 2, 3}},
+		{name: "a chain alone that nothing calls", text: "chain x {\ndrop\n}\n", want: "table inet unnamed { }", notRead: []int{2}},
 		{name: "a dormant table", text: "table ip a {\nflags dormant\nchain x {\ntype filter hook forward priority 0; policy drop;\n}\n}\n",
 			want: "table ip a { flags dormant chain x { } }"},
 		{name: "a command", text: "table ip a {\nchain x { }\n}\nnft add rule ip a x drop\n", want: "table ip a { chain x { } } add rule ip a x drop"},
@@ -195,4 +195,33 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestUncalled: where the chains of a table are called that is not shown whole is unknown.
+func TestUncalled(t *testing.T) {
+	for text, want := range map[string][]int{
+		"table ip a {\nchain x {\ndrop\n}\nchain y {\n# nothing\n}\n}\n":                                   {3},
+		"table ip a {\nchain x {\ndrop\n}\nchain y {\ntype filter hook forward priority 0\njump x\n}\n}\n": nil,
+		"table ip a {\nchain x {\ndrop\n}\n}\n\nnft add rule ip filter FORWARD jump x\n":                   nil,
+		"table ip a {\nflags dormant\nchain x {\ndrop\n}\n}\n":                                             nil,
+		"table ip a {\ninclude \"/etc/passwd\"\n}\n":                                                       {2},
+		"table ip a {\n(12 chains omitted)\n}\n":                                                           {2},
+	} {
+		blocks := blocksOf(text)
+		for i := range blocks {
+			blocks[i].Whole = false
+		}
+		var given string
+		r, err := Read(blocks, loader("include", &given))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, l := range r.NotRead {
+			got = append(got, l.Line)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: not read %v, want %v", text, got, want)
+		}
+	}
 }
