@@ -35,6 +35,7 @@ var attachTypes = []struct {
 	{ebpf.AttachCgroupInet4GetSockname, "getsockname4"}, {ebpf.AttachCgroupInet6GetSockname, "getsockname6"},
 	{ebpf.AttachCGroupSockOps, "sock_ops"},
 	{ebpf.AttachCGroupInetEgress, "egress"}, {ebpf.AttachCGroupInetIngress, "ingress"},
+	{ebpf.AttachLSMCgroup, "lsm_cgroup"}, // at all hooks of LSM
 }
 
 // inFirstCgroupNamespace calls do where paths of control groups begin at the machine's root: a container may have a root for itself.
@@ -140,7 +141,7 @@ func groupPrograms(groups, others []string, services bool) ([]snapshot.Program, 
 	if len(groups) == 0 {
 		groups = []string{"/"}
 	}
-	r := reader{root: root, direct: map[groupHook][]ebpf.ProgramID{}}
+	r := reader{root: root, programs: map[groupHook][]ebpf.ProgramID{}}
 	count := map[snapshot.Program]int{}
 	var all []snapshot.Program
 	exist := 0
@@ -202,10 +203,10 @@ type groupHook struct {
 	kind  ebpf.AttachType
 }
 
-// reader queries the groups of one mount. direct holds the programs that are attached to a group itself.
+// reader queries the groups of one mount. programs holds what attachedTo has asked for.
 type reader struct {
-	root   int
-	direct map[groupHook][]ebpf.ProgramID
+	root     int
+	programs map[groupHook][]ebpf.ProgramID
 }
 
 // effective lists the programs that apply to a group, each with the group that it is attached to: "" if that is above the root of the
@@ -222,41 +223,63 @@ func (r *reader) effective(group string) (all []snapshot.Program, err error) {
 			return nil, err
 		}
 		for _, id := range ids {
-			at, err := r.attachedTo(group, t.kind, id)
+			// The kernel lists programs of LSM that are attached to a group itself only with their flags, for which package link does not ask.
+			at, err := r.attachedTo(group, t.kind, id, t.kind == ebpf.AttachLSMCgroup)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, snapshot.Program{Attach: t.name, ID: uint32(id), Group: at})
+			p := snapshot.Program{Attach: t.name, ID: uint32(id), Group: at}
+			if t.kind == ebpf.AttachLSMCgroup {
+				if p.Hook = hookOf(id); !getsSockets(p.Hook) {
+					continue
+				}
+			}
+			all = append(all, p)
 		}
 	}
 	return all, nil
 }
 
-// attachedTo finds the group to which a program is attached: one itself, or one above it.
-func (r *reader) attachedTo(group string, kind ebpf.AttachType, id ebpf.ProgramID) (string, error) {
-	for {
-		at := groupHook{group, kind}
-		ids, ok := r.direct[at]
-		if !ok {
-			fd, err := r.open(group)
-			if err != nil {
-				return "", err
-			}
-			ids, err = query(fd, kind, 0)
-			unix.Close(fd)
-			if err != nil {
-				return "", err
-			}
-			r.direct[at] = ids
-		}
-		switch {
-		case slices.Contains(ids, id):
+// attachedTo finds the group to which a program is attached: one itself, or one above it. With effective it returns the uppermost group to
+// which the program applies.
+func (r *reader) attachedTo(group string, kind ebpf.AttachType, id ebpf.ProgramID, effective bool) (string, error) {
+	for last := ""; ; group = path.Dir(group) {
+		ids, err := r.list(groupHook{group, kind}, effective)
+		switch has := slices.Contains(ids, id); {
+		case err != nil:
+			return "", err
+		case has && !effective:
+			return group, nil
+		case !has && effective:
+			return last, nil
+		case group == "/" && has:
 			return group, nil
 		case group == "/":
 			return "", nil
 		}
-		group = path.Dir(group)
+		last = group
 	}
+}
+
+// list lists the programs at a hook of a group: those that apply to it, or those that are attached to it itself.
+func (r *reader) list(at groupHook, effective bool) ([]ebpf.ProgramID, error) {
+	if ids, ok := r.programs[at]; ok {
+		return ids, nil
+	}
+	fd, err := r.open(at.group)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var flags uint32
+	if effective {
+		flags = queryEffective
+	}
+	ids, err := query(fd, at.kind, flags)
+	if err == nil {
+		r.programs[at] = ids
+	}
+	return ids, err
 }
 
 func (r *reader) open(group string) (int, error) {

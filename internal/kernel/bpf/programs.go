@@ -129,8 +129,8 @@ func nameOf(id ebpf.ProgramID) string {
 // netfilterHooks are the names of enum nf_inet_hooks (include/uapi/linux/netfilter.h).
 var netfilterHooks = []string{"prerouting", "input", "forward", "output", "postrouting"}
 
-// machinePrograms lists programs of the whole machine of which the kernel does not tell the network namespace: those at netfilter's hooks,
-// and those of sockets in maps.
+// machinePrograms lists programs of the whole machine, and those of which the kernel does not tell the network namespace: those at LSM's and
+// netfilter's hooks, and those of sockets in maps.
 func machinePrograms() (all []snapshot.Program, err error) {
 	links := link.Iterator{}
 	defer links.Close()
@@ -139,15 +139,26 @@ func machinePrograms() (all []snapshot.Program, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("read BPF link %d: %w", links.ID, err)
 		}
-		if info.Type != link.NetfilterType {
+		p := snapshot.Program{ID: uint32(info.Program)}
+		switch info.Type {
+		case link.NetfilterType:
+			at := info.Netfilter()
+			p.Attach, p.IPv6 = "netfilter", at.ProtocolFamily == link.NetfilterProtoIPv6
+			if int(at.Hook) < len(netfilterHooks) {
+				p.Hook = netfilterHooks[at.Hook]
+			}
+		case link.TracingType:
+			at := info.Tracing()
+			if ebpf.AttachType(at.AttachType) != ebpf.AttachLSMMac {
+				continue
+			}
+			if p.Attach, p.Hook = "lsm_mac", hookName(at.TargetBtfId); !getsSockets(p.Hook) {
+				continue
+			}
+		default:
 			continue
 		}
-		p := snapshot.Program{Attach: "netfilter", ID: uint32(info.Program), Name: nameOf(info.Program)}
-		at := info.Netfilter()
-		if int(at.Hook) < len(netfilterHooks) {
-			p.Hook = netfilterHooks[at.Hook]
-		}
-		p.IPv6 = at.ProtocolFamily == link.NetfilterProtoIPv6
+		p.Name = nameOf(info.Program)
 		all = append(all, p)
 	}
 	if err := links.Err(); err != nil && !unsupported(err) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -112,5 +113,30 @@ func TestWithoutRights(t *testing.T) {
 	}
 	if _, err := bpf.AtLink(1, ebpf.AttachTCXIngress); !errors.Is(err, unix.EPERM) {
 		t.Errorf("error %v, want EPERM", err)
+	}
+}
+
+// TestLSM: programs of LSM in control groups are found with their hooks. Those that get no sockets are left out.
+func TestLSM(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := netnstest.Create(t, t.TempDir()+"/a")
+	outer, path := bpftest.Group(t, "packetwalk-lsm")
+	inner := outer + "/pod"
+	if err := unix.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bpftest.Start(t, ns, inner, "sleep", "600")
+	before := programs(t, ns)
+	want := []snapshot.Program{
+		{Attach: "lsm_cgroup", Hook: "socket_bind", Name: "own", Group: path + "/pod",
+			ID: bpftest.AttachLSM(t, inner, "own", "socket_bind", bpftest.Pass())},
+		{Attach: "lsm_cgroup", Hook: "socket_connect", Name: "above", Group: path,
+			ID: bpftest.AttachLSM(t, outer, "above", "socket_connect", bpftest.Pass())},
+	}
+	bpftest.AttachLSM(t, "", "files", "file_open", bpftest.Return(0))
+	found := slices.DeleteFunc(programs(t, ns), func(p snapshot.Program) bool { return slices.Contains(before, p) })
+	slices.SortFunc(found, func(a, b snapshot.Program) int { return strings.Compare(a.Hook, b.Hook) })
+	if !slices.Equal(found, want) {
+		t.Errorf("found %+v\nwant  %+v", found, want)
 	}
 }

@@ -148,14 +148,14 @@ type Owner struct {
 
 // Program is a BPF program that the kernel calls for sockets or packets, other than at a link.
 type Program struct {
-	// Attach says where the kernel calls it, as bpftool(8) does: "connect4", "egress", "sk_lookup", "netfilter", "sk_skb".
+	// Attach says where the kernel calls it, as bpftool(8) does: "connect4", "egress", "sk_lookup", "netfilter", "lsm_mac".
 	Attach string `json:"attach"`
 	ID     uint32 `json:"id"`
 	Name   string `json:"name,omitempty"`   // of at most 15 bytes; "" if it has none
 	Group  string `json:"cgroup,omitempty"` // the control group that it is attached to, or "" if unknown
 	// Some says that some of the host's processes are outside of Group, and that they are the machine's, not a pod's.
 	Some bool   `json:"some,omitempty"`
-	Hook string `json:"hook,omitempty"` // of netfilter: "prerouting"
+	Hook string `json:"hook,omitempty"` // of netfilter: "prerouting"; of LSM: "socket_connect", or "" if unknown
 	IPv6 bool   `json:"ipv6,omitempty"` // with Hook: the program gets IPv6's packets, not IPv4's
 }
 

@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,8 +40,29 @@ func (t *transit) programsSending(bound bool) *End {
 		case "sock_ops":
 			return tcp
 		}
+		switch atLSM(pr) {
+		case unknownHook, "socket_create", "socket_post_create", "sk_alloc_security":
+			return true
+		case "socket_bind":
+			return !reply && bound
+		case "socket_connect":
+			return !reply && (tcp || udp)
+		case "socket_sendmsg": // a TCP connection begins without it
+			return !tcp
+		}
 		return false
 	})
+}
+
+// unknownHook stands for a hook of LSM that could not be read. It may be any.
+const unknownHook = "unknown"
+
+// atLSM returns the hook of a program of LSM, "" for another program.
+func atLSM(pr *snapshot.Program) string {
+	if pr.Attach != "lsm_cgroup" && pr.Attach != "lsm_mac" {
+		return ""
+	}
+	return cmp.Or(pr.Hook, unknownHook)
 }
 
 // assumeNoShortcut says that the data of a connection may go another way than its first packet: programs of sk_msg pass it from socket to
@@ -73,7 +95,15 @@ func (t *transit) programsChoosing() *End {
 
 // programsReceiving asks about a packet that a socket is about to take (sk_filter_trim_cap).
 func (t *transit) programsReceiving() *End {
-	return t.intervene(Dropped, "drop the packet", attachedAt("ingress"))
+	return t.intervene(Dropped, "drop the packet", func(pr *snapshot.Program) bool {
+		switch atLSM(pr) {
+		case unknownHook, "socket_sock_rcv_skb":
+			return true
+		case "inet_conn_request":
+			return t.p.Protocol == packet.TCP && t.inReplyTo == nil
+		}
+		return pr.Attach == "ingress"
+	})
 }
 
 // programsAtHook asks about a packet at a hook of netfilter.

@@ -21,35 +21,50 @@ func TestPrograms(t *testing.T) {
 		kind   EndKind // of the outcome in which the program does something; "" if it cannot
 		back   bool    // to the reply
 	}{
-		"connect4":             {host: "client", attach: snapshot.Program{Attach: "connect4"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
-		"connect6 of IPv4":     {host: "client", attach: snapshot.Program{Attach: "connect6"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
-		"connect4 of UDP":      {host: "client", attach: snapshot.Program{Attach: "connect4"}, packet: udp, kind: Undecided},
-		"connect4 of ICMP":     {host: "client", attach: snapshot.Program{Attach: "connect4"}, packet: icmp},
-		"connect4 of listener": {host: "server", attach: snapshot.Program{Attach: "connect4"}, packet: syn("", "10.2.0.2:80")},
-		"connect4 of router":   {host: "router", attach: snapshot.Program{Attach: "connect4"}, packet: syn("", "10.2.0.2:80")},
-		"sendmsg4":             {host: "client", attach: snapshot.Program{Attach: "sendmsg4"}, packet: udp, kind: Undecided},
-		"sendmsg4 of TCP":      {host: "client", attach: snapshot.Program{Attach: "sendmsg4"}, packet: syn("", "10.2.0.2:80")},
-		"sendmsg4 of reply":    {host: "server", attach: snapshot.Program{Attach: "sendmsg4"}, packet: udp, kind: Undecided, back: true},
-		"sendmsg6 of IPv4":     {host: "client", attach: snapshot.Program{Attach: "sendmsg6"}, packet: udp},
-		"bind4":                {host: "client", attach: snapshot.Program{Attach: "bind4"}, packet: syn("", "10.2.0.2:80")},
-		"bind4 of a port":      {host: "client", attach: snapshot.Program{Attach: "bind4"}, packet: bound, kind: Undecided},
-		"sock_ops":             {host: "client", attach: snapshot.Program{Attach: "sock_ops"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
-		"sock_ops of UDP":      {host: "client", attach: snapshot.Program{Attach: "sock_ops"}, packet: udp},
-		"sock_create":          {host: "client", attach: snapshot.Program{Attach: "sock_create"}, packet: icmp, kind: Undecided},
-		"egress":               {host: "client", attach: snapshot.Program{Attach: "egress"}, packet: icmp, kind: Dropped},
-		"egress of reply":      {host: "server", attach: snapshot.Program{Attach: "egress"}, packet: udp, kind: Dropped, back: true},
-		"egress of router":     {host: "router", attach: snapshot.Program{Attach: "egress"}, packet: icmp},
-		"ingress":              {host: "server", attach: snapshot.Program{Attach: "ingress"}, packet: udp, kind: Dropped},
-		"ingress of echo":      {host: "server", attach: snapshot.Program{Attach: "ingress"}, packet: icmp},
-		"ingress of reply":     {host: "client", attach: snapshot.Program{Attach: "ingress"}, packet: icmp, kind: Dropped, back: true},
-		"sk_lookup":            {host: "server", attach: snapshot.Program{Attach: "sk_lookup"}, packet: udp, kind: Undecided},
-		"sk_lookup of client":  {host: "client", attach: snapshot.Program{Attach: "sk_lookup"}, packet: udp},
-		"sk_skb":               {host: "server", attach: snapshot.Program{Attach: "sk_skb"}, packet: udp, kind: Undecided},
-		"sk_skb of TCP":        {host: "server", attach: snapshot.Program{Attach: "sk_skb"}, packet: syn("", "10.2.0.2:80")},
-		"netfilter":            {host: "router", attach: snapshot.Program{Attach: "netfilter", Hook: "forward"}, packet: icmp, kind: Dropped},
-		"netfilter elsewhere":  {host: "router", attach: snapshot.Program{Attach: "netfilter", Hook: "input"}, packet: icmp},
-		"netfilter of IPv6":    {host: "router", attach: snapshot.Program{Attach: "netfilter", Hook: "forward", IPv6: true}, packet: icmp},
-		"some services":        {host: "client", attach: snapshot.Program{Attach: "connect4", Some: true}, packet: syn("", "10.2.0.2:80")},
+		"connect4":                      {host: "client", attach: snapshot.Program{Attach: "connect4"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
+		"connect6 of IPv4":              {host: "client", attach: snapshot.Program{Attach: "connect6"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
+		"connect4 of UDP":               {host: "client", attach: snapshot.Program{Attach: "connect4"}, packet: udp, kind: Undecided},
+		"connect4 of ICMP":              {host: "client", attach: snapshot.Program{Attach: "connect4"}, packet: icmp},
+		"connect4 of listener":          {host: "server", attach: snapshot.Program{Attach: "connect4"}, packet: syn("", "10.2.0.2:80")},
+		"connect4 of router":            {host: "router", attach: snapshot.Program{Attach: "connect4"}, packet: syn("", "10.2.0.2:80")},
+		"sendmsg4":                      {host: "client", attach: snapshot.Program{Attach: "sendmsg4"}, packet: udp, kind: Undecided},
+		"sendmsg4 of TCP":               {host: "client", attach: snapshot.Program{Attach: "sendmsg4"}, packet: syn("", "10.2.0.2:80")},
+		"sendmsg4 of reply":             {host: "server", attach: snapshot.Program{Attach: "sendmsg4"}, packet: udp, kind: Undecided, back: true},
+		"sendmsg6 of IPv4":              {host: "client", attach: snapshot.Program{Attach: "sendmsg6"}, packet: udp},
+		"bind4":                         {host: "client", attach: snapshot.Program{Attach: "bind4"}, packet: syn("", "10.2.0.2:80")},
+		"bind4 of a port":               {host: "client", attach: snapshot.Program{Attach: "bind4"}, packet: bound, kind: Undecided},
+		"sock_ops":                      {host: "client", attach: snapshot.Program{Attach: "sock_ops"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
+		"sock_ops of UDP":               {host: "client", attach: snapshot.Program{Attach: "sock_ops"}, packet: udp},
+		"sock_create":                   {host: "client", attach: snapshot.Program{Attach: "sock_create"}, packet: icmp, kind: Undecided},
+		"egress":                        {host: "client", attach: snapshot.Program{Attach: "egress"}, packet: icmp, kind: Dropped},
+		"egress of reply":               {host: "server", attach: snapshot.Program{Attach: "egress"}, packet: udp, kind: Dropped, back: true},
+		"egress of router":              {host: "router", attach: snapshot.Program{Attach: "egress"}, packet: icmp},
+		"ingress":                       {host: "server", attach: snapshot.Program{Attach: "ingress"}, packet: udp, kind: Dropped},
+		"ingress of echo":               {host: "server", attach: snapshot.Program{Attach: "ingress"}, packet: icmp},
+		"ingress of reply":              {host: "client", attach: snapshot.Program{Attach: "ingress"}, packet: icmp, kind: Dropped, back: true},
+		"sk_lookup":                     {host: "server", attach: snapshot.Program{Attach: "sk_lookup"}, packet: udp, kind: Undecided},
+		"sk_lookup of client":           {host: "client", attach: snapshot.Program{Attach: "sk_lookup"}, packet: udp},
+		"sk_skb":                        {host: "server", attach: snapshot.Program{Attach: "sk_skb"}, packet: udp, kind: Undecided},
+		"sk_skb of TCP":                 {host: "server", attach: snapshot.Program{Attach: "sk_skb"}, packet: syn("", "10.2.0.2:80")},
+		"netfilter":                     {host: "router", attach: snapshot.Program{Attach: "netfilter", Hook: "forward"}, packet: icmp, kind: Dropped},
+		"netfilter elsewhere":           {host: "router", attach: snapshot.Program{Attach: "netfilter", Hook: "input"}, packet: icmp},
+		"netfilter of IPv6":             {host: "router", attach: snapshot.Program{Attach: "netfilter", Hook: "forward", IPv6: true}, packet: icmp},
+		"some services":                 {host: "client", attach: snapshot.Program{Attach: "connect4", Some: true}, packet: syn("", "10.2.0.2:80")},
+		"LSM at connect":                {host: "client", attach: snapshot.Program{Attach: "lsm_cgroup", Hook: "socket_connect"}, packet: syn("", "10.2.0.2:80"), kind: Undecided},
+		"LSM at connect of listener":    {host: "server", attach: snapshot.Program{Attach: "lsm_cgroup", Hook: "socket_connect"}, packet: syn("", "10.2.0.2:80")},
+		"LSM at connect of ICMP":        {host: "client", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_connect"}, packet: icmp},
+		"LSM at sendmsg":                {host: "client", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_sendmsg"}, packet: udp, kind: Undecided},
+		"LSM at sendmsg of TCP":         {host: "client", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_sendmsg"}, packet: syn("", "10.2.0.2:80")},
+		"LSM at sendmsg of reply":       {host: "server", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_sendmsg"}, packet: udp, kind: Undecided, back: true},
+		"LSM at bind":                   {host: "client", attach: snapshot.Program{Attach: "lsm_cgroup", Hook: "socket_bind"}, packet: syn("", "10.2.0.2:80")},
+		"LSM at bind of a port":         {host: "client", attach: snapshot.Program{Attach: "lsm_cgroup", Hook: "socket_bind"}, packet: bound, kind: Undecided},
+		"LSM at create":                 {host: "client", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_create"}, packet: icmp, kind: Undecided},
+		"LSM at rcv_skb":                {host: "server", attach: snapshot.Program{Attach: "lsm_cgroup", Hook: "socket_sock_rcv_skb"}, packet: udp, kind: Dropped},
+		"LSM at conn_request":           {host: "server", attach: snapshot.Program{Attach: "lsm_mac", Hook: "inet_conn_request"}, packet: syn("", "10.2.0.2:80"), kind: Dropped},
+		"LSM at conn_request of UDP":    {host: "server", attach: snapshot.Program{Attach: "lsm_mac", Hook: "inet_conn_request"}, packet: udp},
+		"LSM at conn_request of client": {host: "client", attach: snapshot.Program{Attach: "lsm_mac", Hook: "inet_conn_request"}, packet: syn("", "10.2.0.2:80")},
+		"LSM at listen":                 {host: "server", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_listen"}, packet: syn("", "10.2.0.2:80")},
+		"LSM of router":                 {host: "router", attach: snapshot.Program{Attach: "lsm_mac", Hook: "socket_connect"}, packet: syn("", "10.2.0.2:80")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, _, _, server := chain(t)
@@ -167,5 +182,17 @@ func TestShortcut(t *testing.T) {
 	r := n.tcp("client", "10.2.0.2:80")
 	if len(r.Outcomes) != 1 || !strings.Contains(assumptions(r), "once connected, BPF program fast (id 9, sk_msg) may pass data") {
 		t.Errorf("%d outcomes; assumed: %s", len(r.Outcomes), assumptions(r))
+	}
+}
+
+// TestProgramAtUnknownHook: a program of LSM whose hook could not be read may refuse to send, and to receive.
+func TestProgramAtUnknownHook(t *testing.T) {
+	for _, host := range []string{"client", "server", "router"} {
+		n, _, _, _ := chain(t)
+		n.hosts[host].Programs = []snapshot.Program{{Attach: "lsm_mac", Name: "prog", ID: 7}}
+		r := n.walk(Request{Host: "client", Packet: syn("", "10.2.0.2:80"), OneWay: true})
+		if o := r.Outcomes[len(r.Outcomes)-1]; strings.Contains(o.End.Why, "BPF program prog (id 7, lsm_mac)") != (host != "router") {
+			t.Errorf("%s: %s", host, ends(o))
+		}
 	}
 }

@@ -3,6 +3,7 @@ package bpftest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/testing/eventually"
@@ -149,6 +151,33 @@ func AttachToGroup(t testing.TB, dir, name string, attach ebpf.AttachType, does 
 	t.Helper()
 	p := Load(t, name, attach, does)
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: attach, Program: p})
+	return detachLater(t, name, p, l, err)
+}
+
+// AttachLSM attaches a program to a hook of LSM until the test ends: for the processes in the control group in a directory, or with "" for
+// those of the whole machine. It returns the program's ID. A kernel that lets no such program be loaded or attached skips the test.
+func AttachLSM(t testing.TB, dir, name, hook string, does asm.Instructions) uint32 {
+	t.Helper()
+	spec := &ebpf.ProgramSpec{Name: name, Type: ebpf.LSM, AttachType: ebpf.AttachLSMMac, AttachTo: hook, Instructions: does, License: "GPL"}
+	if dir != "" {
+		spec.AttachType = ebpf.AttachLSMCgroup
+	}
+	p, err := ebpf.NewProgram(spec)
+	var l link.Link
+	if err == nil {
+		t.Cleanup(func() { p.Close() })
+		if dir != "" {
+			l, err = link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: ebpf.AttachLSMCgroup, Program: p})
+		} else {
+			l, err = link.AttachLSM(link.LSMOptions{Program: p})
+		}
+	}
+	const notSupported = syscall.Errno(524) // ENOTSUPP, without trampolines
+	for _, refused := range []error{unix.EPERM, unix.EOPNOTSUPP, notSupported, ebpf.ErrNotSupported, link.ErrNotSupported} {
+		if errors.Is(err, refused) {
+			t.Skipf("the kernel takes no program of LSM: %v", err)
+		}
+	}
 	return detachLater(t, name, p, l, err)
 }
 
