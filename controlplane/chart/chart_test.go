@@ -37,7 +37,7 @@ var update = flag.Bool("update", false, "rewrite deploy/manifests")
 const (
 	dir       = "../../deploy/chart"
 	manifests = "../../deploy/manifests"
-	version   = "v1.35.4"
+	version   = "v1.35.8"
 	namespace = "kube-system"
 	release   = "packetwalk"
 )

@@ -13,7 +13,7 @@ import (
 const (
 	flannelImage   = "foreign.example/flannel:v0.28.10"
 	pluginsImage   = "foreign.example/cni-plugins:v1.9.1"
-	kubeProxyImage = "foreign.example/kube-proxy:v1.35.4"
+	kubeProxyImage = "foreign.example/kube-proxy:v1.35.8"
 )
 
 // loadImages makes the images in the machine's store, where the lab's registry has them for nodes: programs of bin, and below them

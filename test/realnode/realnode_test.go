@@ -138,7 +138,7 @@ func nodes(t *testing.T, w *world.World, pool string) []string {
 func identity(t *testing.T, w *world.World, node string) {
 	about := w.Kubectl(t, "get", "node", node, "-o",
 		`jsonpath={.status.nodeInfo.containerRuntimeVersion} {.status.nodeInfo.kubeletVersion} {.metadata.labels.kubernetes\.io/role} {.spec.providerID}`)
-	if !strings.HasPrefix(about, "containerd://2.") || !strings.Contains(about, " v1.35.4 agent azure:///subscriptions/") {
+	if !strings.HasPrefix(about, "containerd://2.") || !strings.Contains(about, " v1.35.8 agent azure:///subscriptions/") {
 		t.Errorf("the node says %q", about)
 	}
 	other := w.Kubectl(t, "get", "nodes", "-l", "agentpool=other", "-o", "jsonpath={.items[0].metadata.name}")

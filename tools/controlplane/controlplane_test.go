@@ -75,7 +75,7 @@ godebug (
 
 require (
 	k8s.io/client-go v0.35.3
-	k8s.io/kubernetes v1.35.4
+	k8s.io/kubernetes v1.35.8
 )
 
 require (
@@ -95,20 +95,20 @@ replace packetwalk.dev => ../..
 godebug default=go1.25
 
 require (
-	k8s.io/client-go v0.35.4
-	k8s.io/kubernetes v1.35.4
+	k8s.io/client-go v0.35.8
+	k8s.io/kubernetes v1.35.8
 )
 
 require (
-	k8s.io/api v0.35.4 // indirect
+	k8s.io/api v0.35.8 // indirect
 	k8s.io/klog/v2 v2.1.0 // indirect
 )
 
 replace packetwalk.dev => ../..
 
 replace (
-	k8s.io/api => k8s.io/api v0.35.4
-	k8s.io/client-go => k8s.io/client-go v0.35.4
+	k8s.io/api => k8s.io/api v0.35.8
+	k8s.io/client-go => k8s.io/client-go v0.35.8
 )
 `
 	got, err := generate([]byte(current), []byte(upstreamExample))
@@ -139,7 +139,7 @@ func TestGenerateRefuses(t *testing.T) {
 func TestProgress(t *testing.T) {
 	started := time.Now()
 	p := newProgress(&bytes.Buffer{}, false, []string{"k8s.io/api/core/v1", "k8s.io/api/apps/v1", "m"}, started)
-	for _, text := range []string{"go: downloading k8s.io/api v0.35.4\nk8s.io/api/core/v1\nk8s.io/ap", "i/apps/v1\n", "# k8s.io/api/apps/v1\n",
+	for _, text := range []string{"go: downloading k8s.io/api v0.35.8\nk8s.io/api/core/v1\nk8s.io/ap", "i/apps/v1\n", "# k8s.io/api/apps/v1\n",
 		"./x.go:1:2: undefined: y\n"} {
 		if n, err := p.Write([]byte(text)); n != len(text) || err != nil {
 			t.Fatal(n, err)
@@ -302,12 +302,12 @@ func TestRelink(t *testing.T) {
 }
 
 func TestLinkerFlags(t *testing.T) {
-	module, err := modfile.Parse("go.mod", []byte("module m\nrequire k8s.io/kubernetes v1.35.4\nrequire "+containerdModule+" v2.4.2\n"), nil)
+	module, err := modfile.Parse("go.mod", []byte("module m\nrequire k8s.io/kubernetes v1.35.8\nrequire "+containerdModule+" v2.4.2\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	flags := linkerFlags(module)
-	for _, want := range []string{"-s -w", "-X k8s.io/component-base/version.gitVersion=v1.35.4",
+	for _, want := range []string{"-s -w", "-X k8s.io/component-base/version.gitVersion=v1.35.8",
 		"-X k8s.io/client-go/pkg/version.gitMinor=35", "-X k8s.io/component-base/version.gitMajor=1",
 		"-X github.com/containerd/containerd/v2/version.Version=v2.4.2"} {
 		if !strings.Contains(flags, want) {

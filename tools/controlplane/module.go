@@ -98,7 +98,7 @@ func copyGodebug(file, source *modfile.File) error {
 	return nil
 }
 
-// kubernetesVersion returns the release that the module requires, as "v1.35.4".
+// kubernetesVersion returns the release that the module requires, as "v1.35.8".
 func kubernetesVersion(file *modfile.File) (string, error) {
 	for _, require := range file.Require {
 		if require.Mod.Path == upstreamModule {
@@ -108,7 +108,7 @@ func kubernetesVersion(file *modfile.File) (string, error) {
 	return "", fmt.Errorf("%s does not require %s: add the line that names the release", file.Syntax.Name, upstreamModule)
 }
 
-// stagingVersion returns the version of the staging modules of a release: v0.35.4 for v1.35.4.
+// stagingVersion returns the version of the staging modules of a release: v0.35.8 for v1.35.8.
 func stagingVersion(release string) (string, error) {
 	rest, ok := strings.CutPrefix(release, "v1.")
 	if !ok {

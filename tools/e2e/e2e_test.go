@@ -18,11 +18,11 @@ Will run 47 of 7347 specs
 ------------------------------
 [SynchronizedBeforeSuite] PASSED [5.003 seconds]
 [SynchronizedBeforeSuite] 
-k8s.io/kubernetes@v1.35.4/test/e2e/e2e.go:69
+k8s.io/kubernetes@v1.35.8/test/e2e/e2e.go:69
 ------------------------------
 • [12.345 seconds]
 [sig-network] DNS should provide DNS for services [Conformance] [sig-network, Conformance]
-k8s.io/kubernetes@v1.35.4/test/e2e/network/dns.go:137
+k8s.io/kubernetes@v1.35.8/test/e2e/network/dns.go:137
   • [1.000 seconds]
   a line of a container's log
 ------------------------------

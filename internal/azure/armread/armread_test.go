@@ -54,7 +54,7 @@ func labOf(t testing.TB, example string) az.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return az.Lab{Network: n, Cluster: c, KubernetesVersion: "1.35.4"}
+	return az.Lab{Network: n, Cluster: c, KubernetesVersion: "1.35.8"}
 }
 
 func serve(t testing.TB, h http.Handler) *arm.ClientOptions {

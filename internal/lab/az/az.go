@@ -25,7 +25,7 @@ type Lab struct {
 	Network vnet.Network
 	Cluster *cluster.Cluster // with its defaults; nil where only the network is known
 
-	KubernetesVersion string // of the control plane and the nodes: 1.35.4
+	KubernetesVersion string // of the control plane and the nodes: 1.35.8
 	Changing          bool   // the cluster is being changed
 	// ContainerGroups are those of Azure Container Instances, with their views; ContainerLogs copies the log of a container of one, with
 	// follow until it ends.

@@ -63,7 +63,7 @@ func labWith(n vnet.Network, source []byte) Lab {
 	if len(errs) > 0 {
 		panic(errs)
 	}
-	l := Lab{Network: n, Cluster: c, KubernetesVersion: "1.35.4"}
+	l := Lab{Network: n, Cluster: c, KubernetesVersion: "1.35.8"}
 	l.Edit = func(edit func([]byte) ([]byte, error), _ bool) (Lab, error) {
 		edited, err := edit(source)
 		if err != nil {

@@ -172,8 +172,8 @@ func TestControlPlane(t *testing.T) {
 	c := startCluster(ctx, t)
 	c.serveEgress(t)
 
-	if version := c.mustKubectl(ctx, "", "version", "-o", "json"); strings.Count(version, `"gitVersion": "v1.35.4"`) != 2 {
-		t.Errorf("client or server is not v1.35.4:\n%s", version)
+	if version := c.mustKubectl(ctx, "", "version", "-o", "json"); strings.Count(version, `"gitVersion": "v1.35.8"`) != 2 {
+		t.Errorf("client or server is not v1.35.8:\n%s", version)
 	}
 	c.testRoles(ctx)
 

@@ -36,8 +36,8 @@ func Documents(text string) []string {
 	return slices.DeleteFunc(docs, func(doc string) bool { return strings.TrimSpace(doc) == "" })
 }
 
-// coreDNSVersion is that of controlplane/go.mod, the one that Kubernetes 1.35 deploys.
-const coreDNSVersion = "v1.13.1"
+// coreDNSVersion is that of controlplane/go.mod.
+const coreDNSVersion = "v1.14.7"
 
 // clusterDomain is the domain of the cluster's names; AKS has no other.
 const clusterDomain = "cluster.local"

@@ -17,7 +17,7 @@ import (
 )
 
 // KubernetesVersion is the control plane's, see controlplane/go.mod.
-const KubernetesVersion = "1.35.4"
+const KubernetesVersion = "1.35.8"
 
 // AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1, and KubeProxyPort where kube-proxy tells its metrics,
 // which would be at the same one.
