@@ -121,12 +121,19 @@ func answerOnce(at, waits *table) (err error) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	w.first("back end up under its probe", l.probeUp())
+	for stage, at := range l.podStages() {
+		w.first(stage, at)
+	}
 	previous := applied // stage
 	for _, s := range []struct{ stage, wait string }{
 		{"whereami applied", ""},
 		{"pods created", "Deployment, ReplicaSet, Pods: controller manager"},
 		{"pods scheduled", "scheduler"},
-		{"a pod Ready", "kubelet, CNI plugin, start of the container"},
+		{"sandbox requested", "kubelet: watch, volumes"},
+		{"sandbox started", "containerd: shim, runc, network namespace, CNI plugin"},
+		{"container requested", "kubelet, and containerd's pull if the node lacks the image"},
+		{"container started", "containerd, runc"},
+		{"a pod Ready", "kubelet: it lists containers once a second; status"},
 		{"an endpoint ready", "EndpointSlice: kubelet's status, controller manager"},
 		{"rules on the node", "agent"},
 		{"back end up under its probe", "load balancer's probe"},
@@ -166,6 +173,36 @@ func (l *lab) probeUp() time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// podStages are the lines of containerd's log on a node that begin and end the stages of a pod of whereami.
+var podStages = []struct {
+	stage string
+	line  *regexp.Regexp
+}{
+	{"sandbox requested", regexp.MustCompile(`msg="RunPodSandbox for name:\\"whereami-[^ ]*\\" uid:[^ ]+ namespace:[^ ]+"`)},
+	{"sandbox started", regexp.MustCompile(`msg="RunPodSandbox for name:\\"whereami-.* returns sandbox id`)},
+	{"container requested", regexp.MustCompile(`msg="CreateContainer within sandbox [^ ]+ for container name:\\"whereami\\""`)},
+	{"container started", regexp.MustCompile(`msg="StartContainer for [^ ]+ returns successfully"`)},
+}
+
+// podStages returns when containerd on the node came to each stage of the first of whereami's pods.
+func (l *lab) podStages() map[string]time.Time {
+	log, _ := os.ReadFile(filepath.Join("/var/lib/packetwalk", l.name, "nodes", nodeOf, "log/containerd.log"))
+	seen := map[string]time.Time{}
+	for line := range strings.Lines(string(log)) {
+		for i, s := range podStages {
+			_, known := seen[s.stage]
+			if known || i > 0 && seen[podStages[i-1].stage].IsZero() || !s.line.MatchString(line) {
+				continue
+			}
+			stamp, _, _ := strings.Cut(strings.TrimPrefix(line, `time="`), `"`)
+			if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil {
+				seen[s.stage] = at
+			}
+		}
+	}
+	return seen
 }
 
 // A watch notes when each stage was first seen, by listening alone: watches of the API and the kernel's notices of rules. Polling, and
