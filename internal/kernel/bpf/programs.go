@@ -58,14 +58,16 @@ func (f *Finder) Programs(ns *netns.Namespace) ([]snapshot.Program, error) {
 	return slices.Concat(all, f.machine), nil
 }
 
-// AtLink lists the tcx programs at one side of a link of this thread's namespace; none if the link is gone.
-func AtLink(index int, attach ebpf.AttachType) (all []*snapshot.Program, err error) {
-	ids, err := query(index, attach, 0)
-	if errors.Is(err, unix.ENODEV) {
+// AtLink lists the programs at a side of a link of this thread's namespace, with name as the place of the side. It lists none if the link is
+// gone, or is the end of a netkit pair at which the kernel does not tell them.
+func AtLink(index int, side ebpf.AttachType, name string) (all []*snapshot.Program, err error) {
+	ids, err := query(index, side, 0)
+	isNetkit := side == ebpf.AttachNetkitPrimary || side == ebpf.AttachNetkitPeer
+	if errors.Is(err, unix.ENODEV) || isNetkit && errors.Is(err, unix.EACCES) {
 		return nil, nil
 	}
 	for _, id := range ids {
-		all = append(all, Program("tcx", uint32(id)))
+		all = append(all, Program(name, uint32(id)))
 	}
 	return all, err
 }

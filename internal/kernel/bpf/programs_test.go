@@ -111,8 +111,18 @@ func TestWithoutRights(t *testing.T) {
 	if !kerneltest.WithoutRights(t) {
 		return
 	}
-	if _, err := bpf.AtLink(1, ebpf.AttachTCXIngress); !errors.Is(err, unix.EPERM) {
+	if _, err := bpf.AtLink(1, ebpf.AttachTCXIngress, "tcx"); !errors.Is(err, unix.EPERM) {
 		t.Errorf("error %v, want EPERM", err)
+	}
+}
+
+// TestGoneLink: a link that has gone has no programs, and is no reason to know nothing of the others.
+func TestGoneLink(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	for _, side := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer} {
+		if found, err := bpf.AtLink(1<<30, side, ""); len(found) > 0 || err != nil {
+			t.Errorf("%v: %v, %v", side, found, err)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func linksOf(ns *netns.Namespace) (*netlink.Conn, []wireLink, error) {
 	return conn, links, nil
 }
 
-// wires lists the namespace's veths and what is at their other ends: the kernel numbers the namespaces that a namespace has links to
+// wires lists the namespace's veths and netkits, and what is at their other ends: the kernel numbers the namespaces that a namespace has links to
 // (IFLA_LINK_NETNSID), tells the number of a namespace that one holds open (RTM_GETNSID), and answers questions about links over there by
 // that number (IFLA_TARGET_NETNSID).
 func (d *Dumper) wires(ns *netns.Namespace) ([]capture.Wire, error) {
@@ -45,7 +45,7 @@ func (d *Dumper) wires(ns *netns.Namespace) ([]capture.Wire, error) {
 	own := map[int]string{}
 	for _, l := range links {
 		own[l.Index] = l.Link
-		if l.kind == "veth" {
+		if l.kind == "veth" || l.kind == "netkit" {
 			wires = append(wires, l.Wire)
 		}
 	}

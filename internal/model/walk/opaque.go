@@ -45,8 +45,8 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 	switch {
 	case m.Sandbox != "":
 		return m.inSandbox()
-	case l.Kind == "netkit": // whose programs are at no hook of tc's
-		return fmt.Sprintf("what passes %s gets the programs of netkit, which are not read", l.Name)
+	case l.Kind == "netkit":
+		return m.netkit(l, out)
 	case out && l.ProgramOut != "":
 		return fmt.Sprintf("what leaves by %s gets %s, whose effect is unknown", l.Name, l.ProgramOut)
 	case !out && l.Program != "":
@@ -55,6 +55,24 @@ func (m *machine) programAt(l *fib.Link, out bool) string {
 		m.assumeMissing(snapshot.Programs, "programs on its links unknown; assuming there are none")
 	}
 	return ""
+}
+
+// netkit names the program of a netkit link that gets what passes the link in one direction. The kernel tells it at one of the two ends.
+func (m *machine) netkit(l *fib.Link, out bool) string {
+	program := func(l *fib.Link, out bool) string {
+		if out {
+			return l.ProgramOut
+		}
+		return l.Program
+	}
+	name := program(l, out)
+	if _, end := m.otherEnd(l.Name); name == "" && end != nil {
+		name = program(end, !out)
+	}
+	if name == "" {
+		return fmt.Sprintf("what passes %s gets the programs of netkit, which are not read", l.Name)
+	}
+	return fmt.Sprintf("what passes %s gets %s, whose effect is unknown", l.Name, name)
 }
 
 // inSandbox says why what happens in a pod's sandbox is unknown.

@@ -56,6 +56,10 @@ func TestNetkit(t *testing.T) {
 	pod.address("eth0", "10.128.0.7/24")
 	node.address("lxc1", "10.128.0.1/24")
 	undecided(t, "a pod", n.tcp("pod/a/b", "10.128.0.1:80"), "eth0 gets the programs of netkit")
+	// The kernel tells the programs of both at the node's end.
+	node.FIB.Links[1].Program, node.FIB.Links[1].ProgramOut = "BPF program from_pod (id 7, netkit)", "BPF program to_pod (id 8, netkit)"
+	undecided(t, "from the pod", n.tcp("pod/a/b", "10.128.0.1:80"), "what passes eth0 gets BPF program from_pod (id 7, netkit)")
+	undecided(t, "to the pod", n.tcp("node/n", "10.128.0.7:80"), "what passes lxc1 gets BPF program to_pod (id 8, netkit)")
 }
 
 // TestProgramMayAnswer checks that a program at the wire may answer a question, or forward it. An answer of a known host counts all the
