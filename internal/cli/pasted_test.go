@@ -126,6 +126,13 @@ func TestPastedCases(t *testing.T) {
 		{"policy-of-unknown-table", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 8"}, nil},
 		{"expected-and-actual", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 7"}, nil},
 		{"nft-include", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 3"}, nil},
+		{"forwarding-off", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"it does not forward (net.ipv4.ip_forward is 0)"}, nil},
+		{"forwarding-off-without-routes", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"it does not forward (net.ipv4.ip_forward is 0)"}, nil},
+		{"vrf", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless one of the lines 9-10"}, nil},
+		{"nft-and-iptables-save", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.10:"}, []string{"legacy"}},
+		{"network-policy", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless"}, nil},
+		{"grep-v", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 1"}, nil},
+		{"head", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 1"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

@@ -48,7 +48,7 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	rd.account = shows.Account
 	dialect := netfilter.IPTablesLegacy
 	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) ||
-		listsForeign(shows.Blocks) || len(shows.Legacy) > 0 {
+		listsForeign(shows.Blocks) || tableOfIPTables.Match(text) || len(shows.Legacy) > 0 {
 		dialect = netfilter.IPTablesNFT // iptables-save's first line says its variant
 	}
 	if err := rd.rules(&shows, dialect); err != nil {
@@ -144,9 +144,18 @@ func latest(blocks []pastedtext.Block) []pastedtext.Block {
 	return out
 }
 
+// tableOfIPTables matches what nft says above a table of iptables-nft.
+var tableOfIPTables = regexp.MustCompile(`(?m)^\s*# Warning: table \S+ \S+ is managed by iptables-nft`)
+
+// ofIPTables matches the head of a table of iptables-nft with a chain that is built in.
+var ofIPTables = regexp.MustCompile(`^table ip6? (?:nat|filter|mangle|raw|security) \{\s*chain (?:PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING) \{`)
+
 // listsForeign reports whether nft lists tables that another iptables than the legacy one made.
 func listsForeign(blocks []pastedtext.Block) bool {
 	return slices.ContainsFunc(blocks, func(b pastedtext.Block) bool {
+		if b.Kind == pastedtext.NFTText {
+			return ofIPTables.Match(b.Text)
+		}
 		if b.Kind != pastedtext.NFTJSON {
 			return false
 		}
@@ -163,6 +172,9 @@ var files = map[pastedtext.BlockKind]string{
 
 // read reads a block, and says what part of the host's state it is.
 func (rd *reader) read(b pastedtext.Block) (snapshot.Part, error) {
+	if b.OfVRF() {
+		return "", errors.New("which table the VRF has is unknown")
+	}
 	if b.JSON {
 		return rd.ofJSON(b)
 	}

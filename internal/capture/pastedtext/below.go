@@ -43,7 +43,7 @@ func (s *scanner) omission(line string) bool {
 // readUnknown takes a line that no program prints: prose, or a line that was not read.
 func (s *scanner) readUnknown(line string) bool {
 	switch state, ipv4, ipv6 := stateOf(line); {
-	case s.passive != "" && mentions(line) == nil && !ruleToken.MatchString(line):
+	case s.passive != "" && mentions(line) == nil && !ruleToken.MatchString(line) && !policyToken.MatchString(line):
 		s.NoEffect(s.at, "output of "+s.passive)
 		return true
 	case failure.MatchString(line) && s.lastFailed():

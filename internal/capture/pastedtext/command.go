@@ -15,6 +15,7 @@ type ipCommand struct {
 	table string // of routes: "" for main
 	ipv6  bool
 	some  bool // not for all that there are: of one interface or destination, one route
+	vrf   bool // its table is a VRF's name
 	get   bool // for the route that one packet takes
 	lists BlockKind
 	part  string // of what is known of links: one family's addresses, or "link" for none
@@ -50,7 +51,7 @@ func parseIP(command string) ipCommand {
 	}
 	ofRoutes := strings.HasPrefix(m[2], "r") && !strings.HasPrefix(m[2], "ru")
 	if len(words) == 2 && ofRoutes && words[1] != "cache" && (strings.HasPrefix("table", words[0]) || words[0] == "vrf") {
-		c.table = words[1]
+		c.table, c.vrf = words[1], words[0] == "vrf"
 		words = nil
 	}
 	c.some = len(words) > 0

@@ -197,7 +197,7 @@ func TestIPCommand(t *testing.T) {
 		"ip r ls dev eth0":                     {some: true},
 		"ip route show proto bird | head":      {some: true},
 		"ip route get 8.8.8.8":                 {some: true, get: true},
-		"ip route show vrf blue":               {table: "blue"},
+		"ip route show vrf blue":               {table: "blue", vrf: true},
 		"ip -4 a s dev eth0":                   {some: true},
 		"ip addr show":                         {},
 		"ip -n blue addr show eth0":            {some: true},

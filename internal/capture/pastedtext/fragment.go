@@ -242,6 +242,9 @@ func (b *Block) IPv6() bool { return b.command.ipv6 }
 // Table returns the table of routes that the block's command asked for; "" for main or all.
 func (b *Block) Table() string { return strings.TrimPrefix(b.command.table, "all") }
 
+// OfVRF reports whether the block shows the routes of a VRF, of which the text does not tell the table.
+func (b *Block) OfVRF() bool { return b.command.vrf }
+
 // Routes returns the routes' text, with the table that the command asked for.
 func (b *Block) Routes() string { return b.command.withTable(string(b.Text)) }
 

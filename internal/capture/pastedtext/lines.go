@@ -228,6 +228,8 @@ var (
 	settingToken = regexp.MustCompile(`\bnet[./](?:ipv[46]|core|bridge|netfilter)[./]|\b(?:ip_forward|rp_filter|route_localnet|bridge-nf-call-\w+)\b`)
 	// filterToken is a filter of tc.
 	filterToken = regexp.MustCompile(`^filter\s.*\b(?:parent|protocol)\s|\baction\s(?:order|drop|pass|mirred|pedit|nat)\b`)
+	// policyToken is of a NetworkPolicy, as kubectl shows it.
+	policyToken = regexp.MustCompile(`\b\w*NetworkPolicy\b|\b[pP]od ?Selector:|\b[pP]olicy ?Types?:|\bisolated for (?:ingress|egress)\b`)
 	lineToken   = regexp.MustCompile(`^(?:[a-z]+ )*(?:accept|drop|reject|masquerade|return);?$|[{};]$`) // of nft: the whole line is lower case
 )
 
@@ -238,7 +240,7 @@ func stateOf(line string) (state, ipv4, ipv6 bool) {
 	for _, m := range addressToken.FindAllStringSubmatch(line, -1) {
 		ipv4, ipv6 = ipv4 || m[1] != "", ipv6 || isIPv6(m[2])
 	}
-	state = ipv4 || ipv6 || slices.ContainsFunc([]*regexp.Regexp{flagToken, verdictToken, linkToken, tableToken, settingToken, filterToken, lineToken},
+	state = ipv4 || ipv6 || slices.ContainsFunc([]*regexp.Regexp{flagToken, verdictToken, linkToken, tableToken, settingToken, filterToken, policyToken, lineToken},
 		func(r *regexp.Regexp) bool { return r.MatchString(line) })
 	return state, ipv4 && !ipv6, ipv6 && !ipv4
 }

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // tool is a command whose output is read, or that leads to where such a command runs.
@@ -82,6 +84,17 @@ var (
 	prints = regexp.MustCompile(`^(?:sudo\s+)?cat\s+(/\S+)$`)
 	loads  = regexp.MustCompile(`(?:^|[\s/])(?:nft\s+(?:-f|--file)|ip6?tables\S*-restore\s+<?)\s*(/\S+)$`)
 )
+
+// loses is a pipeline that shows rules without some of its lines. Comments and empty lines hold no state.
+var loses = regexp.MustCompile(`\b(?:ip6?tables\S*|nft|ebtables\S*)\s[^|]*\|.*?\b(?:head|tail|z?e?f?grep\s(?:-\w+\s+)*-\w*v|grep\s(?:\S+\s+)*--invert-match)\b\s*(\S*)`)
+
+// filter notes that a command's output went through a program that took lines out.
+func (s *scanner) filter(line string) {
+	if m := loses.FindStringSubmatch(line); m != nil && !strings.HasPrefix(strings.TrimLeft(m[1], `'"\`), "^") && s.Account[s.at-1].Fate != snapshot.LineNotRead && !strings.HasPrefix(line, "-A ") {
+		s.NotRead(s.at, "it takes lines out of what follows")
+		s.note(leftOut, s.at, "line %d: lines are taken out of what follows: %s", s.at, line)
+	}
+}
 
 // several takes a line of several commands that change something, each as if it had a line to itself.
 func (s *scanner) several(line string) bool {

@@ -157,6 +157,7 @@ func (s *scanner) scan() {
 		s.see(line)
 		for _, r := range readers {
 			if r.read(s, line) {
+				s.filter(line)
 				if s.Account[s.at-1] == (snapshot.TextLine{}) {
 					s.Account[s.at-1].As = r.as
 				}

@@ -220,6 +220,11 @@ func (m *machine) forwards(link string, ipv6 bool) bool {
 	return m.confNumber(link, "forwarding") != 0
 }
 
+// knowsForwarding reports whether a sysctl tells that.
+func (m *machine) knowsForwarding(link string, ipv6 bool) bool {
+	return m.isKnown(snapshot.Sysctls) || m.Sysctls[forwardingSetting(link, ipv6)]+m.Sysctls[forwardingSetting("", ipv6)] != ""
+}
+
 // forwardingSetting returns the sysctl that decides whether a host forwards what came in by link, "" where that is not known.
 func forwardingSetting(link string, ipv6 bool) string {
 	switch {

@@ -63,6 +63,9 @@ func (t transit) receiveIP() passage {
 // routeIn finds out where a received packet goes (ip_route_input_slow).
 func (t transit) routeIn() passage {
 	if !t.m.isKnown(snapshot.Routes) {
+		if !t.isOwn() && t.m.knowsForwarding(t.p.In, t.p.IsIPv6()) && !t.m.forwards(t.p.In, t.p.IsIPv6()) {
+			return t.notForwarded()
+		}
 		next := t.assumeRoute()
 		return t.to(next)
 	}
@@ -101,13 +104,17 @@ func (t transit) routeIn() passage {
 // routedOn handles a packet whose route leads out again (__mkroute_input).
 func (t transit) routedOn(d *fib.Answer) passage {
 	if !t.m.forwards(t.p.In, t.p.IsIPv6()) {
-		return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
-			forwardingSetting(t.p.In, t.p.IsIPv6())))
+		return t.notForwarded()
 	}
 	if why := t.m.validateSource(&t.p, d, t.portIn); why != "" {
 		return t.finish(Dropped, why)
 	}
 	return t.to(transit.forward)
+}
+
+func (t transit) notForwarded() passage {
+	return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
+		forwardingSetting(t.p.In, t.p.IsIPv6())))
 }
 
 // assumeRoute routes without knowing the routes. It delivers packets for the machine's known addresses, and forwards all others.
