@@ -136,6 +136,9 @@ func TestRedactOtherTexts(t *testing.T) {
 		{"ip-link.json", `[{"ifname":"lo","group":"acme"},{"ifname":"eth0","group":"default"},{"ifname":"eth1","group":"7"}]`,
 			`"group":"text-\w+","ifname":"lo"},{"group":"default","ifname":"eth0"},{"group":"7","ifname":"eth1"}`},
 		{"ip-link.json", `[{"ifname":"eth0","linkinfo":{"info_kind":"vxlan","info_data":{"group":"239.1.1.1"}}}]`, `"group":"239\.1\.1\.1"`},
+		{"qdiscs.json", `[{"link":"eth0","kind":"netem","handle":"1:","parent":"root"},{"link":"eth0","kind":"acme","handle":"2:","parent":"1:1"},` +
+			`{"link":"eth0","kind":"htb","filters":[{"filter":"bpf","parent":"1:","pref":1,"program":{"attach":"tc","id":7,"name":"acme"}}]}]`,
+			`"kind":"netem",.*"handle":"2:","kind":"text-\w+",.*"filters":\[{"filter":"bpf","parent":"1:","pref":1,.*"kind":"htb"`},
 		{"nft.json", `{"nftables":[{"rule":{"expr":[{"counter":"acme-c"},{"quota":"acme-q"},{"limit":"acme-l"},{"ct helper":"acme-h"},{"ct timeout":"acme-t"}]}},` +
 			`{"counter":{"name":"acme-c"}}]}`, `"ct helper":"text-\w+"`},
 		{"nft.json", nftMatch(`{"meta":{"key":"skuid"}}`, `"acme"`), `"right":"text-\w+"`},
