@@ -133,6 +133,11 @@ func TestPastedCases(t *testing.T) {
 		{"network-policy", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless"}, nil},
 		{"grep-v", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 1"}, nil},
 		{"head", "--from 10.0.0.5 --to 203.0.113.9:443", 3, []string{"unless line 1"}, nil},
+		{"hosts-by-prompt", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: n1, n2; name one with --at"}, nil},
+		{"hosts-by-prompt", "--at n2 --from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"the destination sees 192.0.2.20:"}, nil},
+		{"hosts-by-prompt", "--at n3 --from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: n1, n2"}, nil},
+		{"hosts-by-debug", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: aks-nodepool1-1, aks-nodepool1-2"}, nil},
+		{"hosts-by-node-shell", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: aks-1, aks-2"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

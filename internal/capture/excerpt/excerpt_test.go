@@ -25,11 +25,11 @@ import (
 // TestRead reads texts: each file has the text, and what the host then is.
 func TestRead(t *testing.T) {
 	goldentest.Run(t, "testdata/snapshots/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		s, err := Read(writers.Book(&snapshot.Objects{}), nil, "aks-0", in[0].Data)
+		s, err := Read(writers.Book(&snapshot.Objects{}), nil, "node", in[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := s.Host("node/aks-0")
+		h, err := s.Host("node/node")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -141,7 +141,9 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 	if err := s.chooseHost(machine); err != nil {
 		return Contents{}, err
 	}
-	s.leaveOut(machine)
+	if err := s.leaveOut(machine); err != nil {
+		return Contents{}, err
+	}
 	s.chooseTime(about)
 	s.settle()
 	s.settleMadeRoutes()

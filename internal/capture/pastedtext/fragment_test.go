@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -188,6 +189,7 @@ func TestOrigin(t *testing.T) {
 		{"same prompt", "jose@aks-0:~$ sudo " + rules + "jose@aks-0:~$ " + addresses, true},
 		{"same machine as root", "jose@aks-0:~$ sudo " + rules + "root@aks-0:/etc# " + addresses, true},
 		{"another machine", "jose@aks-0:~$ sudo " + rules + "jose@jumphost:~$ " + addresses, false},
+		{"a node and its shell", "$ ssh azureuser@10.1.0.4 sudo " + rules + "$ ssh 10.1.0.4 " + addresses, true},
 		{"a pod's namespace", "jose@aks-0:~$ sudo " + rules + "jose@aks-0:~$ sudo nsenter -t 29634 -n " + addresses, false},
 		{"both through a debug pod", "$ kubectl exec debug -- chroot /host " + rules + "$ kubectl exec debug -- chroot /host " + addresses, true},
 		{"a shell in a pod", "jose@aks-0:~$ sudo " + rules + "$ k exec -it kuard -- /bin/ash\n~ $ " + addresses, false},
@@ -195,12 +197,45 @@ func TestOrigin(t *testing.T) {
 		{"ssh", "$ ssh -i key azureuser@10.1.0.4\n$ sudo " + rules + "$ " + addresses, true},
 		{"a named namespace", "root@h:~# " + rules + "root@h:~# ip netns exec pod " + addresses, false},
 	} {
-		f, err := everywhere.parse("", []byte(tt.text))
+		f, err := everywhere.parse("aks-0", []byte(tt.text))
+		if several := (*SeveralHostsError)(nil); errors.As(err, &several) {
+			f, err = everywhere.parse("", []byte(tt.text))
+		}
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		if kept := len(f.Blocks) == 1; kept != tt.kept || len(f.Tables) != 1 {
 			t.Errorf("%s: addresses kept %t, %d tables, assumed %v", tt.name, kept, len(f.Tables), f.Assumed)
+		}
+	}
+}
+
+// TestSeveralMachines: of several machines none is taken silently.
+func TestSeveralMachines(t *testing.T) {
+	const rules, routes = "iptables -t nat -S\n-A POSTROUTING -j MASQUERADE\n", "ip route\ndefault via 192.0.2.1 dev eth0\n"
+	for text, want := range map[string][]string{
+		"root@n1:~# " + rules + "root@n2:~# " + routes:                                                           {"n1", "n2"},
+		"root@n1:~# " + routes + "root@n2:~# " + rules:                                                           {"n1", "n2"},
+		"$ ssh n1 " + rules + "$ ssh n2 " + routes:                                                               {"n1", "n2"},
+		"$ ssh n1 " + rules + "$ " + routes:                                                                      {"n1", "line-4"},
+		"$ ssh n1\n$ " + rules + "$ exit\n$ " + routes:                                                           {"n1", "line-6"},
+		"$ ssh n1\nroot@n1:~# " + rules + "root@n1:~# " + routes:                                                 nil,
+		"$ docker exec a " + routes + "$ docker exec b " + routes:                                                {"docker exec a", "docker exec b"},
+		"$ kubectl debug node/n1 -it --image=busybox -- chroot /host " + rules + "$ ssh n1 " + routes:            nil,
+		"$ kubectl debug -it node/n1 --image=x\n/ # " + rules + "/ # exit\n$ kubectl node-shell n2 -- " + routes: {"n1", "n2"},
+	} {
+		_, err := everywhere.parse(anyHost, []byte(text))
+		several := &SeveralHostsError{}
+		if errors.As(err, &several); !slices.Equal(several.Names, want) {
+			t.Errorf("%q: got %v, want %v", text, err, want)
+		}
+		for _, name := range want {
+			if _, err := everywhere.parse(name, []byte(text)); err != nil {
+				t.Errorf("%q: at %s: %v", text, name, err)
+			}
+		}
+		if _, err := everywhere.parse("n3", []byte(text)); want != nil && err == nil {
+			t.Errorf("%q: n3 was found", text)
 		}
 	}
 }

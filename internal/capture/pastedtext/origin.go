@@ -2,6 +2,8 @@ package pastedtext
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,11 +18,12 @@ type origin struct {
 	machine string
 	entered string
 	headed  bool // a heading names the machine, and no prompt
+	remote  bool // a command that ran there names the machine
 }
 
 // isElsewhere reports whether an origin says nothing about another one. An unknown origin is assumed to be the same.
 func (o origin) isElsewhere(home origin) bool {
-	return o.entered != home.entered || o.machine != "" && home.machine != "" && o.machine != home.machine
+	return o.entered != home.entered || o.machine != home.machine && (o.remote || home.remote || o.machine != "" && home.machine != "")
 }
 
 func (o origin) String() string {
@@ -39,7 +42,9 @@ var (
 	// barePrompt is "$ COMMAND", "~ $ COMMAND" or "/ # COMMAND". A "#" alone is a prompt only in front of a program: there are comments.
 	barePrompt = regexp.MustCompile(`^(?:(?:(?:~|/)\S*\s+[$#]|\$)\s+(.*)|#\s+((?:sudo |nsenter|ip |ip6?tables|ipset |conntrack |nft |bridge |ebtables|ipvsadm|sysctl |cat /|kubectl |docker |crictl |exit\b).*))$`)
 	// enters are the commands that go to another machine or network namespace.
-	enters = regexp.MustCompile(`\b(?:nsenter|ip netns exec|ip (?:-\S+ )*-n(?:etns)? \S+|(?:docker|podman|nerdctl|crictl|kubectl|oc|k)(?: \S+)*? exec|ssh)\s`)
+	enters = regexp.MustCompile(`\b(?:nsenter|ip netns exec|ip (?:-\S+ )*-n(?:etns)? \S+|(?:docker|podman|nerdctl|crictl|kubectl|oc|k)(?: \S+)*? exec|(?:kubectl|oc|k)(?: \S+)*? (?:debug|node-shell)|ssh)\s`)
+	// nodeShell is a command that runs another one on a node, or opens a shell there.
+	nodeShell = regexp.MustCompile(`\b(?:kubectl|oc|k)\s(?:\S+\s+)*?(?:debug\s+(?:\S+\s+)*?node/|node-shell\s+(?:-\S+\s+)*)([\w.-]+)(.*)$`)
 	// inside are the programs that are run there.
 	inside = regexp.MustCompile(`(?:^|[\s/'"])(?:ip|ip6?tables\S*|ebtables\S*|nft|ipset|conntrack|sysctl|bridge|ifconfig|route|arp|tcpdump)\s`)
 	shells = regexp.MustCompile(`(?:^|[\s/])(?:ba|a|z|da)?sh(?: -\w+)*$`)
@@ -54,11 +59,11 @@ func (s *scanner) see(line string) {
 	if !prompted {
 		return
 	}
-	if s.promptAt = s.at; !s.from.headed || s.session != "" {
-		s.from = origin{entered: s.session}
+	if s.promptAt = s.at; !s.from.headed || s.session != (origin{}) {
+		s.from = s.session
 	}
 	if m := namedPrompt.FindStringSubmatch(line); m != nil {
-		s.from, s.session = origin{machine: m[1]}, ""
+		s.from, s.session = origin{machine: m[1]}, origin{}
 	}
 	s.passive, s.restored = "", false
 	if m := passive.FindStringSubmatch(command); m != nil && !inside.MatchString(command) {
@@ -70,11 +75,11 @@ func (s *scanner) see(line string) {
 	s.nft, s.form, s.setting = parseNFT(command), "", parseSetting(command)
 	switch {
 	case command == "exit" || command == "logout":
-		s.from, s.session = origin{}, ""
+		s.from, s.session = origin{}, origin{}
 	case enters.MatchString(command):
-		s.from = origin{entered: into(command)}
+		s.from = enteredBy(command)
 		if shells.MatchString(command) || isLogin(command) {
-			s.session = s.from.entered // what is shown below bare prompts is there
+			s.session = s.from // what is shown below bare prompts is there
 		}
 	}
 }
@@ -112,33 +117,56 @@ func into(command string) string {
 	return command
 }
 
-// isLogin tells of an ssh without a command: options, then a host.
+// enteredBy returns where a command runs another one.
+func enteredBy(command string) origin {
+	if m := nodeShell.FindStringSubmatch(command); m != nil {
+		return origin{machine: m[1], remote: true}
+	}
+	if words := sshWords(command); len(words) > 0 && !enters.MatchString(strings.Join(words[1:], " ")+" ") {
+		_, host, named := strings.Cut(words[0], "@")
+		if !named {
+			host = words[0]
+		}
+		return origin{machine: host, remote: true}
+	}
+	return origin{entered: into(command)}
+}
+
+// isLogin tells of an ssh or a shell on a node without a command.
 func isLogin(command string) bool {
+	m := nodeShell.FindStringSubmatch(command)
+	return m != nil && !strings.Contains(m[2], " -- ") || len(sshWords(command)) == 1
+}
+
+// sshWords returns the words of an ssh without its options: the host, then a command.
+func sshWords(command string) []string {
 	words := strings.Fields(command)
 	if len(words) < 2 || words[0] != "ssh" {
-		return false
+		return nil
 	}
-	hosts := 0
 	for i := 1; i < len(words); i++ {
 		switch w := words[i]; {
 		case len(w) == 2 && w[0] == '-' && strings.Contains("bcDEeFIiJLlmOopQRSWw", w[1:]):
 			i++ // its value
 		case w[0] != '-':
-			hosts++
+			return words[i:]
 		}
 	}
-	return hosts == 1
+	return nil
 }
 
 // leaveOut drops what was seen elsewhere than on a machine, or where nothing was seen there, than most rules were, or where there are none,
 // than what comes first.
-func (s *scanner) leaveOut(machine string) {
+func (s *scanner) leaveOut(machine string) error {
 	home, found := s.on(machine)
+	if names := s.machines(); !found && (len(names) > 1 || len(names) == 1 && machine != "" && machine != anyHost) {
+		return &SeveralHostsError{names}
+	}
 	if !found {
 		home, found = s.mostSeen()
 	}
 	if !found {
-		return
+		return nil
 	}
 	told := map[origin]bool{}
 	away := func(line int, what string, from origin) bool {
@@ -172,14 +200,63 @@ func (s *scanner) leaveOut(machine string) {
 		}
 		return gone
 	})
+	return nil
 }
 
-// on returns a machine of which something was seen.
+// anyHost is the name of a host that no user gave.
+const anyHost = "node"
+
+// origins yields those of all that was seen, with their lines.
+func (s *scanner) origins(yield func(line int, from *origin) bool) {
+	for _, r := range s.found {
+		if !yield(r.line, &r.from) {
+			return
+		}
+	}
+	for i := range s.blocks {
+		if !yield(s.blocks[i].Line, &s.blocks[i].from) {
+			return
+		}
+	}
+}
+
+// machines returns the names of those of which something was seen, or of the namespaces if nothing else was seen. Where commands ran on other
+// machines, the text's own is called by its line.
+func (s *scanner) machines() []string {
+	at, within := map[string]int{}, map[string]int{} // the first line
+	remote, own := false, 0
+	add := func(first map[string]int, name string, line int) {
+		if name != "" && (first[name] == 0 || line < first[name]) {
+			first[name] = line
+		}
+	}
+	for line, from := range s.origins {
+		if remote = remote || from.remote; *from == (origin{}) && (own == 0 || line < own) {
+			own = line
+		}
+	}
+	for line, from := range s.origins {
+		if remote && *from == (origin{}) {
+			from.machine = fmt.Sprintf("line-%d", own)
+		}
+		add(at, from.machine, line)
+		add(within, from.entered, line)
+	}
+	if len(at) == 0 && own == 0 {
+		at = within
+	}
+	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return at[a] - at[b] })
+}
+
+// on returns a machine or namespace of which something was seen.
 func (s *scanner) on(machine string) (home origin, found bool) {
-	home = origin{machine: machine}
-	found = slices.ContainsFunc(s.found, func(r *run) bool { return r.from == home }) ||
-		slices.ContainsFunc(s.blocks, func(b Block) bool { return b.from == home })
-	return home, found
+	s.machines()
+	for _, from := range s.origins {
+		if machine != "" && (from.machine == machine || from.entered == machine) {
+			return *from, true
+		}
+	}
+	return origin{machine: machine}, false
 }
 
 // mostSeen returns the origin of most rules.

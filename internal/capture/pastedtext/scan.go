@@ -129,7 +129,7 @@ type scanner struct {
 	link       string // the interface that such lines are about
 	links      int    // how many there were
 	filtered   bool   // it went through another program: lines may be missing
-	session    string // the command that opened the shell whose bare prompts follow
+	session    origin // the command that opened the shell whose bare prompts follow
 	lastRule   ruleAt
 	whole      string // what ends the block whose lines are taken as they are: see foreign
 	depth      int    // how many of its braces are open
