@@ -214,8 +214,8 @@ func (l *Hosts) configure(m *host) error {
 }
 
 // settings returns the kernel settings of a host.
-func (m *host) settings() []netns.Sysctl {
-	if !m.IPForwarding {
+func (h *host) settings() []netns.Sysctl {
+	if !h.IPForwarding {
 		return nil
 	}
 	return []netns.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}}

@@ -46,18 +46,19 @@ func (t *transit) sumAt(l *fib.Link) {
 	}
 }
 
-// spoiledSum asks whether a carrier's checksum is wrong.
-type spoiledSum struct{ carrier packet.Tuple }
+// SpoiledSum asks whether a carrier's checksum is wrong: whether a device has computed the payload's one shows only on the wire.
+type SpoiledSum struct{ Carrier packet.Tuple }
 
-func (s spoiledSum) String() string {
-	return "whether the UDP checksum of " + s.carrier.String() + " is wrong, as " + whyWrong + " or was"
+// String returns the question and its cause.
+func (s SpoiledSum) String() string {
+	return "whether the UDP checksum of " + s.Carrier.String() + " is wrong, as " + whyWrong + " or was"
 }
 
 // sumIsWrong reports whether a receiver finds the packet's checksum wrong. If that is unknown, the walk takes both ways.
 func (t *transit) sumIsWrong() bool {
 	if t.p.Sum == packet.SumDoubtful {
 		t.p.Sum = packet.SumRight
-		if t.choose(netfilter.Unknown, spoiledSum{t.p.Tuple}, []netfilter.Option{{Label: "it is"}, {Label: "it is not"}}) == 0 {
+		if t.choose(netfilter.Unknown, SpoiledSum{t.p.Tuple}, []netfilter.Option{{Label: "it is"}, {Label: "it is not"}}) == 0 {
 			t.p.Sum = packet.SumWrong
 		}
 	}
