@@ -138,6 +138,14 @@ func TestPastedCases(t *testing.T) {
 		{"hosts-by-prompt", "--at n3 --from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: n1, n2"}, nil},
 		{"hosts-by-debug", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: aks-nodepool1-1, aks-nodepool1-2"}, nil},
 		{"hosts-by-node-shell", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: aks-1, aks-2"}, nil},
+		{"hosts-by-log-prefix", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: dump-x7x2k, dump-p99qz"}, nil},
+		{"hosts-by-journal", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: node-a, node-b"}, nil},
+		{"hosts-by-journal", "--at node-b --from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on node node-b by filter FORWARD policy: DROP"}, nil},
+		{"hosts-by-ansible", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: node-a, node-b"}, nil},
+		{"hosts-by-loop", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: node1, node2"}, nil},
+		{"hosts-by-comment", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: worker-1, worker-2"}, nil},
+		{"hosts-by-address", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: 10.1.0.4, 10.1.0.5"}, nil},
+		{"hosts-by-bold-name", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: worker-1, worker-2"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

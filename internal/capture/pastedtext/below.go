@@ -15,14 +15,14 @@ import (
 // sentence is the beginning and the end of one: "This is why …."
 var sentence = regexp.MustCompile(`^(?:[A-Z][a-z']*|[A-Z][a-z]+-[a-z]+|I'[a-z]+)(?:\s+[^-\s]\S*){2,}[.:!?)]$`)
 
-// needsScan reports whether a comment says that lines are left out, or may be a command that changes something.
+// needsScan reports whether a comment says that lines are left out, names a host, or may be a command that changes something.
 func needsScan(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line[0] != '#' {
 			continue
 		}
 		comment := string(bytes.TrimSpace(line))
-		if command, is := hashed(comment); nfttext.IsOmission(comment) || is && len(concerns(command)) > 0 {
+		if command, is := hashed(comment); nfttext.IsOmission(comment) || is && len(concerns(command)) > 0 || headsHost(comment) != "" {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package pastedtext
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +21,70 @@ func (e *SeveralHostsError) Error() string {
 // hostHeading is a heading that names a host: "Host A:", "On node-2:".
 var hostHeading = regexp.MustCompile(`(?i)^[#*\s]*(?:(?:on|from|output of)\s+)?(?:the\s+)?((?:host|node|server|machine|vm|router|gateway|master|worker|peer|box)\b[\s_-]*[\w.-]*)\**:\**$`)
 
+var (
+	// nameHeading is a heading with one word: "## worker-1", "== node1", "10.1.0.4:".
+	nameHeading = regexp.MustCompile(`^(?:[#=*>\s-]*\s|[#=*]+)?\**((?:[A-Za-z][\w.-]*|(?:[0-9]{1,3}\.){3}[0-9]{1,3}))\**(?::|\s*[:=*#-]*)$`)
+	// ansibleHeading is how Ansible begins what one host printed.
+	ansibleHeading = regexp.MustCompile(`^([\w.-]+) \| (?:CHANGED|SUCCESS|FAILED)!? (?:\| rc=[0-9]+ )?(?:>>|=>)`)
+	// counted is the part of a name in which one of several hosts differs from the others.
+	counted = regexp.MustCompile(`[0-9]+|[-_.][a-z]$`)
+	// prefixHost is the host, or the pod, in what a log or a tool for several hosts puts in front of lines.
+	prefixHost = regexp.MustCompile(`^(?:\[(?:pod|node|host)/([\w.-]+)|(?:[A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T\S+) ([\w.-]+) \S+:\s*$|([A-Za-z][\w.]*[0-9-][\w.-]*)\s*[|:]\s+$)`)
+)
+
+// nameLines returns the hosts that prefixes and headings name, by the line at which what is of each begins, if there are several. Headings
+// with one word are hosts if they differ in a number or a letter, and state stands below each.
+func nameLines(lines []textLine) map[int]string {
+	all, alike := map[int]string{}, map[string]map[string]int{}
+	host := ""
+	for i, line := range lines {
+		if line.host != "" && line.host != host {
+			host = line.host
+			all[i+1] = host
+		}
+		if m := ansibleHeading.FindStringSubmatch(line.text); m != nil {
+			all[i+1] = m[1]
+		}
+	}
+	for i := 0; i+1 < len(lines); i++ {
+		name, below := headsHost(lines[i].text), i+1
+		for ; below < min(i+3, len(lines)-1) && lines[below].text == ""; below++ { // a blank, or a fence
+		}
+		if name == "" || !beginsState(lines[below].text) {
+			continue
+		}
+		shape := counted.ReplaceAllString(name, "0")
+		if alike[shape] == nil {
+			alike[shape] = map[string]int{}
+		}
+		if alike[shape][name] == 0 {
+			alike[shape][name] = i + 1
+		}
+		if len(alike[shape]) > 1 {
+			for other, at := range alike[shape] {
+				all[at] = other
+			}
+			all[i+1] = name
+		}
+	}
+	if names := slices.Compact(slices.Sorted(maps.Values(all))); len(names) < 2 {
+		return nil
+	}
+	return all
+}
+
+// headsHost returns the host that a heading may name: a word with a number that is no interface, program or chain.
+func headsHost(line string) string {
+	m := nameHeading.FindStringSubmatch(line)
+	if m == nil || !counted.MatchString(m[1]) || linkToken.MatchString(m[1]) || isProgram(m[1]) {
+		return ""
+	}
+	if m[1] == strings.ToUpper(m[1]) && strings.Trim(m[1], "0123456789.") != "" {
+		return ""
+	}
+	return m[1]
+}
+
 // headHost takes a heading for the host of what follows, up to the next heading or prompt.
 func (s *scanner) headHost(line string) {
 	if m := hostHeading.FindStringSubmatch(line); m != nil {
@@ -35,20 +100,22 @@ func (s *scanner) chooseHost(machine string) error {
 	}
 	var names []string
 	chosen := ""
-	note := func(from origin) {
-		if from.headed && !slices.Contains(names, from.machine) {
+	first := map[string]int{}
+	for line, from := range s.origins {
+		if !from.headed {
+			continue
+		}
+		if first[from.machine] == 0 {
 			names = append(names, from.machine)
-			if strings.EqualFold(from.machine, machine) {
-				chosen = from.machine
-			}
+		}
+		if at := first[from.machine]; at == 0 || line < at {
+			first[from.machine] = line
+		}
+		if strings.EqualFold(from.machine, machine) {
+			chosen = from.machine
 		}
 	}
-	for _, r := range s.found {
-		note(r.from)
-	}
-	for i := range s.blocks {
-		note(s.blocks[i].from)
-	}
+	slices.SortFunc(names, func(a, b string) int { return first[a] - first[b] })
 	switch {
 	case len(names) < 2:
 		return nil

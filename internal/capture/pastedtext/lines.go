@@ -13,6 +13,7 @@ import (
 type textLine struct {
 	text string
 	raw  string // without colours and prefixes only
+	host string // that its prefix names
 }
 
 var (
@@ -37,7 +38,7 @@ func linesOf(text []byte) []textLine {
 		}
 		raw[i] = strings.TrimRight(line, " \t\r")
 	}
-	withoutPrefixes(raw)
+	hosts := withoutPrefixes(raw)
 	lines := make([]textLine, len(raw))
 	for i, line := range raw {
 		if strings.IndexByte(line, '&') >= 0 && entity.MatchString(line) {
@@ -47,7 +48,7 @@ func linesOf(text []byte) []textLine {
 		if strings.IndexByte(line, general) >= 0 && isRule && strings.ContainsAny(rest, "“”„–—") {
 			line = "-A " + typesetDash.ReplaceAllString(typesetQuotes.Replace(rest), "$1--$2")
 		}
-		lines[i] = textLine{plainPrompt(unannotated(clean(line))), line}
+		lines[i] = textLine{plainPrompt(unannotated(clean(line))), line, hosts[i]}
 	}
 	return lines
 }
@@ -100,9 +101,9 @@ const (
 
 // withoutPrefixes takes off what consecutive lines begin with: the number that an editor, grep or a list puts there, a log's time and
 // origin, the border of a box. It is found by comparing lines: a line shows state only without its beginning, and those that follow have
-// the same beginning, but for its digits and blanks.
-func withoutPrefixes(lines []string) {
-	tried := 0
+// the same beginning, but for its digits and blanks. It returns the hosts that the prefixes name.
+func withoutPrefixes(lines []string) map[int]string {
+	tried, hosts := 0, map[int]string{}
 	for i := 0; i < len(lines) && tried < mostPrefixes; i++ {
 		if strings.TrimSpace(lines[i]) == "" || beginsState(lines[i]) {
 			continue
@@ -135,6 +136,9 @@ func withoutPrefixes(lines []string) {
 			if n := len(begin); n > 0 && strings.ContainsAny(begin[n-1:], `"'`) {
 				quote = begin[n-1:]
 			}
+			if m := prefixHost.FindStringSubmatch(begin); m != nil {
+				hosts[first] = m[1] + m[2] + m[3]
+			}
 			lines[first] = lines[first][len(begin):]
 			if quote != "" {
 				lines[first] = strings.ReplaceAll(strings.TrimSuffix(strings.TrimSuffix(lines[first], ","), quote), `\`+quote, quote)
@@ -144,6 +148,7 @@ func withoutPrefixes(lines []string) {
 		}
 		i = max(i, end-1)
 	}
+	return hosts
 }
 
 // prefixMarks are characters of which each prefix has one.

@@ -148,9 +148,18 @@ type scanner struct {
 func (s *scanner) scan() {
 	s.reset()
 	s.Account, s.hashes = make(snapshot.Account, len(s.lines)), hashMeanings(s.lines)
+	hosts := nameLines(s.lines)
 	for s.at < len(s.lines) {
 		line := s.lines[s.at].text
 		s.at++
+		if name := hosts[s.at]; name != "" {
+			s.reset()
+			s.whole, s.from = "", origin{machine: name, headed: true}
+			if s.lines[s.at-1].host == "" {
+				s.NoEffect(s.at, "heading")
+				continue
+			}
+		}
 		if s.whole == "" && s.hash(line) {
 			continue
 		}
