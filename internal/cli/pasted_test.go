@@ -146,6 +146,8 @@ func TestPastedCases(t *testing.T) {
 		{"hosts-by-comment", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: worker-1, worker-2"}, nil},
 		{"hosts-by-address", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: 10.1.0.4, 10.1.0.5"}, nil},
 		{"hosts-by-bold-name", "--from 10.0.0.5 --to 203.0.113.9:443", 2, []string{"the text shows several hosts: worker-1, worker-2"}, nil},
+		{"jira", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD 1: DROP", "read all 8 lines"}, nil},
+		{"colour-of-grep", "--from 10.0.0.5 --to 203.0.113.9:443", 0, []string{"dropped on the node by filter FORWARD 1: DROP"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if strings.HasPrefix(c.name, "nft-") || strings.HasPrefix(c.name, "xt-") {

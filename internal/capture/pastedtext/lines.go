@@ -18,7 +18,7 @@ type textLine struct {
 
 var (
 	// colour is a sequence that sets a terminal's colour, whole or with its escape lost (ECMA-48).
-	colour = regexp.MustCompile(`(?:\x1b|\^\[|\\e|\\033|\\x1b|\\u001b|␛)\[[0-9;]*[mK]|\[[0-9;]+m|\[[mK]\b`)
+	colour = regexp.MustCompile(`(?:\x1b|\^\[|\\e|\\033|\\x1b|\\u001b|␛)\[[0-9;]*[mK]|\[[0-9;]+m(?:\[K)?|\[m\[K|\[[mK]\b`)
 	entity = regexp.MustCompile(`&(?:lt|gt|amp|quot|apos|nbsp|#[0-9]{1,5}|#x[0-9a-fA-F]{1,4});`)
 	// typesetDash is a dash in front of a long option's name, for two hyphens.
 	typesetDash   = regexp.MustCompile(`(^|\s)[–—]([a-z])`)
@@ -59,8 +59,14 @@ func clean(line string) string {
 	for line == ">" || strings.HasPrefix(line, "> ") {
 		line = strings.TrimSpace(line[1:])
 	}
+	if jiraFence.MatchString(line) {
+		return ""
+	}
 	return strings.TrimSpace(strings.Trim(line, "`"))
 }
+
+// jiraFence begins and ends code in Jira's markup.
+var jiraFence = regexp.MustCompile(`^\{(?:code|noformat|quote|panel)(?:[:|][^{}]*)?\}$`)
 
 // annotation matches what people write behind a line: an arrow, and what they mean; behind a rule also a shell's comment.
 var annotation = regexp.MustCompile(`\s(?:<[-=]|←|⬅|⟵|#\s)`)
