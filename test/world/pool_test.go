@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -13,10 +14,21 @@ func TestMain(m *testing.M) { os.Exit(Main(m)) }
 // TestPool: no two tests have a lab at the same time, no more labs than allowed are up. No labs are made:
 // bringing one up and taking one down is counted.
 func TestPool(t *testing.T) {
+	const tests = 12 // and one with a lab of its own
 	p := newPool()
 	var mu sync.Mutex
+	var arrived atomic.Int64
 	up, busy, ups := map[string]bool{}, map[string]string{}, 0
+	var all sync.Once
 	p.bringUp = func(w *World, file string) error {
+		// The other tests wait by now, but for one with the second lab, and the one with its own: a lab that no test waits for is taken down.
+		all.Do(func() {
+			for waiting := 0; waiting < tests-maxWorlds || arrived.Load() < tests+1; time.Sleep(time.Millisecond) {
+				p.Lock()
+				waiting = len(p.waiting)
+				p.Unlock()
+			}
+		})
 		mu.Lock()
 		defer mu.Unlock()
 		up[w.Name], ups = true, ups+1
@@ -32,10 +44,11 @@ func TestPool(t *testing.T) {
 		return nil
 	}
 	t.Run("tests", func(t *testing.T) {
-		for i := range 12 {
+		for i := range tests {
 			file, manifest := fmt.Sprintf("cluster-%d", i%3), fmt.Sprintf("manifest-%d", i/3%2)
 			t.Run(fmt.Sprintf("%s %s %02d", file, manifest, i), func(t *testing.T) {
 				t.Parallel()
+				arrived.Add(1)
 				w := p.take(t, file, manifest)
 				if again := p.take(t, file, "another"); again != w {
 					t.Error("asked twice, a test gets another lab")
@@ -54,6 +67,7 @@ func TestPool(t *testing.T) {
 		}
 		t.Run("own", func(t *testing.T) {
 			t.Parallel()
+			arrived.Add(1)
 			p.own(t)
 			t.Run("again", func(t *testing.T) { p.own(t) })
 			mu.Lock()

@@ -19,6 +19,7 @@ var elsewhere = map[string]string{
 	"internal/cli/shell.go":                           "the user's shell",
 	"internal/lab/preflight/trials.go":                "a process that holds a user namespace while a mount is mapped into it",
 	"internal/pods/isolation/host.go":                 "what the user runs on a host, at a terminal as a rule, for as long as it takes",
+	"internal/pods/preload/stage.go":                  "containerd, and its client which reads an archive of hundreds of megabytes",
 	"internal/pods/isolation/node.go":                 "a program of a node's on it, for as long as that runs",
 	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",
 	"internal/pods/app/agnhost.go":                    "a pod's own program, which does what its client asks for",

@@ -22,7 +22,7 @@ func seed(t *testing.T, name, more string) snapshot.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "aks-0", append(a.Files[0].Data, more...))
+	src, err := excerpt.Read(writers.Book(&snapshot.Objects{}), nil, "", append(a.Files[0].Data, more...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestSeedCalico(t *testing.T) {
 func walkForwarded(t *testing.T, src snapshot.Source, from, to string) *Result {
 	t.Helper()
 	a, b := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
-	r, err := Walk(src, Request{Host: "node/aks-0", Forwarded: true, OneWay: true, Packet: packet.Packet{
+	r, err := Walk(src, Request{Host: src.Names()[0], Forwarded: true, OneWay: true, Packet: packet.Packet{
 		Tuple: packet.Tuple{Protocol: packet.TCP, Source: a.Addr(), Destination: b.Addr(),
 			SourcePort: packet.Exactly(a.Port()), DestinationPort: packet.Exactly(b.Port())},
 		TCPFlags: packet.SYN, TTL: 64,

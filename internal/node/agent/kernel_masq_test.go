@@ -276,10 +276,10 @@ func TestIPMasqAgentConverges(t *testing.T) {
 
 	for _, damage := range []string{
 		"-D IP-MASQ-AGENT 1", "-F IP-MASQ-AGENT", "-D POSTROUTING 3", "-F POSTROUTING",
-		"-D POSTROUTING 3; ip netns exec " + w.node + " iptables -t nat -F IP-MASQ-AGENT; ip netns exec " + w.node +
-			" iptables -t nat -X IP-MASQ-AGENT",
+		"-D POSTROUTING 3\n-F IP-MASQ-AGENT\n-X IP-MASQ-AGENT",
 	} {
-		w.sh("ip netns exec %s iptables -t nat %s", w.node, damage)
+		// At once: between two commands the agent may repair the first one's damage.
+		w.sh(`printf '*nat\n%s\nCOMMIT\n' | ip netns exec %s iptables-restore --noflush`, damage, w.node)
 		w.expectMasq("iptables-save", kubePost+shortChain)
 		w.expectDump(damage, fresh)
 	}
