@@ -12,9 +12,6 @@ import (
 type SeveralHostsError struct{ Names []string }
 
 func (e *SeveralHostsError) Error() string {
-	if len(e.Names) == 1 {
-		return fmt.Sprintf("the text shows host %s only; leave out --at, or name it with --at %q", e.Names[0], e.Names[0])
-	}
 	return fmt.Sprintf("the text shows several hosts: %s; name one with --at %q", Some(e.Names), e.Names[0])
 }
 

@@ -159,7 +159,7 @@ func sshWords(command string) []string {
 // than what comes first.
 func (s *scanner) leaveOut(machine string) error {
 	home, found := s.on(machine)
-	if names := s.machines(); !found && (len(names) > 1 || len(names) == 1 && machine != "" && machine != anyHost) {
+	if names := s.machines(); !found && len(names) > 1 {
 		return &SeveralHostsError{names}
 	}
 	if !found {
@@ -202,9 +202,6 @@ func (s *scanner) leaveOut(machine string) error {
 	})
 	return nil
 }
-
-// anyHost is the name of a host that no user gave.
-const anyHost = "node"
 
 // origins yields those of all that was seen, with their lines.
 func (s *scanner) origins(yield func(line int, from *origin) bool) {
