@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -195,8 +196,11 @@ func TestA3(t *testing.T) {
 		block("-I")
 		eventually.Succeeds(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
 	})
-	for _, m := range regexp.MustCompile(`168\.63\.129\.16\.(\d+) > .*Flags \[S\]`).FindAllStringSubmatch(seen, -1) {
-		tries[m[1]]++
+	down := p.wentDown(t).Local().Format("15:04:05.000000")
+	for _, m := range regexp.MustCompile(`(?m)^(\S+) .*168\.63\.129\.16\.(\d+) > .*Flags \[S\]`).FindAllStringSubmatch(seen, -1) {
+		if m[1] < down {
+			tries[m[2]]++
+		}
 	}
 	failed := 0 // the next one begins when the second has failed
 	for _, n := range tries {
@@ -210,6 +214,24 @@ func TestA3(t *testing.T) {
 	if out, err := p.ask(); err == nil {
 		t.Errorf("without a back end a new connection is answered: %s", out)
 	}
+}
+
+// wentDown returns when the lab last noted that a back end is down.
+func (p *part1) wentDown(t *testing.T) time.Time {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join("/var/lib/packetwalk", p.Name, "disk/.logs/lab.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^time=(\S+) .*msg="back end changed".* up=false`).FindAllSubmatch(log, -1)
+	if len(found) == 0 {
+		t.Fatal("the lab noted no back end that is down")
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(found[len(found)-1][1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 // healthyIs checks how many back ends of the service's front end are healthy.

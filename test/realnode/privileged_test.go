@@ -61,7 +61,8 @@ func privileged(t *testing.T, w *world.World, node string) {
 	ownMounts(t, w, node, sh)
 }
 
-// ownMounts: of the machine's file systems a node has its own directories only, below proc_pid_mountinfo(5)'s root, the fourth field.
+// ownMounts: of the machine's file systems a node has its own directories only, below proc_pid_mountinfo(5)'s root, the fourth field, and the
+// layers of its first images, which are on a read-only one.
 func ownMounts(t *testing.T, w *world.World, node string, sh func(string) (string, error)) {
 	mounts, err := sh("cat /proc/1/mountinfo")
 	if err != nil {
@@ -77,6 +78,12 @@ func ownMounts(t *testing.T, w *world.World, node string, sh func(string) (strin
 		if fields[3] == "/" || strings.HasPrefix(fields[3], "/packetwalk/tunables/") || kind[0] == "nsfs" ||
 			strings.HasPrefix(kind[0], "cgroup") {
 			continue // a file system of the node's own, or a part of one
+		}
+		if strings.HasPrefix(fields[3], "/containerd/") {
+			if options := strings.Split(kind[len(kind)-1], ","); options[0] != "ro" {
+				t.Errorf("the node can write to a layer of its images: %s", line)
+			}
+			continue
 		}
 		onDisk := strings.HasPrefix(fields[3], "/.nodes/"+node+"/") // the lab's
 		if !onDisk && !strings.Contains(fields[3], "/"+w.Name+"/nodes/"+node+"/") {
