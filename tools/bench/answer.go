@@ -74,7 +74,7 @@ func benchAnswer(n int) error {
 	at.print()
 	fmt.Println("  of that, from one stage to the next:")
 	waits.print()
-	fmt.Println("  (targets: first answer 7.5 s, down 1.5 s; up includes the control plane's own start, which is most of it)")
+	fmt.Println("  (targets: first answer 5 s, down 1.5 s; up includes the control plane's own start, which is most of it)")
 	return nil
 }
 
