@@ -53,6 +53,7 @@ func newPool() *pool {
 
 // Main runs the tests, for TestMain, and takes down the labs that they shared. All parallel tests start at once: the pool has them wait.
 func Main(m *testing.M) int {
+	flag.Parse() // m.Run would do it, and take go test's -parallel
 	// Commands on a lab use the lab's kubeconfig, whatever the environment says.
 	err := errors.Join(os.Setenv("KUBECONFIG", "/nonexistent/kubeconfig"), os.Setenv("KUBERNETES_MASTER", "http://127.0.0.1:1"),
 		flag.Set("test.parallel", "1000"))

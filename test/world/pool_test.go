@@ -23,10 +23,15 @@ func TestPool(t *testing.T) {
 	p.bringUp = func(w *World, file string) error {
 		// The other tests wait by now, but for one with the second lab, and the one with its own: a lab that no test waits for is taken down.
 		all.Do(func() {
+			began := time.Now()
 			for waiting := 0; waiting < tests-maxWorlds || arrived.Load() < tests+1; time.Sleep(time.Millisecond) {
 				p.Lock()
 				waiting = len(p.waiting)
 				p.Unlock()
+				if time.Since(began) > time.Minute {
+					t.Errorf("%d tests have begun, and %d wait", arrived.Load(), waiting)
+					return
+				}
 			}
 		})
 		mu.Lock()
