@@ -12,8 +12,8 @@ import (
 )
 
 // TestFirstImages shows that a node has AKS's own images from its start, once the machine has the file system of them, which a lab makes in
-// the background. Pods with and without a user namespace of their own run them, and nothing on the node can write to their layers. A name
-// that is loaded again means the new image there.
+// the background. Pods with and without a user namespace run them, and nothing on the node can write to their layers. Building an
+// image again under one of these names gives new pods the new image.
 func TestFirstImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")

@@ -14,7 +14,6 @@ import (
 
 	"packetwalk.dev/internal/base/loopmount"
 	"packetwalk.dev/internal/base/mounts"
-	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/removetree"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/isolation"
@@ -41,13 +40,14 @@ func (d Dir) MakeDisk(ctx context.Context) error {
 		return err
 	}
 	file := filepath.Join(d.State(), "disk.img")
-	if err := makeSparse(file); err != nil {
+	size, err := diskSize(filepath.Dir(file))
+	if err != nil {
 		return err
 	}
-	// Of tables that are not made in advance, and without a journal: after a power cut nothing of a lab is left.
-	_, err := program.Command{Path: "mkfs.ext4", Args: []string{"-q", "-F", "-m", "0", "-O", "^has_journal",
-		"-E", "nodiscard,lazy_itable_init=1,root_owner=0:0", file}}.Output(ctx)
-	if err == nil {
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) { // of a lab process that was killed before it was mounted
+		return err
+	}
+	if err = loopmount.Create(ctx, file, size); err == nil {
 		err = d.mountDisk(file)
 	}
 	if err != nil {
@@ -85,24 +85,17 @@ func (d Dir) MakeLogs(ctx context.Context) error {
 	return os.Mkdir(filepath.Join(d.Logs(), containerGroup), 0o700)
 }
 
-// makeSparse makes a file without content.
-func makeSparse(file string) error {
+// diskSize returns the size of a lab's file system whose file is in a directory, in bytes.
+func diskSize(dir string) (int64, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(file), &st); err != nil {
-		return err
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, err
 	}
 	size := min(int64(st.Bavail)*st.Bsize/2, largestDisk)
 	if size < smallestDisk {
-		return fmt.Errorf("the disk of %s is full", filepath.Dir(file))
+		return 0, fmt.Errorf("the disk of %s is full", dir)
 	}
-	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) { // of a lab process that was killed before it was mounted
-		return err
-	}
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Truncate(size), f.Close())
+	return size, nil
 }
 
 func (d Dir) hasDisk() (bool, error) {

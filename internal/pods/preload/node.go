@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/removetree"
 )
 
@@ -29,56 +30,83 @@ const marker = ".packetwalk-images"
 // A Layer is a directory that a node has to see at a path below containerd's root: an unpacked layer of the file system.
 type Layer struct{ Source, Path string }
 
+// maxDatabase bounds a database of containerd's, in bytes. Those of ten images have 100 kB.
+const maxDatabase = 64 << 20
+
 // Prepare makes a node's containerd root, a directory, from the file system that is mounted at disk, unless containerd has used it, and
 // returns its layers. disk "" is none: then containerd starts without images, also where its root refers to a file system that is gone.
+// Privileged pods write to the directory: no link in it leads out of it.
 func Prepare(dir, disk string) ([]Layer, error) {
-	_, err := os.Lstat(filepath.Join(dir, marker))
-	made := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	if made && disk == "" {
+	to, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer to.Close()
+	made, err := exists(to, marker)
+	switch {
+	case err != nil:
+		return nil, err
+	case disk == "" && made:
 		return nil, removetree.Remove(dir)
-	}
-	if disk == "" {
+	case disk == "":
 		return nil, nil
-	}
-	if !made {
-		if _, err := os.Lstat(filepath.Join(dir, imagesDB)); err == nil {
-			return nil, nil // containerd has pulled what it has
+	case !made:
+		if used, err := exists(to, imagesDB); err != nil || used {
+			return nil, removeAfter(err, dir) // containerd has pulled what it has
 		}
-		if err := copyRoot(dir, filepath.Join(disk, root)); err != nil {
-			return nil, fmt.Errorf("preload images: %w", errors.Join(err, removetree.Remove(dir)))
+		if err := copyRoot(to, filepath.Join(disk, root)); err != nil {
+			return nil, removeAfter(err, dir)
 		}
 	}
-	return layers(disk)
+	return layers(to, disk)
 }
 
-// layers returns the layers of a file system.
-func layers(disk string) (all []Layer, err error) {
+// removeAfter removes a directory that cannot be used for the error, if that is one.
+func removeAfter(err error, dir string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("preload images: %w", errors.Join(err, removetree.Remove(dir)))
+}
+
+func exists(in *os.Root, name string) (bool, error) {
+	_, err := in.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// layers returns the layers of a file system that containerd has not removed.
+func layers(in *os.Root, disk string) (all []Layer, err error) {
 	names, err := os.ReadDir(filepath.Join(disk, root, snapshots))
 	for _, n := range names {
 		path := filepath.Join(snapshots, n.Name(), "fs")
-		all = append(all, Layer{Source: filepath.Join(disk, root, path), Path: path})
+		if _, err := in.Lstat(path); err == nil {
+			all = append(all, Layer{Source: filepath.Join(disk, root, path), Path: path})
+		}
 	}
 	return all, err
 }
 
 // copyRoot makes containerd's root of the file system's: copies of its databases, links to its blobs, and places for its layers.
-func copyRoot(dir, from string) error {
+func copyRoot(to *os.Root, from string) error {
 	for _, name := range []string{imagesDB, snapshotsDB} {
-		text, err := os.ReadFile(filepath.Join(from, name))
+		text, err := limitio.ReadFile(filepath.Join(from, name), maxDatabase)
 		if err != nil {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o711); err != nil {
+		if err := to.MkdirAll(filepath.Dir(name), 0o711); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+		if err := to.WriteFile(name, text, 0o600); err != nil {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, blobs), 0o700); err != nil {
+	if err := to.MkdirAll(blobs, 0o700); err != nil {
 		return err
 	}
 	names, err := os.ReadDir(filepath.Join(from, blobs))
@@ -86,7 +114,7 @@ func copyRoot(dir, from string) error {
 		return err
 	}
 	for _, n := range names {
-		if err := os.Symlink(filepath.Join(NodeDir, root, blobs, n.Name()), filepath.Join(dir, blobs, n.Name())); err != nil {
+		if err := to.Symlink(filepath.Join(NodeDir, root, blobs, n.Name()), filepath.Join(blobs, n.Name())); err != nil {
 			return err
 		}
 	}
@@ -94,12 +122,11 @@ func copyRoot(dir, from string) error {
 		return err
 	}
 	for _, n := range names {
-		if err := os.MkdirAll(filepath.Join(dir, snapshots, n.Name(), "fs"), 0o700); err != nil {
-			return err
-		}
-		if err := os.Mkdir(filepath.Join(dir, snapshots, n.Name(), "work"), 0o711); err != nil {
-			return err
+		for _, name := range []string{"fs", "work"} {
+			if err := to.MkdirAll(filepath.Join(snapshots, n.Name(), name), 0o711); err != nil {
+				return err
+			}
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, marker), nil, 0o600)
+	return to.WriteFile(marker, nil, 0o600)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/filelock"
+	"packetwalk.dev/internal/base/loopmount"
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/removetree"
 )
@@ -54,8 +55,8 @@ func (c Cache) key(images Images) (string, error) {
 	return fmt.Sprintf("preload-%.12x", sha256.Sum256([]byte(strings.Join(lines, "\n")))), nil
 }
 
-// Find returns the file of the file system with exactly these images, and notes its use. [fs.ErrNotExist] is in the error's chain where
-// there is none.
+// Find returns the file of the file system with exactly these images, and notes its use. Where it is missing, the error wraps
+// [fs.ErrNotExist].
 func (c Cache) Find(images Images) (file string, err error) {
 	key, err := c.key(images)
 	if err != nil {
@@ -89,29 +90,16 @@ func (c Cache) Build(ctx context.Context, images Images, write func(context.Cont
 	}
 	defer func() { _ = removetree.Remove(work) }()
 	disk := filepath.Join(work, "disk")
-	if err := makeDisk(ctx, work, disk); err != nil {
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return err
+	}
+	if err := loopmount.Create(ctx, disk, diskSize); err != nil {
 		return err
 	}
 	if err := c.fill(ctx, work, write); err != nil {
 		return fmt.Errorf("import images: %w", err)
 	}
 	return errors.Join(os.Rename(disk, file), c.removeOld())
-}
-
-func makeDisk(ctx context.Context, work, disk string) error {
-	if err := os.MkdirAll(work, 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(disk, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(f.Truncate(diskSize), f.Close()); err != nil {
-		return err
-	}
-	_, err = program.Command{Path: "mkfs.ext4", Args: []string{"-q", "-F", "-m", "0", "-O", "^has_journal",
-		"-E", "nodiscard,lazy_itable_init=1,root_owner=0:0", disk}}.Output(ctx)
-	return err
 }
 
 // fill has containerd import an archive into the file system in work. All that it mounts and runs ends with this call or this process.

@@ -114,6 +114,39 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// TestPrepareLinks: links that a privileged pod made in containerd's root do not lead the machine's root out of it, and a layer that
+// containerd has removed is not mounted again.
+func TestPrepareLinks(t *testing.T) {
+	disk, dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "containerd"), t.TempDir()
+	write(t, filepath.Join(disk, root, imagesDB), "images")
+	write(t, filepath.Join(disk, root, snapshotsDB), "snapshots")
+	write(t, filepath.Join(disk, root, blobs, "abc"), "blob")
+	write(t, filepath.Join(disk, root, snapshots, "7/fs/bin/sh"), "shell")
+	for _, link := range []string{filepath.Dir(imagesDB), snapshotter, "io.containerd.content.v1.content"} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(outside, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Prepare(dir, disk); err == nil {
+			t.Errorf("%s is a link, and the root is made", link)
+		}
+		if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+			t.Fatalf("%s is a link: it led to %v, %v", link, left, err)
+		}
+	}
+	if layers, err := Prepare(dir, disk); err != nil || len(layers) != 1 {
+		t.Fatalf("after the links: %v, %v", layers, err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, snapshots, "7")); err != nil {
+		t.Fatal(err)
+	}
+	if layers, err := Prepare(dir, disk); err != nil || len(layers) > 0 {
+		t.Errorf("a removed layer: %v, %v", layers, err)
+	}
+}
+
 func newCache(t *testing.T) Cache {
 	t.Helper()
 	dir := t.TempDir()
