@@ -41,6 +41,11 @@ func workloads(t *testing.T, p *plugin) {
 	file := p.file(t, "workloads.yaml", text+fmt.Sprintf(job, "", p.nodes[0]))
 	p.Kubectl(t, "apply", "-f", file)
 	defer p.Kubectl(t, "delete", "--wait", "--cascade=foreground", "-f", file)
+	defer func() {
+		if t.Failed() {
+			t.Log(p.Kubectl(t, "describe", "pods"))
+		}
+	}()
 	ends := map[string]string{"deploy/web": `pod/default/web-[a-z0-9]+-[a-z0-9]{5}`, "statefulset.apps/web": "pod/default/web-0",
 		"ds/web": "pod/default/web-[a-z0-9]{5}", "job/web": "pod/default/web-[a-z0-9]{5}"}
 	pods := map[string]bool{}
