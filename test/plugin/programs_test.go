@@ -61,8 +61,8 @@ func programs(t *testing.T, p *plugin) {
 			t.Fatal(err)
 		}
 		defer node.Close()
-		id := bpftest.AttachToHook(t, node, "pw_hook", link.NetfilterInetForward, bpftest.Pass())
 		bpflock.Load(t)
+		id := bpftest.AttachToHook(t, node, "pw_hook", link.NetfilterInetForward, bpftest.Pass())
 		bpftest.Load(t, "pw_map", ebpf.AttachSkSKBStreamVerdict, bpftest.Pass())
 		unsure(lookAt+"one", fmt.Sprintf("BPF program pw_hook (id %d, netfilter forward) may drop the packet", id))
 		unsure("walk --from pod/one --to pod/two:53 --proto udp", "BPF program pw_map (id", "sk_skb) may choose another socket, or none")

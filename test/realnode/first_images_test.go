@@ -13,13 +13,15 @@ import (
 
 // TestFirstImages shows that a node has AKS's own images from its start, once the machine has the file system of them, which a lab makes in
 // the background. Pods with and without a user namespace run them, and nothing on the node can write to their layers. Building an
-// image again under one of these names gives new pods the new image.
+// image again under one of these names gives new pods the new image. The labs of other tests run these images, so this one has a store
+// for itself.
 func TestFirstImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
 	}
 	const config = "apiVersion: packetwalk.dev/v1alpha1\nkind: Cluster\nspec:\n  nodePools: [{name: real}]\n"
 	w := world.New(t, fmt.Sprintf("first-%d", os.Getpid()))
+	w.Env = []string{"XDG_CACHE_HOME=" + t.TempDir()}
 	t.Cleanup(func() { down(t, w) })
 	var node string
 	eventually.Succeeds(t, 4*time.Minute, func() error {
@@ -52,7 +54,6 @@ func TestFirstImages(t *testing.T) {
 		t.Errorf("the node's root wrote to the file system of images:\n%s", out)
 	}
 	program := w.Root + "/bin/packetwalk-app"
-	t.Cleanup(func() { w.Run(t, "image", "rm", image) })
 	w.Run(t, "image", "build", program, "-t", image, "--env", fmt.Sprintf("OF=%d", os.Getpid()))
 	before := w.Kubectl(t, "get", "pod", "with-own-users", "-o", "jsonpath={.status.containerStatuses[0].imageID}")
 	run(t, w, "moved", image, "IfNotPresent")

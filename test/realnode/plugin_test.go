@@ -39,6 +39,11 @@ func TestPlugin(t *testing.T) {
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
 	plugin := func(args ...string) string {
 		t.Helper()
+		unlock, err := bpflock.Walk()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
 		cmd := exec.CommandContext(t.Context(), filepath.Join(w.Root, "bin", "kubectl-packetwalk"), args...)
 		cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + dir, "PATH=" + os.Getenv("PATH"), "PACKETWALK_IMAGE=" + image}
 		began := time.Now()
@@ -50,12 +55,7 @@ func TestPlugin(t *testing.T) {
 		return string(out)
 	}
 	for range 2 { // the second time the image is on the node
-		unlock, err := bpflock.Walk()
-		if err != nil {
-			t.Fatal(err)
-		}
 		out := plugin("walk", "--live", "--from", "pod/web", "--to", "198.51.100.80:80")
-		unlock()
 		var agree, steps int
 		_, after, _ := strings.Cut(out, "\nkernel: ")
 		if _, err := fmt.Sscanf(after, "%d of %d steps agree\n", &agree, &steps); err != nil || agree != steps || agree == 0 {

@@ -26,7 +26,8 @@ import (
 // A World is a running lab, driven as a user drives it: by the packetwalk command alone.
 type World struct {
 	Name string
-	Root string // of the repository
+	Root string   // of the repository
+	Env  []string // of its commands, NAME=VALUE, beside the test's
 }
 
 // New returns a world of that name that is not up yet.
@@ -64,7 +65,7 @@ func (w *World) Try(limit time.Duration, args ...string) (string, error) {
 
 // TryInput does what Try does with a text on standard input.
 func (w *World) TryInput(limit time.Duration, input string, args ...string) (string, error) {
-	if !slices.Contains([]string{"walk", "drops", "tour"}, args[0]) {
+	if !slices.Contains([]string{"walk", "drops", "tour", "capture"}, args[0]) {
 		return w.try(limit, input, args...)
 	}
 	unlock, err := bpflock.Walk()
@@ -79,6 +80,7 @@ func (w *World) try(limit time.Duration, input string, args ...string) (string, 
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "packetwalk"), args...)
+	cmd.Env = append(os.Environ(), w.Env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it then writes where its goroutines are
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer
@@ -130,7 +132,9 @@ func (w *World) Get(t *testing.T, v any, args ...string) {
 
 // Command returns packetwalk with arguments, to be started.
 func (w *World) Command(args ...string) *exec.Cmd {
-	return exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), args...)
+	cmd := exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), args...)
+	cmd.Env = append(os.Environ(), w.Env...)
+	return cmd
 }
 
 // talkLimit is how long a Talk may last: one that hangs must not hang its test.
