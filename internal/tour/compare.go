@@ -78,12 +78,17 @@ func (d *Difference) Error() string {
 	return fmt.Sprintf("no such line was printed: %s", d.Line)
 }
 
-// Lines returns an output's, in UTF-8, without spaces at their ends and without empty ones at its end.
+// progress matches the lines that packetwalk prints while a command takes long.
+var progress = regexp.MustCompile(`: [\d.]+ (s|MB) so far$`)
+
+// Lines returns an output's, in UTF-8, without spaces at their ends, without empty ones at its end, and without those of progress, which a
+// page cannot have: they depend on the machine.
 func Lines(output string) []string {
 	lines := strings.Split(strings.ReplaceAll(strings.ToValidUTF8(output, "\uFFFD"), "\r", ""), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " \t")
 	}
+	lines = slices.DeleteFunc(lines, progress.MatchString)
 	for len(lines) > 0 && lines[len(lines)-1] == "" {
 		lines = lines[:len(lines)-1]
 	}
