@@ -1,7 +1,9 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -21,6 +23,9 @@ import (
 // LoadBalancerName is the name of the load balancer, and of its back-end pool, that all Services share: the cluster's, which is
 // this in AKS whatever the resource is called.
 const LoadBalancerName = "kubernetes"
+
+// InternalName is the name of the load balancer of Services that ask for private addresses.
+const InternalName = LoadBalancerName + "-internal"
 
 // annotationInternal asks for an internal load balancer (cloud-provider-azure, pkg/consts).
 const annotationInternal = "service.beta.kubernetes.io/azure-load-balancer-internal"
@@ -94,15 +99,12 @@ func (b balancer) GetLoadBalancerName(_ context.Context, _ string, s *v1.Service
 // GetLoadBalancer reports whether the Service has a front end, and its address.
 func (b balancer) GetLoadBalancer(_ context.Context, _ string, s *v1.Service) (*v1.LoadBalancerStatus, bool, error) {
 	n, _ := b.network.Snapshot()
-	lb, ok := n.LoadBalancer(LoadBalancerName)
-	if !ok {
-		return nil, false, nil
+	for i := range n.LoadBalancers {
+		if f, ok := frontend(&n.LoadBalancers[i], cloudprovider.DefaultLoadBalancerName(s)); ok {
+			return status(f.Address), true, nil
+		}
 	}
-	f, ok := frontend(lb, cloudprovider.DefaultLoadBalancerName(s))
-	if !ok {
-		return nil, false, nil
-	}
-	return status(f.Address), true, nil
+	return nil, false, nil
 }
 
 // EnsureLoadBalancer gives the Service its front end, rules and probes, the nodes their place in the back-end pool, and their security
@@ -126,7 +128,7 @@ func (b balancer) EnsureLoadBalancer(_ context.Context, _ string, s *v1.Service,
 // UpdateLoadBalancer gives new nodes their place in the back-end pool and takes those that are gone out.
 func (b balancer) UpdateLoadBalancer(_ context.Context, _ string, s *v1.Service, nodes []*v1.Node) error {
 	return b.network.Update(func(n *vnet.Network) error {
-		lb, ok := n.LoadBalancer(LoadBalancerName)
+		lb, ok := n.LoadBalancer(balancerOf(s))
 		if !ok {
 			return fmt.Errorf("update load balancer of service %s/%s: there is none", s.Namespace, s.Name)
 		}
@@ -140,18 +142,32 @@ func (b balancer) UpdateLoadBalancer(_ context.Context, _ string, s *v1.Service,
 func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.Service) error {
 	name := cloudprovider.DefaultLoadBalancerName(s)
 	return b.faults.note(objectOf(s), b.network.Update(func(n *vnet.Network) error {
-		lb, ok := n.LoadBalancer(LoadBalancerName)
-		if !ok {
-			return nil
+		for i := range n.LoadBalancers {
+			remove(n, &n.LoadBalancers[i], name)
 		}
-		replaceRules(lb, service{name: name})
-		lb.Frontends = slices.DeleteFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == name })
-		n.ReleasePublicIP(publicIPName(name))
 		if g, ok := n.SecurityGroup(b.securityGroup); ok {
 			return ensureSecurity(g, service{name: name}, netip.Addr{})
 		}
 		return nil
 	}))
+}
+
+// remove takes a Service's front end, rules and probes off a load balancer.
+func remove(n *vnet.Network, lb *vnet.LoadBalancer, name string) {
+	replaceRules(lb, service{name: name})
+	before := len(lb.Frontends)
+	lb.Frontends = slices.DeleteFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == name })
+	if len(lb.Frontends) < before {
+		n.ReleasePublicIP(publicIPName(name))
+	}
+}
+
+// balancerOf returns the name of the load balancer that a Service asks for.
+func balancerOf(s *v1.Service) string {
+	if strings.EqualFold(s.Annotations[annotationInternal], "true") {
+		return InternalName
+	}
+	return LoadBalancerName
 }
 
 func status(a netip.Addr) *v1.LoadBalancerStatus {
@@ -161,6 +177,7 @@ func status(a netip.Addr) *v1.LoadBalancerStatus {
 // service is what one Service wants of the load balancer.
 type service struct {
 	name      string     // a<uid>
+	balancer  string     // the load balancer's name
 	object    string     // namespace/name, for messages
 	asked     netip.Addr // spec.loadBalancerIP
 	published netip.Addr // status.loadBalancer: what clients may know already
@@ -171,12 +188,9 @@ type service struct {
 
 // want reads a Service. What Azure's load balancer has and the lab's has not yet is an error that says so.
 func want(s *v1.Service) (service, error) {
-	w := service{name: cloudprovider.DefaultLoadBalancerName(s), object: s.Namespace + "/" + s.Name}
+	w := service{name: cloudprovider.DefaultLoadBalancerName(s), object: s.Namespace + "/" + s.Name, balancer: balancerOf(s)}
 	fail := func(format string, a ...any) (service, error) {
 		return service{}, fmt.Errorf("service %s: %w", w.object, fmt.Errorf(format, a...))
-	}
-	if strings.EqualFold(s.Annotations[annotationInternal], "true") {
-		return fail("annotation %s: internal load balancers are not built yet; remove it for a public one", annotationInternal)
 	}
 	if slices.Contains(s.Spec.IPFamilies, v1.IPv6Protocol) {
 		return fail("spec.ipFamilies: the lab's load balancer has no IPv6 front ends yet")
@@ -239,11 +253,12 @@ func (w *service) addPort(s *v1.Service, p v1.ServicePort) error {
 
 // ensure makes the network have what the Service wants and returns its front end's address.
 func ensure(n *vnet.Network, w service, nodes []string, securityGroup string) (netip.Addr, error) {
-	lb, ok := n.LoadBalancer(LoadBalancerName)
-	if !ok {
-		n.LoadBalancers = append(n.LoadBalancers, vnet.LoadBalancer{Name: LoadBalancerName, SKU: vnet.SKUBasic})
-		lb, _ = n.LoadBalancer(LoadBalancerName)
+	for i := range n.LoadBalancers { // where the Service asked for the other one before
+		if other := &n.LoadBalancers[i]; other.Name != w.balancer {
+			remove(n, other, w.name)
+		}
 	}
+	lb := ensureBalancer(n, w.balancer)
 	setMembers(n, lb, nodes)
 	address, err := ensureFrontend(n, lb, w)
 	if err != nil {
@@ -251,6 +266,7 @@ func ensure(n *vnet.Network, w service, nodes []string, securityGroup string) (n
 	}
 	for i := range w.rules {
 		w.rules[i].TCPReset = lb.SKU == vnet.SKUStandard && w.rules[i].Protocol == vnet.ProtocolTCP
+		w.rules[i].DisableOutboundSNAT = lb.SKU == vnet.SKUStandard && w.balancer == LoadBalancerName
 	}
 	replaceRules(lb, w)
 	if securityGroup == "" {
@@ -263,6 +279,19 @@ func ensure(n *vnet.Network, w service, nodes []string, securityGroup string) (n
 	return address, ensureSecurity(g, w, address)
 }
 
+// ensureBalancer returns the load balancer of a name. It makes one of the other's SKU, and a Standard one where there is no other.
+func ensureBalancer(n *vnet.Network, name string) *vnet.LoadBalancer {
+	if lb, ok := n.LoadBalancer(name); ok {
+		return lb
+	}
+	made := vnet.LoadBalancer{Name: name, SKU: vnet.SKUStandard}
+	if len(n.LoadBalancers) > 0 {
+		made.SKU = n.LoadBalancers[0].SKU
+	}
+	n.LoadBalancers = append(n.LoadBalancers, made)
+	return &n.LoadBalancers[len(n.LoadBalancers)-1]
+}
+
 // ensureFrontend keeps the front end that there is, unless another address is asked for; a new one gets the address that was
 // asked for, or that the Service's clients know already, or the next free one.
 func ensureFrontend(n *vnet.Network, lb *vnet.LoadBalancer, w service) (netip.Addr, error) {
@@ -273,12 +302,33 @@ func ensureFrontend(n *vnet.Network, lb *vnet.LoadBalancer, w service) (netip.Ad
 		lb.Frontends = slices.DeleteFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == w.name })
 		n.ReleasePublicIP(publicIPName(w.name))
 	}
-	address, err := publicAddress(n, lb, w)
-	if err != nil {
-		return address, err
+	front := vnet.Frontend{Name: w.name}
+	var err error
+	if w.balancer == InternalName {
+		front, err = internalFrontend(n, lb, w)
+	} else {
+		front.Address, err = publicAddress(n, lb, w)
 	}
-	lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: w.name, Address: address})
-	return address, nil
+	if err == nil {
+		lb.Frontends = append(lb.Frontends, front)
+	}
+	return front.Address, err
+}
+
+// internalFrontend returns a front end with an address of the nodes' subnet: the one that was asked for, or that the Service's clients know
+// already, or the next free one.
+func internalFrontend(n *vnet.Network, lb *vnet.LoadBalancer, w service) (vnet.Frontend, error) {
+	members := lb.BackendPools[0].Members
+	if len(members) == 0 {
+		return vnet.Frontend{}, errors.New("no node has an interface, whose subnet the front end would be in")
+	}
+	nic, _ := n.NIC(members[0].NIC)
+	front := vnet.Frontend{Name: w.name, VNet: nic.VNet, Subnet: nic.Subnet}
+	var err error
+	if front.Address, err = n.AllocateFrontend(nic.VNet, nic.Subnet, cmp.Or(w.asked, w.published)); err != nil && !w.asked.IsValid() {
+		front.Address, err = n.AllocateFrontend(nic.VNet, nic.Subnet, netip.Addr{})
+	}
+	return front, err
 }
 
 func publicAddress(n *vnet.Network, lb *vnet.LoadBalancer, w service) (netip.Addr, error) {

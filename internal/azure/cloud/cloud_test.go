@@ -116,7 +116,8 @@ func ensure(t *testing.T, n cloud.Network, s *v1.Service, names ...string) strin
 }
 
 const (
-	idleAnnotation = "service.beta.kubernetes.io/azure-load-balancer-tcp-idle-timeout"
+	internalAnnotation = "service.beta.kubernetes.io/azure-load-balancer-internal"
+	idleAnnotation     = "service.beta.kubernetes.io/azure-load-balancer-tcp-idle-timeout"
 
 	uid  = "4f9a1b2c-0d3e-11ec-9a03-0242ac130003"
 	name = "a4f9a1b2c0d3e11ec9a030242ac13000"
@@ -140,7 +141,7 @@ func TestEnsure(t *testing.T) {
 		probes []vnet.Probe
 	}{
 		{"cluster policy", vnet.SKUBasic, nil, []vnet.Rule{rule}, []vnet.Probe{probe}},
-		{"standard", vnet.SKUStandard, nil, []vnet.Rule{with(func(r *vnet.Rule) { r.TCPReset = true })}, []vnet.Probe{probe}},
+		{"standard", vnet.SKUStandard, nil, []vnet.Rule{with(func(r *vnet.Rule) { r.TCPReset, r.DisableOutboundSNAT = true, true })}, []vnet.Probe{probe}},
 		{"affinity", vnet.SKUBasic, func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP },
 			[]vnet.Rule{with(func(r *vnet.Rule) { r.LoadDistribution = "SourceIP" })}, []vnet.Probe{probe}},
 		{"local policy", vnet.SKUBasic, func(s *v1.Service) {
@@ -276,6 +277,41 @@ func TestLoadBalancerIP(t *testing.T) {
 	}
 }
 
+// TestInternal: a Service with the annotation has a front end of the nodes' subnet on the load balancer kubernetes-internal, and moves
+// between the two with the annotation.
+func TestInternal(t *testing.T) {
+	n := newNetwork(t, vnet.SKUStandard)
+	public := service("whereami", uid, nil)
+	internal := service("whereami", uid, func(s *v1.Service) { s.Annotations = map[string]string{internalAnnotation: "true"} })
+	asked := service("whereami", uid, func(s *v1.Service) {
+		s.Annotations, s.Spec.LoadBalancerIP = internal.Annotations, "10.13.76.99"
+	})
+	for _, step := range []struct {
+		service  *v1.Service
+		balancer string
+		want     string
+	}{
+		{public, "kubernetes", "203.0.113.10"}, {internal, "kubernetes-internal", "10.13.76.13"}, {asked, "kubernetes-internal", "10.13.76.99"},
+		{public, "kubernetes", "203.0.113.10"},
+	} {
+		if got := ensure(t, n, step.service, "node0", "node1"); got != step.want {
+			t.Errorf("address %s, want %s", got, step.want)
+		}
+		now, _ := n.Snapshot()
+		for _, lb := range now.LoadBalancers {
+			if has := len(lb.Frontends) + len(lb.Rules) + len(lb.Probes); lb.SKU != vnet.SKUStandard || (has > 0) != (lb.Name == step.balancer) {
+				t.Errorf("load balancer %s: %+v", lb.Name, lb)
+			}
+		}
+		if _, exists, err := balancer(n).GetLoadBalancer(t.Context(), "kubernetes", step.service); err != nil || !exists {
+			t.Errorf("load balancer exists: %t, %v", exists, err)
+		}
+	}
+	if now, _ := n.Snapshot(); len(now.PublicIPs) != 1 {
+		t.Errorf("public addresses %v", now.PublicIPs)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	n := newNetwork(t, vnet.SKUBasic)
 	ensure(t, n, service("other", "o", nil), "node0")
@@ -284,8 +320,11 @@ func TestRefused(t *testing.T) {
 		"203.0.113.10 is in use": func(s *v1.Service) { s.Spec.LoadBalancerIP = "203.0.113.10" },
 		"8.8.8.8 is not one of":  func(s *v1.Service) { s.Spec.LoadBalancerIP = "8.8.8.8" },
 		"spec.loadBalancerIP":    func(s *v1.Service) { s.Spec.LoadBalancerIP = "nonsense" },
-		"internal load balancers are not built yet": func(s *v1.Service) {
-			s.Annotations = map[string]string{"service.beta.kubernetes.io/azure-load-balancer-internal": "true"}
+		"10.99.0.1 is outside": func(s *v1.Service) {
+			s.Annotations, s.Spec.LoadBalancerIP = map[string]string{internalAnnotation: "true"}, "10.99.0.1"
+		},
+		"10.13.76.4 is not free": func(s *v1.Service) {
+			s.Annotations, s.Spec.LoadBalancerIP = map[string]string{internalAnnotation: "true"}, "10.13.76.4"
 		},
 		"from 4 to 30": func(s *v1.Service) { s.Annotations = map[string]string{idleAnnotation: "31"} },
 		"not a whole":  func(s *v1.Service) { s.Annotations = map[string]string{idleAnnotation: "4m"} },
@@ -310,7 +349,7 @@ func TestRun(t *testing.T) {
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"}},
 		service("whereami", uid, nil),
 		service("internal", "i", func(s *v1.Service) {
-			s.Annotations = map[string]string{"service.beta.kubernetes.io/azure-load-balancer-internal": "true"}
+			s.Annotations = map[string]string{idleAnnotation: "31"}
 		}),
 	)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -360,12 +399,12 @@ func TestRun(t *testing.T) {
 		return len(in) == 1 && in[0].IP == "203.0.113.10"
 	})
 	await("event", event("whereami", "EnsuredLoadBalancer", ""))
-	await("refusal", event("internal", "SyncLoadBalancerFailed", "not built yet"))
+	await("refusal", event("internal", "SyncLoadBalancerFailed", "from 4 to 30"))
 	if p := faults.Problems(); len(p) != 1 || !strings.Contains(p[0], "service default/internal: ") {
 		t.Errorf("problems %q", p)
 	}
 	// One that has got a load balancer is no problem any more, nor is one that is not to have one.
-	internal := map[string]string{"service.beta.kubernetes.io/azure-load-balancer-internal": "true"}
+	internal := map[string]string{idleAnnotation: "31"}
 	for _, step := range []struct {
 		problems int
 		edit     func(*v1.Service)

@@ -61,6 +61,9 @@ func TestOutbound(t *testing.T) {
 	w.update(func(n *vnet.Network) error {
 		lb, _ := n.LoadBalancer("kubernetes")
 		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: "a2", Address: netip.MustParseAddr("203.0.113.11")})
+		rule := lb.Rules[0]
+		rule.Name, rule.Frontend, rule.Probe = "a2-TCP-80", "a2", ""
+		lb.Rules = append(lb.Rules, rule)
 		return nil
 	})
 	seen := map[string]int{}

@@ -143,8 +143,16 @@ func macFor(parts ...string) string {
 	return fmt.Sprintf("00:0d:3a:%02x:%02x:%02x", sum[0], sum[1], sum[2])
 }
 
-// ReleaseNIC takes a NIC and its addresses out of the network, and out of every back-end pool. One that is not there is no error.
+// ReleaseNIC takes a NIC and its addresses, public ones too, out of the network, and out of every back-end pool. One that is not there is no
+// error.
 func (n *Network) ReleaseNIC(name string) {
+	if nic, ok := n.NIC(name); ok {
+		for _, c := range nic.IPConfigs {
+			if c.PublicIP != "" {
+				n.ReleasePublicIP(c.PublicIP)
+			}
+		}
+	}
 	n.NICs = slices.DeleteFunc(n.NICs, func(nic NIC) bool { return nic.Name == name })
 	n.LeavePools(name)
 }
@@ -221,7 +229,7 @@ func (n *Network) publicInUse() map[netip.Addr]string {
 	return used
 }
 
-// ReleasePublicIP gives a public address back. One that is not there is no error.
+// ReleasePublicIP takes a public address from what has it and gives it back. One that is not there is no error.
 func (n *Network) ReleasePublicIP(name string) {
 	n.PublicIPs = slices.DeleteFunc(n.PublicIPs, func(p PublicIP) bool { return p.Name == name })
 	for i := range n.NICs {
@@ -230,6 +238,9 @@ func (n *Network) ReleasePublicIP(name string) {
 				c.PublicIP = ""
 			}
 		}
+	}
+	for i, g := range n.NATGateways {
+		n.NATGateways[i].PublicIPs = slices.DeleteFunc(slices.Clone(g.PublicIPs), func(p string) bool { return p == name })
 	}
 }
 
@@ -295,6 +306,11 @@ func (n Network) Clone() Network {
 		n.NICs[i].IPConfigs = slices.Clone(n.NICs[i].IPConfigs)
 	}
 	n.PublicIPs, n.PublicAddresses, n.Hosts = slices.Clone(n.PublicIPs), slices.Clone(n.PublicAddresses), slices.Clone(n.Hosts)
+	n.PrivateEndpoints = slices.Clone(n.PrivateEndpoints)
+	n.NATGateways = slices.Clone(n.NATGateways)
+	for i := range n.NATGateways {
+		n.NATGateways[i].PublicIPs = slices.Clone(n.NATGateways[i].PublicIPs)
+	}
 	n.LoadBalancers = slices.Clone(n.LoadBalancers)
 	for i := range n.LoadBalancers {
 		lb := &n.LoadBalancers[i]

@@ -16,12 +16,16 @@ type Network struct {
 	SecurityGroups []SecurityGroup
 	NICs           []NIC
 	PublicIPs      []PublicIP
+	// NATGateways are the NAT gateways, for the subnets that name them.
+	NATGateways []NATGateway `json:",omitempty"`
 	// PublicAddresses are those that AllocatePublicIP gives out, in this order; none means 203.0.113.10 to .253.
 	PublicAddresses []netip.Addr
 	LoadBalancers   []LoadBalancer
 	// DefaultOutbound is the address that machines without any other outbound address appear as (Azure's default outbound
 	// access).
 	DefaultOutbound netip.Addr
+	// PrivateEndpoints are addresses of the internet side that machines reach without a way to the internet, as by private endpoints.
+	PrivateEndpoints []netip.Addr `json:",omitempty"`
 	// Hosts are what is on the internet side: client hosts, servers, and the cluster's control plane.
 	Hosts []Host
 }
@@ -44,6 +48,10 @@ type Subnet struct {
 	RouteTable string // name of a RouteTable, "" for none
 	// SecurityGroup is the name of a SecurityGroup, "" for none.
 	SecurityGroup string
+	// NATGateway is the name of a NATGateway, "" for none.
+	NATGateway string `json:",omitempty"`
+	// Private takes default outbound access from the subnet's machines.
+	Private bool `json:",omitempty"`
 }
 
 // RouteTable holds user-defined routes, for the subnets that name it. A table that no subnet names does nothing.
@@ -165,11 +173,16 @@ type OutboundRule struct {
 	TCPReset               bool // both ends of a TCP flow that was idle for too long get a reset
 }
 
-// Frontend is a front-end IP configuration.
+// Frontend is a front-end IP configuration. An internal one has a private address of a subnet; a public one has no VNet.
 type Frontend struct {
 	Name    string
 	Address netip.Addr
+	VNet    string `json:",omitempty"`
+	Subnet  string `json:",omitempty"`
 }
+
+// Internal reports whether the front end has a private address.
+func (f Frontend) Internal() bool { return f.VNet != "" }
 
 // BackendPool is a list of NICs' IP configurations.
 type BackendPool struct {
@@ -206,6 +219,8 @@ type Rule struct {
 	IdleTimeoutMinutes int
 	LoadDistribution   string
 	TCPReset           bool // as an outbound rule's
+	// DisableOutboundSNAT keeps the members of the pool from leaving by the rule's front end. With outbound rules they never do.
+	DisableOutboundSNAT bool `json:",omitempty"`
 }
 
 // Probe is a health probe.

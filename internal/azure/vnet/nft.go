@@ -69,10 +69,10 @@ func nftScript(n Network, h Health) string {
 	w.security(f)
 	w.loadBalancer(rules, f)
 	w.translate(rules, f)
-	w.filter(n, f)
+	w.filter(n, out, f)
 	w.source(out, f)
 	w.WriteString("}\n")
-	return w.String() + idleScript(n, rules)
+	return w.String() + idleScript(n, out, rules)
 }
 
 // sets writes the sets that more than one chain looks at.
@@ -92,10 +92,13 @@ func (w *nftWriter) sets(n Network, out outboundPlan) {
 	var in, outward []string
 	for _, i := range out.instances {
 		in = append(in, fmt.Sprintf("%s : %s", i.public, i.private))
-		outward = append(outward, fmt.Sprintf("%s : %s", i.private, i.public))
+		if i.leaves {
+			outward = append(outward, fmt.Sprintf("%s : %s", i.private, i.public))
+		}
 	}
 	w.set("map", "instance-in", "ipv4_addr : ipv4_addr", "", in)
 	w.set("map", "instance-out", "ipv4_addr : ipv4_addr", "", outward)
+	w.internalFrontends(n)
 }
 
 func nicElements(nic NIC) []string {
@@ -134,7 +137,8 @@ func (w *nftWriter) vnets(n Network, f *firewall) {
 	}
 	for _, nic := range sortedBy(n.NICs, func(nic NIC) int { return nic.ID }) {
 		if hops[nic.ID] {
-			w.chain("hop/"+nic.Link(), "", append([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)}, f.toHop(nic)...)...)
+			w.chain("hop/"+nic.Link(), "", slices.Concat([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)},
+				f.answers, f.toHop(nic))...)
 		}
 	}
 	w.chain("none", "", `drop comment "the route leads nowhere"`)
@@ -164,7 +168,8 @@ func (w *nftWriter) vnet(n Network, name string, f *firewall) {
 	}
 	id := "vnet/" + nftName(name)
 	w.set("set", id, "ipv4_addr", "", there)
-	w.chain(id, "", append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "no NIC has the address"`, id)}, f.toOwner()...)...)
+	w.chain(id, "", slices.Concat(f.toFrontend, []string{fmt.Sprintf(`ip daddr != @%s drop comment "no NIC has the address"`, id)}, f.answers,
+		f.toOwner())...)
 }
 
 // routes writes the effective routes of a virtual network's subnets with a route table; hops learns the IDs of the NICs that they lead to.
@@ -372,32 +377,23 @@ func (w *nftWriter) translate(rules []balancingRule, f *firewall) {
 
 // filter says what may pass. What is for an unknown address, and what leaves from an address without outbound, is
 // dropped without a word, as Azure does.
-func (w *nftWriter) filter(n Network, f *firewall) {
-	back, reset := "", ""
-	if NewResets(n).Any() {
-		var marks []string
-		for _, nic := range n.NICs {
-			marks = append(marks, fmt.Sprintf("%q : %d", nic.Link(), nic.ID))
-		}
-		w.set("map", "marks", "ifname : mark", "", marks)
-		// fwmark_reflect gives the reset the mark of what it answers.
-		back = because("ct state invalid meta mark set iifname map @marks",
-			"a machine's: the reset goes back to it, also by a front end's address")
-		reset = because("ct state invalid meta l4proto tcp reject with tcp reset",
-			"of no flow that is known: a rule of the load balancer has resets on")
-	}
-	w.chain("egress", "",
+func (w *nftWriter) filter(n Network, out outboundPlan, f *firewall) {
+	w.chain("egress", "", slices.Concat([]string{
 		`iifname . ip saddr != @outbound drop comment "a secondary address has no outbound of its own"`,
 		because("ip saddr @instance-out return", "the machine has a public address of its own"),
 		`meta l4proto != { tcp, udp } drop comment "port translation needs ports"`,
-	)
+	}, w.egressDrops(out))...)
+	own := `iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`
+	if len(f.toFrontend) > 0 {
+		own = strings.Replace(own, " drop", " ct original ip daddr != @front-ends drop", 1) // chain front-end has asked about the others
+	}
+	late := w.resets(n, out)
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
 		because("ct state untracked,established,related accept", "inside virtual networks, or of a flow that was let through"),
 		f.acceptInside(),
-		back,
-		reset,
+		late,
 		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
-		`iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`,
+		own,
 		because(`iifname "nic*" ct original ip daddr != @vnets jump egress`, "leaves for the internet: may it?"),
 		`ct mark != 0 accept comment "chosen by the load balancer"`,
 		because("ct status dnat accept", "for a machine's public address, or a back end"),

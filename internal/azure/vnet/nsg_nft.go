@@ -29,6 +29,8 @@ type firewall struct {
 	scopes   []scope            // of filtered NICs, in the NICs' order
 	chains   map[string]bool    // written
 	uses     map[string][]scope // of a group, by its name: those of the NICs that it filters
+	// toFrontend and answers are rules for what goes to internal front ends, and what comes back from them.
+	toFrontend, answers []string
 }
 
 func newFirewall(n Network) *firewall {
@@ -54,7 +56,8 @@ func newFirewall(n Network) *firewall {
 			}
 		}
 	}
-	f.inside = len(f.guarded) > 0 || len(f.filtered) > 0 && forwards
+	f.inside = len(f.guarded) > 0 || len(f.filtered) > 0 && forwards || len(n.plainEnds()) > 0
+	f.toFrontend, f.answers = frontendRules(n)
 	return f
 }
 

@@ -48,6 +48,8 @@ func Signed() attribution.Writer {
 			table("hop/{nic}", "the virtual appliance that a user-defined route leads to", attribution.Balances, says("Azure: ")),
 			table("none", "a route that leads nowhere", attribution.Balances, says("Azure: ")),
 			table("no-hop", "a route whose next hop does not forward", attribution.Balances, says("Azure: ")),
+			table("front-end", "a load balancer's internal front end", attribution.Balances, says("Azure: ")),
+			table("late", "packets of no flow that is known: which are reset", attribution.Balances, says("Azure: ")),
 			table("inside", "tracks what stays inside virtual networks, for network security groups", attribution.Balances, says("Azure: ")),
 			table("untracked", "what stays inside virtual networks and no network security group has to see", attribution.Balances, says("Azure: ")),
 			table("lb", "new flows: the sender's network security groups, and the load balancer's rules", attribution.Balances,

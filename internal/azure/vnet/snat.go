@@ -19,13 +19,14 @@ type TranslatedFlow struct {
 	Destination netip.AddrPort
 }
 
-// PortUse is how far the ports that a machine has on its front ends are used. The same port serves flows to several destinations, so that
-// what runs out is the ports towards one of them.
+// PortUse is how far the ports that a machine has on its front ends are used, or those that the machines behind a NAT gateway share. The
+// same port serves flows to several destinations, so that what runs out is the ports towards one of them.
 type PortUse struct {
 	Machine string
 	Private netip.Addr
-	Ports   int // towards one destination, over all front ends
-	InUse   int // front ends' ports that some flow has
+	Gateway string // of the NAT gateway, which has no Machine and no Private
+	Ports   int    // towards one destination, over all front ends
+	InUse   int    // front ends' ports that some flow has
 	Fullest DestinationUse
 }
 
@@ -75,10 +76,13 @@ func (u portsInUse) keys() []portKey {
 	})
 }
 
-// blocksOf returns the shares of each machine, in the order in which they are used.
+// blocksOf returns the shares of each machine that leaves by a load balancer, in the order in which they are used.
 func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]outboundBlock) {
 	blocks = map[netip.Addr][]outboundBlock{}
 	for _, b := range outboundBlocks(n) {
+		if b.Gateway != "" {
+			continue
+		}
 		if blocks[b.Private] == nil {
 			order = append(order, b.Private)
 		}
@@ -87,36 +91,72 @@ func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]outboundBl
 	return order, blocks
 }
 
-// PortUses says how far the ports of each machine that leaves by a load balancer are used, in the machines' order.
+// PortUses says how far the ports of each machine that leaves by a load balancer are used, in the machines' order, and then those of each
+// NAT gateway.
 func PortUses(n Network, flows []TranslatedFlow) []PortUse {
 	used := usedPorts(flows)
 	order, blocks := blocksOf(n)
 	var all []PortUse
 	for _, private := range order {
 		u := PortUse{Machine: blocks[private][0].Machine, Private: private}
-		for _, b := range blocks[private] {
-			u.Ports += b.Ports
+		u.count(blocks[private], used, func(k portKey) bool { return k.private == private })
+		all = append(all, u)
+	}
+	return append(all, gatewayUses(n, flows)...)
+}
+
+// gatewayUses says how far the ports of each NAT gateway are used, by all machines together.
+func gatewayUses(n Network, flows []TranslatedFlow) []PortUse {
+	var all []PortUse
+	for _, pool := range outbound(n).pools {
+		if pool.gateway == "" {
+			continue
 		}
-		distinct := map[string]bool{}
-		for _, key := range used.keys() {
-			if key.private != private {
-				continue
-			}
-			count := 0
-			for port := range used[key] {
-				if holds(blocks[private], port) {
-					distinct[fmt.Sprint(key.protocol, port)] = true
-					count++
-				}
-			}
-			if count > u.Fullest.InUse {
-				u.Fullest = DestinationUse{key.protocol, key.destination, count}
+		members := map[netip.Addr]bool{}
+		for _, m := range pool.members {
+			members[m.address] = true
+		}
+		var own []TranslatedFlow
+		for _, f := range flows {
+			if members[f.Private.Addr()] {
+				f.Private = netip.AddrPort{}
+				own = append(own, f)
 			}
 		}
-		u.InUse = len(distinct)
+		u := PortUse{Gateway: pool.gateway}
+		var blocks []outboundBlock
+		for i := range pool.frontends {
+			b := pool.block(i, 0)
+			blocks = append(blocks, outboundBlock{Frontend: b.frontend, FirstPort: uint16(b.first), Ports: b.ports})
+		}
+		u.count(blocks, usedPorts(own), func(portKey) bool { return true })
 		all = append(all, u)
 	}
 	return all
+}
+
+// count adds up the blocks' ports, and those of them that are used under the keys that match.
+func (u *PortUse) count(blocks []outboundBlock, used portsInUse, match func(portKey) bool) {
+	for _, b := range blocks {
+		u.Ports += b.Ports
+	}
+	distinct := map[string]bool{}
+	for _, key := range used.keys() {
+		if !match(key) {
+			continue
+		}
+		count := 0
+		for port := range used[key] {
+			if holds(blocks, port) {
+				distinct[fmt.Sprint(key.protocol, port)] = true
+				count++
+			}
+		}
+		if count > u.Fullest.InUse {
+			u.Fullest = DestinationUse{key.protocol, key.destination, count}
+		}
+	}
+	u.InUse = len(distinct)
 }
 
 func holds(blocks []outboundBlock, port netip.AddrPort) bool {
@@ -142,6 +182,9 @@ const (
 func SparesFrom(n Network) int {
 	least := 0
 	for _, b := range outboundBlocks(n) {
+		if b.Gateway != "" { // random ports of so many: the kernel finds one
+			continue
+		}
 		if from := b.Ports - b.Ports/fewSpare; least == 0 || from < least {
 			least = from
 		}

@@ -25,6 +25,10 @@ func leaving(t *testing.T, sku string, frontends, ports int) vnet.Network {
 	for i := range frontends {
 		f := vnet.Frontend{Name: fmt.Sprint("f", i), Address: netip.MustParseAddr(fmt.Sprint("203.0.113.", 10+i))}
 		lb.Frontends, rule.Frontends = append(lb.Frontends, f), append(rule.Frontends, f.Name)
+		if sku == vnet.SKUBasic {
+			lb.Rules = append(lb.Rules, vnet.Rule{Name: f.Name, Frontend: f.Name, BackendPool: "kubernetes", Protocol: vnet.ProtocolTCP,
+				FrontendPort: 80, BackendPort: 80, FloatingIP: true})
+		}
 	}
 	if sku == vnet.SKUStandard {
 		lb.OutboundRules = []vnet.OutboundRule{rule}

@@ -24,6 +24,7 @@ func (n Network) Validate() error {
 		v.check(len(h.Name) >= 1 && len(h.Name) <= 15, "host %q: a name has 1 to 15 bytes: it is a link's", h.Name)
 		v.check(h.Name != "lo" && h.Name != uplinkOutside, "host %s: the name is the router's own", h.Name)
 	}
+	v.gateways(n)
 	for i := range n.LoadBalancers {
 		v.loadBalancer(n, &n.LoadBalancers[i])
 	}
@@ -143,6 +144,11 @@ func (v *validator) loadBalancer(n Network, lb *LoadBalancer) {
 	for _, f := range lb.Frontends {
 		v.unique("front end", lb.Name+"/"+f.Name)
 		v.address(fmt.Sprintf("front end %s/%s", lb.Name, f.Name), f.Address)
+		if f.Internal() {
+			s, ok := n.Subnet(f.VNet, f.Subnet)
+			v.check(ok, "front end %s/%s: no subnet %s/%s", lb.Name, f.Name, f.VNet, f.Subnet)
+			v.check(!ok || s.usable(f.Address), "front end %s/%s: %s is not one of %s to give out", lb.Name, f.Name, f.Address, s.Prefix)
+		}
 		has["front end "+f.Name] = true
 	}
 	for _, p := range lb.BackendPools {
@@ -184,8 +190,10 @@ func (v *validator) outboundRules(n Network, lb *LoadBalancer, has map[string]bo
 		what := fmt.Sprintf("outbound rule %s/%s", lb.Name, r.Name)
 		v.unique("outbound rule", lb.Name+"/"+r.Name)
 		v.check(len(r.Frontends) > 0, "%s: no front end", what)
-		for _, f := range r.Frontends {
-			v.check(has["front end "+f], "%s: no front end %s", what, f)
+		for _, name := range r.Frontends {
+			v.check(has["front end "+name], "%s: no front end %s", what, name)
+			f, _ := find(lb.Frontends, func(f Frontend) bool { return f.Name == name })
+			v.check(!f.Internal(), "%s: front end %s is internal", what, name)
 		}
 		v.check(has["back-end pool "+r.BackendPool], "%s: no back-end pool %s", what, r.BackendPool)
 		v.check(r.IdleTimeoutMinutes >= 4 && r.IdleTimeoutMinutes <= 120, "%s: idle time-out %d min is not from 4 to 120", what,

@@ -19,6 +19,7 @@ type resources struct {
 	VirtualNetworks   []*armnetwork.VirtualNetwork
 	RouteTables       []*armnetwork.RouteTable
 	SecurityGroups    []*armnetwork.SecurityGroup
+	NATGateways       []*armnetwork.NatGateway
 }
 
 // newResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
@@ -42,6 +43,9 @@ func newResources(n vnet.Network) resources {
 	}
 	for _, g := range n.SecurityGroups {
 		r.SecurityGroups = append(r.SecurityGroups, b.securityGroup(g))
+	}
+	for _, g := range n.NATGateways {
+		r.NATGateways = append(r.NATGateways, b.natGateway(g))
 	}
 	return r
 }
@@ -113,15 +117,20 @@ func (b builder) rulesOf(lb vnet.LoadBalancer, match func(vnet.Rule) bool) []*ar
 }
 
 func (b builder) frontend(lb vnet.LoadBalancer, f vnet.Frontend) *armnetwork.FrontendIPConfiguration {
+	p := &armnetwork.FrontendIPConfigurationPropertiesFormat{
+		PrivateIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
+		ProvisioningState:         succeeded,
+		LoadBalancingRules:        b.rulesOf(lb, func(r vnet.Rule) bool { return r.Frontend == f.Name }),
+	}
+	if f.Internal() {
+		p.PrivateIPAddress, p.PrivateIPAddressVersion = new(f.Address.String()), new(version(f.Address))
+		p.Subnet = &armnetwork.Subnet{ID: b.subnetID(f.VNet, f.Subnet)}
+	} else {
+		p.PublicIPAddress = &armnetwork.PublicIPAddress{ID: b.id(b.n.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f))}
+	}
 	return &armnetwork.FrontendIPConfiguration{
 		ID: b.lbID(lb.Name, "frontendIPConfigurations", f.Name), Name: new(f.Name),
-		Type: new("Microsoft.Network/loadBalancers/frontendIPConfigurations"),
-		Properties: &armnetwork.FrontendIPConfigurationPropertiesFormat{
-			PrivateIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
-			ProvisioningState:         succeeded,
-			PublicIPAddress:           &armnetwork.PublicIPAddress{ID: b.id(b.n.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f))},
-			LoadBalancingRules:        b.rulesOf(lb, func(r vnet.Rule) bool { return r.Frontend == f.Name }),
-		},
+		Type: new("Microsoft.Network/loadBalancers/frontendIPConfigurations"), Properties: p,
 	}
 }
 
@@ -157,6 +166,9 @@ func (b builder) rule(lb vnet.LoadBalancer, r vnet.Rule) *armnetwork.LoadBalanci
 		FrontendIPConfiguration: sub(b.lbID(lb.Name, "frontendIPConfigurations", r.Frontend)),
 		BackendAddressPool:      sub(b.lbID(lb.Name, "backendAddressPools", r.BackendPool)),
 		ProvisioningState:       succeeded,
+	}
+	if r.DisableOutboundSNAT {
+		p.DisableOutboundSnat = new(true)
 	}
 	if r.Probe != "" {
 		p.Probe = sub(b.lbID(lb.Name, "probes", r.Probe))
@@ -241,11 +253,12 @@ func (b builder) subnetID(vnetName, subnet string) *string {
 	return b.id(group, "virtualNetworks", vnetName, "subnets", subnet)
 }
 
-// publicAddress is a public address, and the IP configuration that has it.
+// publicAddress is a public address, and the IP configuration or the NAT gateway that has it.
 type publicAddress struct {
 	name, group string
 	address     netip.Addr
 	of          *string
+	gateway     *string
 	sku         armnetwork.PublicIPAddressSKUName
 	method      armnetwork.IPAllocationMethod
 	idleMinutes int
@@ -264,10 +277,19 @@ func (b builder) publicIPs() []publicAddress {
 				}
 			}
 		}
+		for _, g := range b.n.NATGateways {
+			if slices.Contains(g.PublicIPs, p.Name) {
+				a.group, a.gateway = b.machineGroup(g.Name), b.gatewayID(g.Name)
+				a.sku, a.method, a.idleMinutes = armnetwork.PublicIPAddressSKUNameStandard, armnetwork.IPAllocationMethodStatic, 4
+			}
+		}
 		all, seen[p.Name] = append(all, a), true
 	}
 	for _, lb := range b.n.LoadBalancers {
 		for _, f := range lb.Frontends {
+			if f.Internal() {
+				continue
+			}
 			name, of := b.frontendIPName(f), b.lbID(lb.Name, "frontendIPConfigurations", f.Name)
 			if !seen[name] {
 				all, seen[name] = append(all, newPublicAddress(name, b.n.NodeResourceGroup, f.Address)), true
@@ -306,6 +328,9 @@ func (b builder) publicIP(a publicAddress) *armnetwork.PublicIPAddress {
 	}
 	if a.of != nil {
 		p.IPConfiguration = &armnetwork.IPConfiguration{ID: a.of}
+	}
+	if a.gateway != nil {
+		p.NatGateway = &armnetwork.NatGateway{ID: a.gateway}
 	}
 	return &armnetwork.PublicIPAddress{
 		ID: b.id(a.group, "publicIPAddresses", a.name), Name: new(a.name), Type: new("Microsoft.Network/publicIPAddresses"),
@@ -399,6 +424,12 @@ func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
 		if s.RouteTable != "" {
 			subnet.RouteTable = &armnetwork.RouteTable{ID: b.id(b.machineGroup(s.RouteTable), "routeTables", s.RouteTable)}
 		}
+		if s.NATGateway != "" {
+			subnet.NatGateway = sub(b.gatewayID(s.NATGateway))
+		}
+		if s.Private {
+			subnet.DefaultOutboundAccess = new(false)
+		}
 		p.Subnets = append(p.Subnets, &armnetwork.Subnet{
 			ID: b.subnetID(v.Name, s.Name), Name: new(s.Name), Type: new("Microsoft.Network/virtualNetworks/subnets"), Properties: subnet,
 		})
@@ -409,5 +440,29 @@ func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
 	return &armnetwork.VirtualNetwork{
 		ID: b.id(group, "virtualNetworks", v.Name), Name: new(v.Name), Type: new("Microsoft.Network/virtualNetworks"),
 		Location: new(b.n.Location), Properties: p,
+	}
+}
+
+// gatewayID returns a NAT gateway's id: those that AKS makes are in the nodes' resource group.
+func (b builder) gatewayID(name string) *string {
+	return b.id(b.machineGroup(name), "natGateways", name)
+}
+
+func (b builder) natGateway(g vnet.NATGateway) *armnetwork.NatGateway {
+	group := b.machineGroup(g.Name)
+	p := &armnetwork.NatGatewayPropertiesFormat{IdleTimeoutInMinutes: new(int32(g.IdleTimeoutMinutes)), ProvisioningState: succeeded}
+	for _, name := range g.PublicIPs {
+		p.PublicIPAddresses = append(p.PublicIPAddresses, sub(b.id(group, "publicIPAddresses", name)))
+	}
+	for _, v := range b.n.VNets {
+		for _, s := range v.Subnets {
+			if s.NATGateway == g.Name {
+				p.Subnets = append(p.Subnets, sub(b.subnetID(v.Name, s.Name)))
+			}
+		}
+	}
+	return &armnetwork.NatGateway{
+		ID: b.gatewayID(g.Name), Name: new(g.Name), Type: new("Microsoft.Network/natGateways"), Location: new(b.n.Location),
+		SKU: &armnetwork.NatGatewaySKU{Name: new(armnetwork.NatGatewaySKUNameStandard)}, Properties: p,
 	}
 }

@@ -81,6 +81,7 @@ var (
 	allVNets  = func(l Lab) ([]any, error) { return view(newResources(l.Network).VirtualNetworks) }
 	allTables = func(l Lab) ([]any, error) { return view(newResources(l.Network).RouteTables) }
 	allGroups = func(l Lab) ([]any, error) { return view(newResources(l.Network).SecurityGroups) }
+	allNATs   = func(l Lab) ([]any, error) { return view(newResources(l.Network).NATGateways) }
 )
 
 const (
@@ -109,6 +110,7 @@ var listings = []listing{
 	nics,
 	{words: "network nic ip-config", kind: kindNIC, parent: "nic-name", field: "ipConfigurations", all: allNICs},
 	{words: "network public-ip", kind: "Microsoft.Network/publicIPAddresses", all: allIPs, table: &publicIPTable},
+	{words: "network nat gateway", kind: "Microsoft.Network/natGateways", all: allNATs},
 	{words: "network vnet", kind: kindVNet, all: allVNets, table: &vnetTable, ofList: true},
 	{words: "network vnet subnet", kind: kindVNet, parent: "vnet-name", field: "subnets", all: allVNets},
 	{words: "network vnet peering", kind: kindVNet, parent: "vnet-name", field: "virtualNetworkPeerings", all: allVNets},

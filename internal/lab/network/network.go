@@ -127,12 +127,15 @@ func (a *Network) outbound() []status.Outbound {
 	all := []status.Outbound{}
 	for _, u := range uses {
 		o := status.Outbound{Node: u.Machine, Ports: u.Ports, InUse: u.InUse}
+		if u.Gateway != "" {
+			o.Node = "NAT gateway " + u.Gateway
+		}
 		if f := u.Fullest; f.InUse > 0 {
 			protocol := "tcp"
 			if f.Protocol == unix.IPPROTO_UDP {
 				protocol = "udp"
 			}
-			o.Fullest = &status.OutboundUse{Protocol: protocol, Destination: f.Destination.String(), InUse: f.InUse, Percent: 100 * f.InUse / u.Ports}
+			o.Fullest = &status.OutboundUse{Protocol: protocol, Destination: f.Destination.String(), InUse: f.InUse, Percent: 100 * f.InUse / max(u.Ports, 1)}
 		}
 		all = append(all, o)
 	}

@@ -159,7 +159,7 @@ func setOutbound(n *vnet.Network, lb *vnet.LoadBalancer, o cluster.Outbound) err
 		if err != nil {
 			return err
 		}
-		lb.Frontends = append(lb.Frontends, vnet.Frontend(ip))
+		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: ip.Name, Address: ip.Address})
 	}
 	for _, old := range lb.OutboundRules {
 		for _, f := range old.Frontends {

@@ -118,7 +118,7 @@ func reviseBalancer(n *vnet.Network, to *cluster.Cluster) error {
 	n.PublicAddresses = to.Frontends()
 	for i := range n.LoadBalancers {
 		for _, f := range n.LoadBalancers[i].Frontends {
-			if !slices.Contains(n.PublicAddresses, f.Address) {
+			if !f.Internal() && !slices.Contains(n.PublicAddresses, f.Address) {
 				return fmt.Errorf("spec.loadBalancer.frontends: %s is in use by a front end; delete its Service first ('packetwalk kubectl get svc -A' names it), "+
 					"or leave the address in", f.Address)
 			}
