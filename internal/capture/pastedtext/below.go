@@ -201,11 +201,19 @@ func (s *scanner) reread(last *ruleAt, text string) (iptables.Rule, bool) {
 
 // endRules says which rules lack their end. Of one that has nothing but a chain's name the name may lack it, too.
 func (s *scanner) endRules() {
+	longest := 0 // rule of a table that is shown whole
+	for _, run := range s.found {
+		for i := range run.rules {
+			if r := &run.rules[i]; run.saved && !isCutOff(&r.rule) {
+				longest = max(longest, len(run.chain)+len(r.key))
+			}
+		}
+	}
 	for _, run := range s.found {
 		run.whole = run.whole && !run.begun
 		for i := range run.rules {
 			r := &run.rules[i]
-			if !isCutOff(&r.rule) {
+			if !isCutOff(&r.rule) || run.saved && isRemark(&r.rule) && len(run.chain)+len(r.key) < longest {
 				continue
 			}
 			if r.key == "" {
@@ -217,6 +225,14 @@ func (s *scanner) endRules() {
 			*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.key).Unknown, Counters: r.rule.Counters}, r.hidden)
 		}
 	}
+}
+
+// isRemark reports whether a rule has nothing but comments, as Calico's agent writes it for a policy without rules. Where a page's width has
+// cut nothing off a longer rule of the same table, such a rule is complete.
+func isRemark(r *iptables.Rule) bool {
+	comments := slices.DeleteFunc(slices.Clone(r.Matches), func(m iptables.Match) bool { return m.Module != "comment" })
+	bare := iptables.Rule{Matches: comments}
+	return len(comments) > 0 && r.Unknown == "" && bare.Spec() == r.Spec()
 }
 
 // isCutOff reports whether a rule has no effect. People copy such rules when the end is cut off. A
