@@ -2,16 +2,13 @@ package explain
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"packetwalk.dev/internal/testing/goldentest"
+)
 
 // TestGolden writes each walk of world_test.go in every form that is text.
 func TestGolden(t *testing.T) {
@@ -39,19 +36,7 @@ func TestGolden(t *testing.T) {
 				}
 				a.Files = append(a.Files, txtar.File{Name: form.name, Data: b.Bytes()})
 			}
-			file := "testdata/" + name + ".txtar"
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(txtar.Format(a))); diff != "" {
-				t.Errorf("-want +got:\n%s\nrun with -update to accept", diff)
-			}
+			goldentest.File(t, "testdata/"+name+".txtar", string(txtar.Format(a)))
 		})
 	}
 }

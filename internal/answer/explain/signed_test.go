@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
@@ -26,6 +24,7 @@ import (
 	iptablesproxy "packetwalk.dev/internal/node/proxy/iptables"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/testing/goldentest"
 )
 
 const root = "../../../"
@@ -161,6 +160,11 @@ func goldens(t *testing.T) []writtenRules {
 		{"Istio", "internal/answer/explain/foreign/testdata/istio-*.txt"},
 		{"NodeLocal DNSCache", "internal/answer/explain/foreign/testdata/nodelocaldns.txt"},
 		{"AKS LocalDNS", "internal/answer/explain/foreign/testdata/aks-localdns.txt"},
+		{"node", "internal/answer/explain/foreign/testdata/aks-node.txt"},
+		{"Azure guest agent", "internal/answer/explain/foreign/testdata/aks-guest-agent.txt"},
+		{"unknown writer", "internal/answer/explain/foreign/testdata/aks-unknown-writer.txt"},
+		{"Azure CNI", "internal/answer/explain/foreign/testdata/azure-swift.txt"},
+		{"Azure CNS", "internal/answer/explain/foreign/testdata/azure-swift-cns.txt"},
 		{"AWS VPC CNI", "internal/answer/explain/foreign/testdata/aws-cni-*.txt"},
 		{"Linkerd", "internal/answer/explain/foreign/testdata/linkerd.txt"},
 		{"flannel", "internal/answer/explain/foreign/testdata/flannel*.txt"},
@@ -294,7 +298,7 @@ func generated(t *testing.T) []writtenRules {
 	mac := net.HardwareAddr{0, 13, 58, 1, 2, 3}
 	pod := netip.MustParseAddr("10.240.0.7")
 	eb := slices.Concat(ebrules.Node("eth0", mac, []netip.Addr{pod}), ebrules.Pod("eth0", pod, mac),
-		ebrules.Deduplicate(mac, "veth", pod, netip.MustParsePrefix("10.240.0.0/24")))
+		ebrules.Deduplicate(ebrules.Dedup, mac, "veth", pod, netip.MustParsePrefix("10.240.0.0/24")))
 	var lines []string
 	for _, r := range eb {
 		lines = append(lines, "*"+r.Table, "-A "+r.Text)
@@ -433,19 +437,7 @@ compares it with the rules that they write.
 			}
 		}
 	}
-	file := root + "docs/dev/rules.md"
-	if *update {
-		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(text), page.String()); diff != "" {
-		t.Errorf("%s is not what the writers say (-page +writers); -update writes it:\n%s", file, diff)
-	}
+	goldentest.File(t, root+"docs/dev/rules.md", page.String())
 }
 
 func row(page *strings.Builder, cells ...string) {

@@ -105,7 +105,7 @@ func (k *kubenet) nodeRules() []ebRule {
 	if !k.Promiscuous {
 		return nil
 	}
-	return ebrules.Deduplicate(addressMAC(k.Gateway), kubenetVeth, k.Gateway, k.Subnet)
+	return ebrules.Deduplicate(ebrules.Dedup, addressMAC(k.Gateway), kubenetVeth, k.Gateway, k.Subnet)
 }
 
 // PodWants: the bridge is the gateway. Its neighbour entry is permanent, because the kernel's table is one for all namespaces.

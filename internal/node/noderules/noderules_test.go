@@ -3,6 +3,7 @@ package noderules
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +31,8 @@ func TestRules(t *testing.T) {
 				rules = []iptables.Rule{Docker(docker), Kubenet(ranges[0])}
 			case "wireserver":
 				table, chain, rules = iptables.Filter, forward, WireServer()
+			case "imds":
+				table, chain, rules = iptables.Filter, forward, []iptables.Rule{RestrictMetadata(ranges[0].Addr())}
 			}
 			fmt.Fprintf(&out, "# %s*%s\n", line, table)
 			for i := range rules {
@@ -61,21 +64,69 @@ func TestOtherMasquerade(t *testing.T) {
 	}
 }
 
-// TestWireServer: rules that a chain lacks are appended, and no rule of others is removed.
-func TestWireServer(t *testing.T) {
+// TestForward: the node's rules come to stand in their order at the end of the chain, with an IMDS restriction of the node's present address or
+// with none, and no rule of others is removed.
+func TestForward(t *testing.T) {
 	const (
 		plugin = "-A FORWARD -d 168.63.129.16/32 -p tcp -m tcp --dport 32526 -j DROP\n"
 		http   = "-A FORWARD -d 168.63.129.16/32 -p tcp -m tcp --dport 80 -j DROP\n"
 		other  = "-A FORWARD -j KUBE-FORWARD\n"
+		imds   = "-A FORWARD ! -s 10.224.0.4/32 -d 169.254.169.254/32 -p tcp -m tcp --dport 80 -m comment --comment " +
+			`"AKS managed: added by AgentBaker ensureIMDSRestriction for IMDS restriction feature" -j DROP` + "\n"
 	)
-	for _, c := range []struct{ dump, want string }{
-		{"", "*filter\n" + plugin + http + "COMMIT\n"},
-		{other + http, "*filter\n" + plugin + "COMMIT\n"},
-		{plugin + http + other, ""},
+	gone := func(rule string) string { return "-D" + rule[2:] }
+	earlier := strings.Replace(imds, "10.224.0.4", "10.224.0.9", 1)
+	restriction := RestrictMetadata(netip.MustParseAddr("10.224.0.4"))
+	unsaid, closed, open := Rules{Forward: WireServer()}, Rules{Forward: append([]iptables.Rule{restriction}, WireServer()...)},
+		Rules{Forward: WireServer(), OpenMetadata: true}
+	for name, c := range map[string]struct {
+		rules      Rules
+		dump, want string
+	}{
+		"none yet":                 {unsaid, "", plugin + http},
+		"one is missing":           {unsaid, other + http, gone(http) + plugin + http},
+		"all there":                {unsaid, plugin + http + other, ""},
+		"nothing said of IMDS":     {unsaid, imds + plugin + http, ""},
+		"restriction":              {closed, "", imds + plugin + http},
+		"restriction switched on":  {closed, other + plugin + http, gone(plugin) + gone(http) + imds + plugin + http},
+		"restriction there":        {closed, imds + plugin + http, ""},
+		"of another address":       {closed, earlier + plugin + http, gone(earlier) + gone(plugin) + gone(http) + imds + plugin + http},
+		"restriction switched off": {open, other + imds + plugin + http, gone(imds)},
+		"off and never on":         {open, other + plugin + http, ""},
 	} {
-		edit := Rules{Forward: WireServer()}.Edit(iptables.Filter, []byte("*filter\n:FORWARD ACCEPT [0:0]\n"+c.dump+"COMMIT\n"))
-		if d := cmp.Diff(c.want, string(iptables.AppendRestore(nil, []iptables.Edit{edit}))); d != "" {
-			t.Error(d)
+		t.Run(name, func(t *testing.T) {
+			want := c.want
+			if want != "" {
+				want = "*filter\n" + want + "COMMIT\n"
+			}
+			edit := c.rules.Edit(iptables.Filter, []byte("*filter\n:FORWARD ACCEPT [0:0]\n"+c.dump+"COMMIT\n"))
+			if d := cmp.Diff(want, string(iptables.AppendRestore(nil, []iptables.Edit{edit}))); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+	if got := (Rules{OpenMetadata: true}).Tables(); !slices.Equal(got, []string{iptables.Filter}) {
+		t.Errorf("tables %s", got)
+	}
+}
+
+// TestSkipConntrack: eight rules, in the order in which AKS's script appends them.
+func TestSkipConntrack(t *testing.T) {
+	rules := Rules{Untracked: SkipConntrack(netip.MustParseAddr("169.254.10.10"), netip.MustParseAddr("169.254.10.11"))}
+	var want strings.Builder
+	for _, chain := range []string{"OUTPUT", "PREROUTING"} {
+		for _, address := range []string{"169.254.10.10", "169.254.10.11"} {
+			for _, protocol := range []string{"tcp", "udp"} {
+				fmt.Fprintf(&want, `-A %s -d %s/32 -p %s -m comment --comment "localdns: skip conntrack" -m %s --dport 53 -j NOTRACK`+"\n",
+					chain, address, protocol, protocol)
+			}
 		}
+	}
+	edit := rules.Edit(iptables.Raw, []byte("*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"))
+	if d := cmp.Diff("*raw\n"+want.String()+"COMMIT\n", string(iptables.AppendRestore(nil, []iptables.Edit{edit}))); d != "" {
+		t.Error(d)
+	}
+	if edit = rules.Edit(iptables.Raw, []byte("*raw\n"+want.String()+"COMMIT\n")); !edit.IsZero() {
+		t.Errorf("rules that are there: %s", iptables.AppendRestore(nil, []iptables.Edit{edit}))
 	}
 }

@@ -16,8 +16,12 @@ func (r Rule) String() string { return "-t " + r.Table + " -A " + r.Text }
 
 func natRule(format string, args ...any) Rule { return Rule{"nat", fmt.Sprintf(format, args...)} }
 
-// Dedup is kubenet's chain of the filter table.
-const Dedup = "KUBE-DEDUP"
+// Dedup is the chain of the filter table that kubelet's kubenet had. DedupAKS is that of AKS's nodes since containerd has CNI's bridge in
+// its place (AgentBaker: ensure-no-dup.sh).
+const (
+	Dedup    = "KUBE-DEDUP"
+	DedupAKS = "AKS-DEDUP-PROMISC"
+)
 
 // Node returns the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops
 // any other), the node answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
@@ -44,10 +48,10 @@ func arpReply(addr netip.Addr, mac net.HardwareAddr) Rule {
 // Deduplicate returns what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream, syncEbtablesDedupRules): a
 // packet to a service that turns round on the bridge also goes up to the node, which routes a copy back with the bridge's MAC address.
 // Interfaces of pods begin with veth. The jump comes first.
-func Deduplicate(bridge net.HardwareAddr, veth string, gateway netip.Addr, pods netip.Prefix) []Rule {
-	frame := fmt.Sprintf("%s -p IPv4 -s %s -o %s+ --ip-src ", Dedup, bridge, veth)
+func Deduplicate(chain string, bridge net.HardwareAddr, veth string, gateway netip.Addr, pods netip.Prefix) []Rule {
+	frame := fmt.Sprintf("%s -p IPv4 -s %s -o %s+ --ip-src ", chain, bridge, veth)
 	return []Rule{
-		{"filter", "OUTPUT -j " + Dedup},
+		{"filter", "OUTPUT -j " + chain},
 		{"filter", frame + gateway.String() + " -j ACCEPT"},
 		{"filter", frame + pods.String() + " -j DROP"},
 	}
@@ -58,8 +62,14 @@ func Signed() attribution.Writer {
 	table := func(table, name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Family: attribution.Bridge, Table: table, Name: name, For: purpose, Rules: rules}
 	}
+	dedup := func(chain string) attribution.Chain {
+		return table("filter", chain, "kubenet: one copy of what its promiscuous bridge sends twice",
+			attribution.Line{To: "ACCEPT", Text: "--ip-src {gateway}", For: "kubenet: from the bridge's own address, which is no copy"},
+			attribution.Line{To: "DROP", Text: "--ip-src {pods}", For: "kubenet: one copy of what its promiscuous bridge sends twice"})
+	}
 	return attribution.Writer{
 		Name: "CNI plugin", File: "internal/node/cni/ebrules/ebrules.go",
+		Words: map[string]string{"chain": Dedup + "|" + DedupAKS},
 		Chains: []attribution.Chain{
 			table("nat", "POSTROUTING", "Azure CNI: the link-layer source of what leaves by the NIC",
 				attribution.Line{To: "snat", Text: "-s Unicast -o {nic} -j snat", For: "Azure CNI: frames leave with the NIC's own address"}),
@@ -68,10 +78,8 @@ func Signed() attribution.Writer {
 				attribution.Line{To: "dnat", Text: "--arp-op Reply", For: "Azure CNI: answers to ARP go to every pod"},
 				attribution.Line{To: "dnat", Text: "--ip-dst {address}", For: "Azure CNI: frames for a pod go to its own address"}),
 			table("filter", "OUTPUT", "kubenet: where its chain begins",
-				attribution.Line{To: Dedup, For: "kubenet: is it a copy that its promiscuous bridge sends twice?"}),
-			table("filter", Dedup, "kubenet: one copy of what its promiscuous bridge sends twice",
-				attribution.Line{To: "ACCEPT", Text: "--ip-src {gateway}", For: "kubenet: from the bridge's own address, which is no copy"},
-				attribution.Line{To: "DROP", Text: "--ip-src {pods}", For: "kubenet: one copy of what its promiscuous bridge sends twice"}),
+				attribution.Line{To: "{chain}", For: "kubenet: is it a copy that its promiscuous bridge sends twice?"}),
+			dedup(Dedup), dedup(DedupAKS),
 		},
 	}
 }

@@ -29,7 +29,8 @@ func TestRules(t *testing.T) {
 		for _, r := range slices.Concat(
 			Node("eth0", mac(node[1]), []netip.Addr{netip.MustParseAddr(node[0])}),
 			Pod("eth0", netip.MustParseAddr(pod[0]), mac(pod[1])),
-			Deduplicate(mac(bridge[1]), "veth", netip.MustParseAddr(bridge[0]), netip.MustParsePrefix(bridge[2])),
+			Deduplicate(Dedup, mac(bridge[1]), "veth", netip.MustParseAddr(bridge[0]), netip.MustParsePrefix(bridge[2])),
+			Deduplicate(DedupAKS, mac(bridge[1]), "veth", netip.MustParseAddr(bridge[0]), netip.MustParsePrefix(bridge[2])),
 		) {
 			fmt.Fprintf(&out, "*%s\n-A %s\n", r.Table, r.Text)
 		}
