@@ -21,6 +21,9 @@ func TestPastedCases(t *testing.T) {
 	}{
 		{"nft-two-tables-prose", "--from 10.1.0.7 --to 203.0.113.9:443", 0,
 			[]string{"the destination sees nothing: dropped on the node by filter forward policy"}, nil},
+		{"script-branches", "--from 10.0.0.5 --to 198.51.100.1:80", 3,
+			[]string{"the sender's own address, 10.0.0.5:", "unless one of the lines 3, 5, 8-9, 13, which were not read, changes it"},
+			[]string{"203.0.113.9fi", "MASQUERADEelse"}},
 		{"iprule-not", "--from node/node --to 203.0.113.9:443", 0,
 			[]string{"dev wg0 (table 51820: default)", "the destination sees the sender's own address, 10.0.0.1:"}, []string{"192.168.178.48:"}},
 		{"ip6-rule-family", "--from fd00:2::5 --to [2001:db8::9]:443", 0,

@@ -39,7 +39,7 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 	}
 	shows, err := pastedtext.Parse(book, name, text, addresses...)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", name, err)
+		return nil, err
 	}
 	rd := reader{Loader: capture.NewLoader("node/" + name), nft: nft}
 	for _, part := range snapshot.Parts {
@@ -52,10 +52,10 @@ func Read(book *attribution.Book, nft NFT, name string, text []byte, about ...ne
 		dialect = netfilter.IPTablesNFT // iptables-save's first line says its variant
 	}
 	if err := rd.rules(&shows, dialect); err != nil {
-		return nil, fmt.Errorf("node %s: %w", name, err)
+		return nil, err
 	}
 	if err := rd.blocks(latest(shows.Blocks)); err != nil && len(shows.Tables)+len(shows.IPv6) == 0 {
-		return nil, fmt.Errorf("node %s: %w", name, err) // nothing is left
+		return nil, err // nothing is left
 	}
 	rd.finishFIB()
 	rd.beyond(shows.Tables, shows.IPv6)

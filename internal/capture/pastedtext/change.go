@@ -39,7 +39,7 @@ type change struct {
 	command string
 	of      []state
 	from    origin
-	unclear bool // it may be a comment
+	doubt   string // why it may not have been run, "" where it was
 }
 
 // changer is a command that changes state, with the kinds of output that would show it.
@@ -239,8 +239,8 @@ func (s *scanner) noteChange(command string, of []state) {
 }
 
 func (s *scanner) notCarriedOut(c change) {
-	if c.unclear {
-		s.note(leftOut, c.line, "line %d: a comment, or a command at a prompt; whether it was run is unknown: %s", c.line, c.command)
+	if c.doubt != "" {
+		s.note(leftOut, c.line, "line %d: %s: %s", c.line, c.doubt, c.command)
 		return
 	}
 	s.note(leftOut, c.line, "line %d: a command that may change the machine's state is not carried out: %s", c.line, c.command)
@@ -358,14 +358,14 @@ func (s *scanner) settle() {
 	})
 	left := map[int]bool{}
 	for _, c := range s.changes {
-		met, stale, before := false, false, c.unclear
+		met, stale, before := false, false, c.doubt != ""
 		for of, line := range first {
 			if of.kind == ipTables && s.until > 0 && c.line >= s.until {
 				continue // the rules are those of an earlier time
 			}
 			before = before || line < c.line
 			if slices.ContainsFunc(c.of, of.meets) {
-				met, stale = true, stale || (line < c.line || c.unclear) && listings.of(of) < c.line
+				met, stale = true, stale || (line < c.line || c.doubt != "") && listings.of(of) < c.line
 			}
 		}
 		if stale || !met && before { // of what is not shown at all, nothing is known, unless all is shown below

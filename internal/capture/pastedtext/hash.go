@@ -92,7 +92,7 @@ func (s *scanner) hash(line string) bool {
 	default:
 		s.reset()
 		s.noteChange(command, of)
-		s.changes[len(s.changes)-1].unclear = true
+		s.changes[len(s.changes)-1].doubt = maybePrompt
 	}
 	return true
 }

@@ -142,6 +142,7 @@ type scanner struct {
 	promptAt   int          // the line of the last prompt; 0 for none
 	printed    []string     // the last files that commands printed
 	hashes     map[int]hashMeaning
+	structures int    // of a script that are open
 	passive    string // the program whose output says nothing of rules or routes
 }
 
@@ -192,6 +193,7 @@ func init() { // the readers use each other
 	}{
 		{"a whole block", (*scanner).foreign},
 		{"blank", (*scanner).blank},
+		{"script", (*scanner).control},
 		{"commands", (*scanner).several},
 		{"command of iptables", (*scanner).command},
 		{"command of ip", (*scanner).ipMade},
