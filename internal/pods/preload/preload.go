@@ -37,6 +37,21 @@ const buildTime = 15 * time.Minute
 // diskSize is the size of a file system in bytes. Its file takes only what is written.
 const diskSize = 16 << 30
 
+// freeSpace is what the disk must have free for a build, in bytes: a file system of AKS's images takes a third of it.
+const freeSpace = 2 << 30
+
+// checkSpace returns an error if the disk has too little room for a build.
+func (c Cache) checkSpace() error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(c.Dir, &disk); err != nil {
+		return fmt.Errorf("measure the disk of %s: %w", c.Dir, err)
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; free < freeSpace {
+		return fmt.Errorf("the disk of %s has %d MiB free, and a file system of images needs %d", c.Dir, free>>20, freeSpace>>20)
+	}
+	return nil
+}
+
 // key identifies a file system by all that decides what is in it.
 func (c Cache) key(images Images) (string, error) {
 	program, err := filepath.EvalSymlinks(c.Containerd)
@@ -82,6 +97,9 @@ func (c Cache) Build(ctx context.Context, images Images, write func(context.Cont
 	}
 	file, err := c.Find(images)
 	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := c.checkSpace(); err != nil {
 		return err
 	}
 	work := filepath.Join(c.Dir, "unfinished")

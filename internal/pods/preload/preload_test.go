@@ -7,8 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestFind finds a file system by its images and by containerd's program.
@@ -50,6 +55,24 @@ func TestBuildFails(t *testing.T) {
 	left, err := os.ReadDir(c.Dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "lock" {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestBuildWithoutSpace builds nothing on a disk that is nearly full.
+func TestBuildWithoutSpace(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	c := newCache(t)
+	if err := unix.Mount("tmpfs", c.Dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(c.Dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	err := c.Build(t.Context(), Images{"a:1": "sha256:1"}, func(context.Context, io.Writer) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "1 MiB free, and a file system of images needs 2048") {
+		t.Errorf("%v", err)
 	}
 }
 
