@@ -345,6 +345,26 @@ func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 		})
 	f.BoolVar(&o.BlockWireServer, "block-wire-server", false,
 		"drop pods' packets to TCP 80 and 32526 of 168.63.129.16, as an AKS node does")
+	f.Func("imds-restriction",
+		"drop pods' packets to TCP 80 of 169.254.169.254, as an AKS node with IMDS restriction; `address` of the node's NIC; off: remove the rule",
+		func(s string) (err error) {
+			if o.IMDSRestriction = netip.IPv4Unspecified(); s != "off" {
+				o.IMDSRestriction, err = netip.ParseAddr(s)
+			}
+			return err
+		})
+	f.Func("local-dns", "keep DNS queries to the node's cache out of conntrack, as an AKS node with LocalDNS; `addresses`, by commas",
+		func(s string) error {
+			o.LocalDNS = nil
+			for _, text := range strings.Split(s, ",") {
+				a, err := netip.ParseAddr(strings.TrimSpace(text))
+				if err != nil {
+					return err
+				}
+				o.LocalDNS = append(o.LocalDNS, a)
+			}
+			return nil
+		})
 	f.BoolVar(&o.IPMasqAgent, "ip-masq-agent", o.IPMasqAgent, "keep the ip-masq-agent's rules, of ConfigMaps in kube-system")
 	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "",
 		"form of its configuration: v1 (kubernetes-sigs) or v2 (Azure); by default that of --proxy-rules")

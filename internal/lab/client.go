@@ -196,7 +196,7 @@ func addRecorded(s *status.Status, d layout.Dir) {
 			return &there
 		}
 		n.Machine, n.KubeProxy = lookIf(name+".machine", d.MachinePid(name)), lookIf(name+".kube-proxy", d.ProxyPid(name))
-		n.CalicoFelix = lookIf(name+".calico-felix", d.FelixPid(name))
+		n.CalicoFelix, n.LocalDNS = lookIf(name+".calico-felix", d.FelixPid(name)), lookIf(name+".localdns", d.LocalDNSPid(name))
 		s.Nodes = append(s.Nodes, n)
 	}
 }

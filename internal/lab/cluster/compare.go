@@ -40,6 +40,7 @@ var changeable = []string{
 	"spec.loadBalancer.frontends",
 	"spec.addons",
 	"spec.hostUsers",
+	"spec.nodeOptions.imdsRestriction",
 	"spec.images.*",
 	"spec.loadBalancer.outbound.*",
 	"spec.nodePools[]",

@@ -35,6 +35,7 @@ type Spec struct {
 	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
 	NodePools   []NodePool  `json:"nodePools,omitzero"`
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
+	NodeOptions NodeOptions `json:"nodeOptions,omitzero"`
 	// HostUsers lets pods run as the users of the machine. Default: pods that need none of the node's namespaces, directories and privileges
 	// get hostUsers: false, which gives them users of their own.
 	HostUsers bool `json:"hostUsers,omitempty"`

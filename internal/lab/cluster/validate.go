@@ -47,6 +47,7 @@ func (c *Cluster) Validate(apps ...string) Errors {
 	v.unbuilt()
 	v.images()
 	v.virtualNode()
+	v.nodeOptions()
 	return v.errs
 }
 

@@ -149,6 +149,9 @@ func (d Dir) ProxyPid(node string) string { return filepath.Join(d.Node(node), "
 // there is something of it to clean up.
 func (d Dir) NoModules() string { return d.Path("no-modules") }
 
+// LocalDNSPid returns the pid file of a node's DNS cache.
+func (d Dir) LocalDNSPid(node string) string { return filepath.Join(d.Node(node), "localdns.pid") }
+
 // FelixPid returns the pid file of a node's felix.
 func (d Dir) FelixPid(node string) string { return filepath.Join(d.Node(node), "calico-felix.pid") }
 

@@ -39,9 +39,6 @@ func Documents(text string) []string {
 // coreDNSVersion is that of controlplane/go.mod.
 const coreDNSVersion = "v1.14.7"
 
-// clusterDomain is the domain of the cluster's names; AKS has no other.
-const clusterDomain = "cluster.local"
-
 // UserNamespaces returns the policy that gives pods user namespaces.
 func UserNamespaces() ([]string, error) { return objects("user-namespaces.yaml", nil) }
 
@@ -51,7 +48,7 @@ func Warnings() ([]string, error) { return objects("warnings.yaml", nil) }
 // DNS returns the objects of the cluster's DNS.
 func DNS(c *cluster.Cluster) ([]string, error) {
 	return objects("coredns.yaml", map[string]any{
-		"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion,
+		"Address": c.Spec.Network.DNSServiceIP, "Domain": plan.ClusterDomain, "Version": coreDNSVersion,
 	})
 }
 
@@ -88,7 +85,7 @@ func Connector(c *cluster.Cluster, as Credentials) ([]string, error) {
 		"Node": plan.VirtualNode, "Version": plan.VirtualNodeVersion, "Endpoint": plan.ManagementName,
 		"Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(), "Location": c.Spec.Azure.Location,
 		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet,
-		"DNS": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
+		"DNS": c.Spec.Network.DNSServiceIP, "Domain": plan.ClusterDomain, "ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
 	})
 }
 

@@ -28,7 +28,7 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// Agents are what runs on nodes beside their kubelets: packetwalk-node, and felix and kube-proxy where the cluster asks for them.
+// Agents are what runs on nodes beside their kubelets: packetwalk-node, and felix, kube-proxy and LocalDNS where the cluster asks for them.
 type Agents struct {
 	Nodes *Nodes
 }
@@ -64,7 +64,7 @@ func (a Agents) Change(ctx context.Context, c lifecycle.Change) error {
 // Stop leaves the agents running.
 func (a Agents) Stop() {
 	for _, n := range a.Nodes.List() {
-		for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix} {
+		for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix, n.localDNS} {
 			if process != nil {
 				process.Detach()
 			}
@@ -77,11 +77,11 @@ func (a Agents) agentCommand(c *cluster.Cluster, n *Node) supervise.Process {
 	p := supervise.Process{
 		Name: n.Name, Path: a.Nodes.Binaries.Node, LogFile: a.Nodes.Dir.Log(n.Name),
 		PidFile: filepath.Join(a.Nodes.Dir.Node(n.Name), "agent.pid"),
-		Args:    plan.AgentFlags(c, n.Name, a.Nodes.agentKubeconfig(n)),
+		Args:    plan.AgentFlags(c, n.Node, a.Nodes.agentKubeconfig(n)),
 	}
 	if n.Runtime == cluster.RuntimeContainerd {
 		p.Path = a.Nodes.Binaries.App
-		p.Args = isolation.NodeArgs(a.Nodes.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Name, realnode.NodeAgentKubeconfig))
+		p.Args = isolation.NodeArgs(a.Nodes.Dir.MachinePid(n.Name), realnode.NodeAgent, plan.AgentFlags(c, n.Node, realnode.NodeAgentKubeconfig))
 	}
 	return p
 }
@@ -91,7 +91,7 @@ func (l *Nodes) agentKubeconfig(n *Node) string {
 	return filepath.Join(l.Dir.Node(n.Name), "kubeconfig")
 }
 
-// startAgent starts a node's agent, its felix and its kube-proxy, or takes over those that run.
+// startAgent starts a node's agent, its felix, its kube-proxy and its DNS cache, or takes over those that run.
 func (a Agents) startAgent(ctx context.Context, n *Node) error {
 	c := a.agentCommand(a.Nodes.Cluster(), n)
 	if err := lifecycle.EndOthers(ctx, n.ns, c); err != nil {
@@ -100,7 +100,7 @@ func (a Agents) startAgent(ctx context.Context, n *Node) error {
 	if err := a.keepAgent(n, c); err != nil {
 		return err
 	}
-	return errors.Join(a.startFelix(ctx, n), a.startProxy(ctx, a.Nodes.Cluster(), n))
+	return errors.Join(a.startFelix(ctx, n), a.startProxy(ctx, a.Nodes.Cluster(), n), a.startLocalDNS(ctx, n))
 }
 
 // keepAgent has a command run as a node's agent.

@@ -177,12 +177,12 @@ func (k kubelets) machineProcess(ctx context.Context, n *Node) (supervise.Proces
 	}
 	err = realnode.Config{
 		Name: n.Name, State: state, Images: images, Base: k.Dir.ProgramsLayer(), Distribution: distribution,
-		Kubernetes: identity, Cgroup: k.Dir.Cgroup(n.Name), Bounds: k.NodeBounds, ResolvConf: layout.ResolvConf(plan.AzureResolver),
+		Kubernetes: identity, Cgroup: k.Dir.Cgroup(n.Name), Bounds: k.NodeBounds, ResolvConf: layout.ResolvConf(plan.NodeResolver(k.Cluster(), n.Node)),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), Taints: taints,
 			MaxPods:      n.MaxPods,
-			PodProcesses: k.PodProcesses, ClusterDNS: k.Cluster().Spec.Network.DNSServiceIP,
+			PodProcesses: k.PodProcesses, ClusterDNS: plan.PodResolver(k.Cluster(), n.Node),
 		},
 	}.Prepare()
 	return c, err

@@ -37,14 +37,16 @@ import (
 // A Node is a Kubernetes node: a network namespace, an agent in it, and the machine that runs its pods.
 type Node struct {
 	cluster.Node
-	ns      *netns.Namespace
-	agent   *supervise.Supervisor
-	proxy   *supervise.Supervisor // upstream's kube-proxy; nil without
-	felix   *supervise.Supervisor // Calico's agent; nil without
-	machine *supervise.Supervisor
-	stop    context.CancelFunc // ends what the lab does beside the machine; nil before it is started
-	done    <-chan struct{}    // closes when it has ended
-	pods    netip.Prefix       // of kubenet, in its CNI configuration; invalid before it is known
+	ns    *netns.Namespace
+	agent *supervise.Supervisor
+	proxy *supervise.Supervisor // upstream's kube-proxy; nil without
+	felix *supervise.Supervisor // Calico's agent; nil without
+	// localDNS is the node's DNS cache; nil without.
+	localDNS *supervise.Supervisor
+	machine  *supervise.Supervisor
+	stop     context.CancelFunc // ends what the lab does beside the machine; nil before it is started
+	done     <-chan struct{}    // closes when it has ended
+	pods     netip.Prefix       // of kubenet, in its CNI configuration; invalid before it is known
 }
 
 // Nodes are the lab's nodes with their kubelets, as a component. [Machines] makes them, and [Agents] runs their agents.
@@ -157,7 +159,7 @@ func (m Machines) writeNodeFiles(n *Node) error {
 		return err
 	}
 	err = errors.Join(m.writeFelixKubeconfig(n, kubeconfigOf), atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
-		layout.WriteResolvConf(dir, plan.AzureResolver))
+		layout.WriteResolvConf(dir, plan.NodeResolver(m.Nodes.Cluster(), n.Node)))
 	if m.Nodes.Cluster().Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, m.Nodes.writeConflist(n, netip.Prefix{}))
 	}
@@ -311,6 +313,6 @@ func (n *Node) status() status.Node {
 	if n.agent != nil {
 		s.Agent = n.agent.State()
 	}
-	s.Machine, s.KubeProxy, s.CalicoFelix = stateOf(n.machine), stateOf(n.proxy), stateOf(n.felix)
+	s.Machine, s.KubeProxy, s.CalicoFelix, s.LocalDNS = stateOf(n.machine), stateOf(n.proxy), stateOf(n.felix), stateOf(n.localDNS)
 	return s
 }

@@ -266,7 +266,7 @@ func (l *Nodes) removeNode(ctx context.Context, n *Node) error {
 	if n.stop != nil {
 		n.stop()
 	}
-	for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix, n.machine} {
+	for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.felix, n.machine, n.localDNS} {
 		if process == nil {
 			continue
 		}

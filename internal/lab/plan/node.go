@@ -139,21 +139,29 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 }
 
 // AgentFlags returns packetwalk-node's flags on a node, as on one of a real cluster.
-func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
+func AgentFlags(c *cluster.Cluster, n cluster.Node, kubeconfig string) []string {
 	flags := append([]string{
 		"--kubeconfig=" + kubeconfig,
-		"--node-name=" + node,
+		"--node-name=" + n.Name,
 	}, append(proxyFlags(c), masqueradeFlags(c)...)...)
-	return append(flags, nodeImageFlags(c)...)
+	return append(flags, nodeImageFlags(c, n)...)
 }
 
 // nodeImageFlags returns packetwalk-node's flags for the rules that AKS's node image sets up. Today's image has containerd and keeps pods
 // from the wire server. The older rule sets are those of nodes with Docker, which did not.
-func nodeImageFlags(c *cluster.Cluster) []string {
+func nodeImageFlags(c *cluster.Cluster, n cluster.Node) []string {
 	if c.Spec.ServiceProxy.Rules != cluster.RulesCurrent {
 		return nil
 	}
-	return []string{"--docker-bridge-cidr=none", "--block-wire-server"}
+	restriction := "off"
+	if c.Spec.NodeOptions.IMDSRestriction {
+		restriction = n.Address.String()
+	}
+	flags := []string{"--docker-bridge-cidr=none", "--block-wire-server", "--imds-restriction=" + restriction}
+	if HasLocalDNS(c, n) {
+		flags = append(flags, fmt.Sprintf("--local-dns=%s,%s", NodeListener, ClusterListener))
+	}
+	return flags
 }
 
 // crowded tells of a cluster with so many nodes that its agents, which all follow each change on one machine, would take half of its

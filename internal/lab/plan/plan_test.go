@@ -75,16 +75,43 @@ func TestAgentFlags(t *testing.T) {
 		{"{network: {ipMasqAgent: v1}, serviceProxy: {implementation: none}}", "--service-proxy=false",
 			"--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
 	} {
-		got := strings.Join(AgentFlags(parsed(t, "spec: "+c.spec), "n", "/k"), " ")
-		if want := always + c.proxy + " " + c.want + " --docker-bridge-cidr=none --block-wire-server"; got != want {
+		got := strings.Join(AgentFlags(parsed(t, "spec: "+c.spec), cluster.Node{Name: "n"}, "/k"), " ")
+		if want := always + c.proxy + " " + c.want + " --docker-bridge-cidr=none --block-wire-server --imds-restriction=off"; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", c.spec, got, want)
 		}
 	}
 }
 
+// TestNodeOptions: options of the nodes' image are flags of their agents, and name servers of nodes with containerd.
+func TestNodeOptions(t *testing.T) {
+	c := parsed(t, "spec: {network: {mode: transparent}, nodeOptions: {localDNS: true, imdsRestriction: true}}")
+	n := c.Nodes()[0]
+	const restriction, caches = "--imds-restriction=10.13.76.4", "--local-dns=169.254.10.10,169.254.10.11"
+	flags := AgentFlags(c, n, "/k")
+	if got := flags[len(flags)-2:]; !slices.Equal(got, []string{restriction, caches}) {
+		t.Errorf("flags %s", got)
+	}
+	if node, pod := NodeResolver(c, n).String(), PodResolver(c, n).String(); node != "169.254.10.10" || pod != "169.254.10.11" {
+		t.Errorf("name servers %s and %s", node, pod)
+	}
+	n.Runtime = cluster.RuntimeSimulated
+	if got := AgentFlags(c, n, "/k"); got[len(got)-1] != restriction {
+		t.Errorf("flags %s of a simulated node", got)
+	}
+	if node, pod := NodeResolver(c, n).String(), PodResolver(c, n).String(); node != "168.63.129.16" || pod != "10.0.0.10" {
+		t.Errorf("name servers %s and %s of a simulated node", node, pod)
+	}
+}
+
+// TestCorefile holds LocalDNS's configuration to a file.
+func TestCorefile(t *testing.T) {
+	c := parsed(t, "spec: {network: {mode: transparent}, nodeOptions: {localDNS: true}}")
+	goldentest.File(t, "testdata/localdns.corefile", string(Corefile(c)))
+}
+
 // TestAgentFlagsOfOldNodes: nodes of the articles' time have Docker, and no rule about the wire server.
 func TestAgentFlagsOfOldNodes(t *testing.T) {
-	got := AgentFlags(parsed(t, `spec: {serviceProxy: {rules: "1.19"}}`), "n", "/k")
+	got := AgentFlags(parsed(t, `spec: {serviceProxy: {rules: "1.19"}}`), cluster.Node{Name: "n"}, "/k")
 	if i := slices.IndexFunc(got, func(f string) bool { return strings.Contains(f, "docker") || strings.Contains(f, "wire") }); i >= 0 {
 		t.Errorf("flag %s", got[i])
 	}

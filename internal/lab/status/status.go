@@ -48,6 +48,8 @@ type Node struct {
 	KubeProxy *Component `json:"kubeProxy,omitempty"`
 	// CalicoFelix is Calico's agent, where spec.network.policy says so.
 	CalicoFelix *Component `json:"calicoFelix,omitempty"`
+	// LocalDNS is the node's DNS cache, where spec.nodeOptions.localDNS says so.
+	LocalDNS *Component `json:"localDNS,omitempty"`
 	// Machine is the first process of a node with runtime containerd; its end is that of all that runs there.
 	Machine *Component `json:"machine,omitempty"`
 	Error   string     `json:"error,omitempty"` // the last of its kubelet
@@ -180,7 +182,7 @@ func (s *Status) DerivedProblems() []string {
 	}
 	for _, n := range s.Nodes {
 		down(n.Agent)
-		for _, more := range []*Component{n.Machine, n.KubeProxy, n.CalicoFelix} {
+		for _, more := range []*Component{n.Machine, n.KubeProxy, n.CalicoFelix, n.LocalDNS} {
 			if more != nil {
 				down(*more)
 			}

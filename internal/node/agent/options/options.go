@@ -67,6 +67,10 @@ type Options struct {
 	DockerBridge   netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
 	// BlockWireServer drops pods' packets to the wire server, as AKS's nodes do.
 	BlockWireServer bool
+	// IMDSRestriction drops pods' packets to the Instance Metadata Service, with AKS's rule for this address of the node. The unspecified
+	// address removes such a rule.
+	IMDSRestriction netip.Addr
+	LocalDNS        []netip.Addr  // addresses of the node's DNS cache, whose queries are not tracked
 	IPMasqAgent     bool          // keep the ip-masq-agent's rules
 	MasqForm        ipmasq.Form   // of its configuration; empty: that of the version of the rules
 	MasqConfigMaps  []string      // of kube-system, that hold it
@@ -214,9 +218,14 @@ func (o *Options) NodeRules() noderules.Rules {
 	if o.NonMasquerade.IsValid() && o.NonMasquerade.Bits() > 0 {
 		rules.Postrouting = append(rules.Postrouting, noderules.Kubenet(o.NonMasquerade))
 	}
-	if o.BlockWireServer {
-		rules.Forward = noderules.WireServer()
+	if a := o.IMDSRestriction; a.IsValid() && !a.IsUnspecified() {
+		rules.Forward = []iptables.Rule{noderules.RestrictMetadata(a)}
 	}
+	if o.BlockWireServer {
+		rules.Forward = append(rules.Forward, noderules.WireServer()...)
+	}
+	rules.OpenMetadata = o.IMDSRestriction.IsUnspecified()
+	rules.Untracked = noderules.SkipConntrack(o.LocalDNS...)
 	return rules
 }
 
