@@ -87,7 +87,7 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 	}
 	c.refusedCopies = c.refusedCopies || !m.back && floods && c.refused == name
 	switch {
-	case len(m.events) == 0 || m.flooded || c.Undecided:
+	case len(m.events) == 0 || m.flooded || c.Undecided || m.ofOtherCarrier():
 	case m.ofRepeat():
 		c.Repeated += len(m.events)
 	default:

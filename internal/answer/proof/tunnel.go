@@ -58,6 +58,15 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 	return id.toCarry[i].direction, true
 }
 
+// ofOtherCarrier reports whether the events after all predicted steps may belong to a packet of VXLAN that carries no packet of the probe's, and
+// looks in the trace like one that does: a reset about the answer is as long as the request.
+func (m *matcher) ofOtherCarrier() bool {
+	p := m.events[0].packet
+	return p != nil && p.Protocol == packet.UDP && slices.ContainsFunc(m.id.carriers[carrier{p.Tuple, p.Length}], func(i innerPacket) bool {
+		return m.id.of(&i.packet, i.transport, expectNone) == foreign
+	})
+}
+
 // begins reports whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its
 // network and the beginning of the frame that it carries.
 func (c *expectedCarrier) begins(p *packet.Packet, transport []byte) bool {
