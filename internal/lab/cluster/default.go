@@ -147,11 +147,12 @@ func (s *Spec) setNetworkDefaults() {
 }
 
 // defaultIPMasqAgent returns the agent that AKS had at the time of the rules, as the articles show it: none in 1.11, where a rule of the
-// node does the work, and none beside Calico in 1.19. Kubenet has its own rule, and plugins that users bring have theirs.
+// node does the work, and none beside Calico in 1.19. Kubenet had its own rule then, and plugins that users bring have theirs.
 func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
 	rules := s.ServiceProxy.Rules
+	kubenetOfToday := s.Network.Plugin == PluginKubenet && rules == RulesCurrent
 	switch {
-	case s.Network.Plugin != PluginAzure, rules == Rules111, s.Network.Policy == PolicyCalico && rules == Rules119:
+	case s.Network.Plugin != PluginAzure && !kubenetOfToday, rules == Rules111, s.Network.Policy == PolicyCalico && rules == Rules119:
 		return IPMasqNone
 	case rules == RulesCurrent:
 		return IPMasqV2
@@ -169,8 +170,8 @@ var wireServer = netip.MustParsePrefix("168.63.129.16/32")
 func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	own, subnets := s.nodeRanges()
 	switch {
-	case s.Network.Plugin == PluginKubenet && s.Network.IPMasqAgent == IPMasqNone:
-		return []netip.Prefix{s.Network.PodCIDR}
+	case s.Network.Plugin == PluginKubenet && (s.Network.IPMasqAgent == IPMasqNone || s.ServiceProxy.Rules == RulesCurrent):
+		return []netip.Prefix{s.Network.PodCIDR} // AKS's present list for kubenet is unknown; a VM of the VNet sees the node
 	case s.Network.IPMasqAgent == IPMasqNone && (s.Network.Policy == PolicyCalico || s.Network.Plugin == PluginNone):
 		return nil // Calico's pools decide, or the plugin that the user brings
 	case s.Network.Plugin == PluginKubenet || s.Network.Plugin == PluginNone:

@@ -109,7 +109,7 @@ type Network struct {
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
 	// IPMasqAgent is the ip-masq-agent that gives pods the node's address towards destinations outside nonMasqueradeCIDRs: v1 is
 	// kubernetes-sigs', v2 Azure's. Default with plugin azure: v2 with rules current, v1 with 1.19 and 1.12, none with 1.11, and
-	// none with policy calico and rules 1.19. Default with the other plugins: none.
+	// none with policy calico and rules 1.19. Default with plugin kubenet: v2 with rules current, else none. Default with plugin none: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see the pod's own address. With an ip-masq-agent they are its ConfigMap's first content.
 	// Default: what AKS wrote at the time of serviceProxy.rules; empty with policy calico or plugin none and no agent. With kubenet and no

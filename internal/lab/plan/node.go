@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 )
 
@@ -117,6 +118,12 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 			delete(plugin, "bridge")
 		} else {
 			plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
+			if c.Spec.ServiceProxy.Rules == cluster.RulesCurrent {
+				plugin["dedupChain"] = ebrules.DedupAKS
+			}
+		}
+		if c.Spec.ServiceProxy.Rules == cluster.RulesCurrent {
+			name = "10-containerd-net.conflist"
 		}
 		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
 		if proxy := c.Spec.ServiceProxy; proxy.Implementation != cluster.ProxyNone && proxy.Backend == cluster.BackendIPTables {

@@ -13,6 +13,8 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
 // netMode names a kind of pod network.
@@ -55,6 +57,8 @@ type config struct {
 	DNS        types.DNS
 	// Promiscuous and Hairpin are kubenet's two ways to let a pod reach itself through a service: see kubenet.go.
 	Promiscuous, Hairpin bool
+	// DedupChain is the ebtables chain with which a promiscuous bridge drops packets that pods would get twice.
+	DedupChain string
 	// ResetSettings gives pods the kernel's own network settings instead of the machine's, for nodes that are not the machine's first
 	// network namespace.
 	ResetSettings bool
@@ -77,6 +81,7 @@ type wireConfig struct {
 	DNS              types.DNS            `json:"dns"`
 	PromiscMode      *bool                `json:"promiscMode"`
 	HairpinMode      *bool                `json:"hairpinMode"`
+	DedupChain       string               `json:"dedupChain"`
 	ResetSettings    bool                 `json:"resetSettings"`
 	RawPrevResult    map[string]any       `json:"prevResult"`
 	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -150,16 +155,24 @@ func (c *config) kindDefaults(w wireConfig, f *faults) (ipam string) {
 		c.Bridge = orDefault(c.Bridge, kubenetBridge)
 		c.Promiscuous = w.PromiscMode == nil || *w.PromiscMode
 		c.Hairpin = w.HairpinMode == nil || *w.HairpinMode
+		if c.DedupChain = orDefault(w.DedupChain, ebrules.Dedup); !slices.Contains(dedupChains, c.DedupChain) {
+			f.add("dedupChain", "%q is unknown; write one of %s", c.DedupChain, strings.Join(dedupChains, ", "))
+		}
 		return orDefault(w.IPAM.Type, ipamHostLocal)
 	}
 	c.Bridge = orDefault(c.Bridge, defaultBridge)
-	for field, set := range map[string]bool{"promiscMode": w.PromiscMode != nil, "hairpinMode": w.HairpinMode != nil} {
+	for field, set := range map[string]bool{
+		"promiscMode": w.PromiscMode != nil, "hairpinMode": w.HairpinMode != nil, "dedupChain": w.DedupChain != "",
+	} {
 		if set {
 			f.add(field, "is a setting of mode %s; leave it out", modeKubenet)
 		}
 	}
 	return orDefault(w.IPAM.Type, ipamAzure)
 }
+
+// dedupChains are the names that DedupChain may have: kubelet's, and that of AKS's nodes with containerd.
+var dedupChains = []string{ebrules.Dedup, ebrules.DedupAKS}
 
 func (c *config) checkNames(f *faults) {
 	if c.Name == "" {

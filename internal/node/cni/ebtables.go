@@ -22,8 +22,6 @@ import (
 // ebRule is a rule as ebtables' own command line has it, chain first.
 type ebRule = ebrules.Rule
 
-const dedupChain = ebrules.Dedup
-
 // restoreInput returns ebtables-restore's input that appends (A) or deletes (D) rules.
 func restoreInput(op byte, rules []ebRule) []byte {
 	var b bytes.Buffer
@@ -133,30 +131,30 @@ func (e ebtables) add(rules []ebRule) error {
 	return wrap("add ebtables rules", err)
 }
 
-// dedup makes the chain KUBE-DEDUP hold these rules and nothing else: naming a chain in a restore empties it. The jump to it is the first
-// of them and is made when it is missing.
-func (e ebtables) dedup(rules []ebRule) error {
+// dedup makes a chain hold these rules and nothing else: naming a chain in a restore empties it. The jump to it is the first of them and is
+// made when it is missing.
+func (e ebtables) dedup(chain string, rules []ebRule) error {
 	missing, err := e.missing(rules[:1])
 	if err != nil {
 		return err
 	}
-	input := "*filter\n:" + dedupChain + " ACCEPT\n" + strings.TrimPrefix(string(restoreInput('A', append(missing, rules[1:]...))),
+	input := "*filter\n:" + chain + " ACCEPT\n" + strings.TrimPrefix(string(restoreInput('A', append(missing, rules[1:]...))),
 		"*filter\n")
 	_, err = e.run([]byte(input), "restore", "--noflush")
-	return wrap("write ebtables chain "+dedupChain, err)
+	return wrap("write ebtables chain "+chain, err)
 }
 
 // removeDedup takes the chain and the jumps to it away. They are not there when another did.
-func (e ebtables) removeDedup(jump ebRule) error {
+func (e ebtables) removeDedup(chain string, jump ebRule) error {
 	if err := e.delete([]ebRule{jump}); err != nil {
 		return err
 	}
 	out, err := e.run(nil, "save")
-	if err != nil || !bytes.Contains(out, []byte("\n:"+dedupChain+" ")) {
+	if err != nil || !bytes.Contains(out, []byte("\n:"+chain+" ")) {
 		return err
 	}
-	_, err = e.run([]byte("*filter\n:"+dedupChain+" ACCEPT\n-X "+dedupChain+"\nCOMMIT\n"), "restore", "--noflush")
-	return wrap("delete ebtables chain "+dedupChain, err)
+	_, err = e.run([]byte("*filter\n:"+chain+" ACCEPT\n-X "+chain+"\nCOMMIT\n"), "restore", "--noflush")
+	return wrap("delete ebtables chain "+chain, err)
 }
 
 // currentRules reads the rules that exist.

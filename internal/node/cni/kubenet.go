@@ -17,9 +17,10 @@ import (
 // holds the first address of the node's pod range. The node's NIC stays as it is; the node routes between the two.
 //
 // A pod that reaches itself through a service sends a frame that has to leave by the port it came in by. Kubenet's way is a promiscuous
-// bridge: a copy of the frame goes up to the node, which routes it back; the chain KUBE-DEDUP drops the copies that did not need that.
+// bridge: a copy of the frame goes up to the node, which routes it back; the chain KUBE-DEDUP drops the copies that did not need that. AKS's
+// nodes with containerd have CNI's reference bridge in kubenet's place, also promiscuous, and the same rules in the chain AKS-DEDUP-PROMISC.
 // Since Linux 6.9 such copies have no connection ("br_netfilter: skip conntrack input hook for promisc packets"), so that only hairpin
-// ports still do it. Both are settings, under the names that CNI's reference bridge has for them.
+// ports still do it. Both are settings, under the names that CNI's reference bridge has for them, which refuses to have them together.
 type kubenet struct{ ports }
 
 func newKubenet(n *node) network { return &kubenet{ports{node: n, hairpin: n.Hairpin}} }
@@ -64,8 +65,8 @@ func (k *kubenet) setUp(br netlink.Link, mtu int, done *undo) error {
 		return fmt.Errorf("set promiscuous mode of %s: %w", k.Bridge, err)
 	}
 	rules := k.nodeRules()
-	done.add(func() error { return k.ebtables.removeDedup(rules[0]) })
-	return k.ebtables.dedup(rules)
+	done.add(func() error { return k.ebtables.removeDedup(k.DedupChain, rules[0]) })
+	return k.ebtables.dedup(k.DedupChain, rules)
 }
 
 // promiscuous reports whether the mode was set on the link explicitly. A capture on the link, which sets it too, does not show here.
@@ -105,7 +106,7 @@ func (k *kubenet) nodeRules() []ebRule {
 	if !k.Promiscuous {
 		return nil
 	}
-	return ebrules.Deduplicate(ebrules.Dedup, addressMAC(k.Gateway), kubenetVeth, k.Gateway, k.Subnet)
+	return ebrules.Deduplicate(k.DedupChain, addressMAC(k.Gateway), kubenetVeth, k.Gateway, k.Subnet)
 }
 
 // PodWants: the bridge is the gateway. Its neighbour entry is permanent, because the kernel's table is one for all namespaces.
