@@ -1,0 +1,90 @@
+package claims
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/testing/eventually"
+	"packetwalk.dev/test/world"
+)
+
+// nodeOptionsWorld brings up a cluster with LocalDNS and IMDS restriction, a pod, and a pod of the node's network.
+func nodeOptionsWorld(t *testing.T) *world.World {
+	t.Helper()
+	w := world.Up(t, "todays-nodes", "client.yaml")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "pod/on-node", "--timeout=60s")
+	return w
+}
+
+// untracked are the rules for LocalDNS's queries, in a chain's order.
+var untracked = []string{
+	`-d 169.254.10.10/32 -p tcp -m comment --comment "localdns: skip conntrack" -m tcp --dport 53 -j NOTRACK`,
+	`-d 169.254.10.10/32 -p udp -m comment --comment "localdns: skip conntrack" -m udp --dport 53 -j NOTRACK`,
+	`-d 169.254.10.11/32 -p tcp -m comment --comment "localdns: skip conntrack" -m tcp --dport 53 -j NOTRACK`,
+	`-d 169.254.10.11/32 -p udp -m comment --comment "localdns: skip conntrack" -m udp --dport 53 -j NOTRACK`,
+}
+
+func TestL1(t *testing.T) {
+	t.Parallel()
+	w := nodeOptionsWorld(t)
+	expect(t, w.SSH(t, part1Node, "ip", "-4", "-o", "address", "show", "dev", "localdns"), `inet 169\.254\.10\.10/32 `, `inet 169\.254\.10\.11/32 `)
+	for _, chain := range []string{"OUTPUT", "PREROUTING"} {
+		var got []string
+		for line := range strings.Lines(w.SSH(t, part1Node, "iptables", "-t", "raw", "-S", chain)) {
+			if rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" "); ok {
+				got = append(got, rule)
+			}
+		}
+		if diff := cmp.Diff(untracked, got); diff != "" {
+			t.Errorf("raw %s (-want +got):\n%s", chain, diff)
+		}
+	}
+	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=60s")
+
+	const name = "kubernetes.default.svc.cluster.local"
+	ask := func() (string, error) {
+		return w.Try(20*time.Second, "kubectl", "--name", w.Name, "exec", "client", "--", "nslookup", name)
+	}
+	eventually.Succeeds(t, 30*time.Second, func() error { _, err := ask(); return err })
+	answer, err := ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, answer, `^Server:\s+169\.254\.10\.11$`, `^Address: 10\.0\.0\.1$`)
+	pod := strings.TrimSpace(w.Kubectl(t, "get", "pod", "client", "-o", "jsonpath={.status.podIP}"))
+	if tracked := w.SSH(t, part1Node, "conntrack", "-L", "-p", "udp", "-s", pod, "--dport", "53"); strings.Contains(tracked, pod) {
+		t.Errorf("queries of the pod are tracked:\n%s", tracked)
+	}
+	expect(t, w.SSH(t, part1Node, "nslookup", "ifconfig.co"), `^Server:\s+169\.254\.10\.10$`, `^Address: 198\.51\.100\.80$`)
+
+	w.Kubectl(t, "scale", "-n", "kube-system", "deployment/coredns", "--replicas=0")
+	defer w.Kubectl(t, "scale", "-n", "kube-system", "deployment/coredns", "--replicas=1")
+	w.Kubectl(t, "wait", "-n", "kube-system", "--for=delete", "pod", "-l", "k8s-app=kube-dns", "--timeout=60s")
+	if answer, err = ask(); err != nil {
+		t.Errorf("without CoreDNS: %v", err)
+	}
+	expect(t, answer, `^Server:\s+169\.254\.10\.11$`, `^Address: 10\.0\.0\.1$`)
+	if out, err := w.Try(30*time.Second, "kubectl", "--name", w.Name, "exec", "client", "--", "nslookup", "kube-dns.kube-system.svc.cluster.local"); err == nil {
+		t.Errorf("without CoreDNS, a name that was not asked before is answered: %s", out)
+	}
+}
+
+func TestL3(t *testing.T) {
+	t.Parallel()
+	w := world.UpFile(t, "todays-nodes", "kubenet.yaml", "client.yaml")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+	postrouting := w.SSH(t, part1Node, "iptables", "-t", "nat", "-S", "POSTROUTING")
+	if strings.Contains(postrouting, "kubenet: SNAT") {
+		t.Errorf("kubelet's own rule:\n%s", postrouting)
+	}
+	expect(t, postrouting, `-j KUBE-POSTROUTING$`, ` ! --dst-type LOCAL -j IP-MASQ-AGENT$`)
+	mac := strings.TrimSpace(w.SSH(t, part1Node, "cat", "/sys/class/net/cbr0/address"))
+	expect(t, w.SSH(t, part1Node, "ebtables-save"), `^:AKS-DEDUP-PROMISC ACCEPT$`, `^-A OUTPUT -j AKS-DEDUP-PROMISC$`,
+		`^-A AKS-DEDUP-PROMISC -p IPv4 -s `+mac+` -o veth\+ --ip-src 10\.244\.0\.1 -j ACCEPT$\n`+
+			`^-A AKS-DEDUP-PROMISC -p IPv4 -s `+mac+` -o veth\+ --ip-src 10\.244\.0\.0/24 -j DROP$`)
+	w.Kubectl(t, "exec", "client", "--", "curl", "-sS", "--max-time", "5", "http://10.13.1.4")
+	expect(t, w.Run(t, "logs", "--name", w.Name, "vm/testvm"), `^`+nodeIP+` - - .*"GET / HTTP/1\.1" 200 `)
+}
