@@ -75,7 +75,7 @@ func upCommand(s Streams) *cobra.Command {
 		Long: `Makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.
 
 On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables,
-security groups, VMs, internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, addons, images, and node pools: which there are,
+security groups, VMs, internet hosts, front ends, the outbound type, nonMasqueradeCIDRs, addons, images, and node pools: which there are,
 how many nodes each has, their labels and taints. Where the file differs in anything else it says so and does nothing (exit status 2). A lab
 whose process has died is taken up again, and what 'packetwalk status' names as missing of its network is made again; without -f the lab
 stays what it is, or becomes what it was being changed to.`,

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/answer/explain/foreign"
+	"packetwalk.dev/internal/azure/firewall"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/netfilter"
@@ -31,7 +32,7 @@ func Book(objects *snapshot.Objects) *attribution.Book {
 	}
 	return &attribution.Book{Writers: append([]attribution.Writer{
 		iptables.Signed(ports), nftables.Signed(ports),
-		ipmasq.Signed(configs), noderules.Signed(), ebrules.Signed(), vnet.Signed(),
+		ipmasq.Signed(configs), noderules.Signed(), ebrules.Signed(), vnet.Signed(), firewall.Signed(),
 	}, foreign.Writers(pools)...)}
 }
 

@@ -149,6 +149,7 @@ func goldens(t *testing.T) []writtenRules {
 		{"node", "internal/node/noderules/testdata/*.txtar"},
 		{"CNI plugin", "internal/node/cni/ebrules/testdata/*.txtar"},
 		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
+		{"firewall", "internal/azure/firewall/testdata/*.txt"},
 		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
 		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix*.txt"},
 		{"Calico's felix, nftables mode", "internal/answer/explain/foreign/testdata/nft-felix-3.31*.txt"},

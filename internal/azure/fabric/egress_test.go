@@ -259,6 +259,34 @@ func TestPrecedence(t *testing.T) {
 	sees("node1", "203.0.113.2")
 }
 
+// TestAsymmetric: the answer of a back end behind a route to an appliance reaches the appliance, which has no connection for it. One that
+// forwards it all the same gets nothing through.
+func TestAsymmetric(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, 1)
+	w.addPeer()
+	w.update(addService)
+	w.node("node0")
+	w.awaitUp("node0")
+	if _, remote, _ := w.mustAsk("client", vip+":80"); remote != client {
+		t.Errorf("node0 saw %s", remote)
+	}
+	w.update(addFirewallRoute)
+	count := func() string {
+		return run(t, w.ns["peer"], "iptables", "-t", "mangle", "-vnxL", "PREROUTING")
+	}
+	run(t, w.ns["peer"], "iptables", "-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "--tcp-flags", "SYN,ACK", "SYN,ACK", "-s", vip)
+	for _, forward := range []string{"0", "1"} {
+		run(t, w.ns["peer"], "sysctl", "-q", "net.ipv4.ip_forward="+forward)
+		if _, err := w.dialShort("client", "", vip+":80"); err == nil {
+			t.Errorf("connected, ip_forward=%s", forward)
+		}
+	}
+	if fields := strings.Fields(strings.Split(count(), "\n")[2]); fields[0] == "0" {
+		t.Errorf("the appliance saw no answer:\n%s", count())
+	}
+}
+
 func (w *world) ping(from string) error {
 	return w.ns[from].Do(exec.Command("ping", "-c1", "-W1", server).Run)
 }

@@ -65,3 +65,34 @@ func frontendRules(n Network) (to, answers []string) {
 	}
 	return to, answers
 }
+
+// answering returns the links of back ends with the front ends by whose addresses they answer, because the rule has floating IP.
+func (n *Network) answering() []string {
+	var all []string
+	for i := range n.LoadBalancers {
+		lb := &n.LoadBalancers[i]
+		for _, r := range lb.Rules {
+			f, ok := find(lb.Frontends, func(f Frontend) bool { return f.Name == r.Frontend })
+			if !r.FloatingIP || !ok {
+				continue
+			}
+			for _, m := range lb.poolMembers(*n, r.BackendPool) {
+				all = append(all, fmt.Sprintf("%q . %s", m.nic.Link(), f.Address))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// answers writes the set of what back ends may answer by, and returns the rules for it: on the way to an appliance, and for what a NIC
+// sends. An appliance that forwards another one's answer is no back end, and what it sends is dropped.
+func (w *nftWriter) answers(n Network) (toHop []string, forward string) {
+	all := n.answering()
+	if len(all) == 0 {
+		return nil, ""
+	}
+	w.set("set", "answering", "ifname . ipv4_addr", "", all)
+	return []string{because("iifname . ip saddr @answering accept", "by a load balancer's front end; tracked")},
+		because(`iifname "nic*" ct direction reply ct mark != 0 iifname . ip saddr != @answering drop`, "not a back end of the flow")
+}

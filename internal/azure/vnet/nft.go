@@ -135,10 +135,14 @@ func (w *nftWriter) vnets(n Network, f *firewall) {
 	for _, v := range n.VNets {
 		w.vnet(n, v.Name, f)
 	}
+	var answers []string
+	if len(hops) > 0 {
+		answers, f.fromBackEnd = w.answers(n)
+	}
 	for _, nic := range sortedBy(n.NICs, func(nic NIC) int { return nic.ID }) {
 		if hops[nic.ID] {
 			w.chain("hop/"+nic.Link(), "", slices.Concat([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)},
-				f.answers, f.toHop(nic))...)
+				answers, f.answers, f.toHop(nic))...)
 		}
 	}
 	w.chain("none", "", `drop comment "the route leads nowhere"`)
@@ -389,6 +393,7 @@ func (w *nftWriter) filter(n Network, out outboundPlan, f *firewall) {
 	}
 	late := w.resets(n, out)
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
+		f.fromBackEnd,
 		because("ct state untracked,established,related accept", "inside virtual networks, or of a flow that was let through"),
 		f.acceptInside(),
 		late,

@@ -31,6 +31,8 @@ type firewall struct {
 	uses     map[string][]scope // of a group, by its name: those of the NICs that it filters
 	// toFrontend and answers are rules for what goes to internal front ends, and what comes back from them.
 	toFrontend, answers []string
+	// fromBackEnd is a rule for answers that have a front end's address, "" where no route leads to an appliance.
+	fromBackEnd string
 }
 
 func newFirewall(n Network) *firewall {

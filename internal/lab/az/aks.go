@@ -47,6 +47,7 @@ func poolProfile(l Lab, p cluster.NodePool) object {
 		"vmSize":              p.VMSize,
 		"orchestratorVersion": l.Cluster.Spec.KubernetesVersion, "currentOrchestratorVersion": l.KubernetesVersion,
 		"powerState": object{"code": "Running"}, "provisioningState": l.state("Scaling"),
+		"enableNodePublicIp": p.EnableNodePublicIP,
 	}
 	for name, list := range map[string][]string{"availabilityZones": p.AvailabilityZones, "nodeTaints": p.NodeTaints} {
 		if len(list) > 0 {
@@ -94,7 +95,10 @@ func networkProfile(l Lab) object {
 	o := object{
 		"networkPlugin": string(n.Plugin), "serviceCidr": n.ServiceCIDR.String(), "dnsServiceIp": n.DNSServiceIP.String(),
 		"networkPolicy": string(n.Policy),
-		"ipFamilies":    []any{"IPv4"}, "loadBalancerSku": sku[lb.SKU], "outboundType": "loadBalancer",
+		"ipFamilies":    []any{"IPv4"}, "loadBalancerSku": sku[lb.SKU], "outboundType": string(l.Cluster.Spec.OutboundType),
+	}
+	if name, managed := l.Cluster.ManagedNATGateway(); managed {
+		o["natGatewayProfile"] = gatewayProfile(l, name)
 	}
 	if n.Mode != "" {
 		o["networkMode"] = string(n.Mode)
@@ -102,10 +106,24 @@ func networkProfile(l Lab) object {
 	if n.PodCIDR.IsValid() {
 		o["podCidr"] = n.PodCIDR.String()
 	}
-	if lb.SKU == cluster.SKUStandard {
+	if lb.SKU == cluster.SKUStandard && l.Cluster.Spec.OutboundType == cluster.OutboundLoadBalancer {
 		o["loadBalancerProfile"] = balancerProfile(l)
 	}
 	return o
+}
+
+// gatewayProfile has the fields of armcontainerservice.ManagedClusterNATGatewayProfile.
+func gatewayProfile(l Lab, name string) object {
+	b, p := builder{l.Network}, l.Cluster.Spec.NATGateway
+	g, _ := l.Network.NATGateway(name)
+	var ids []any
+	for _, ip := range g.PublicIPs {
+		ids = append(ids, object{"id": *b.id(l.Network.NodeResourceGroup, "publicIPAddresses", ip), "resourceGroup": l.Network.NodeResourceGroup})
+	}
+	return object{
+		"idleTimeoutInMinutes": float64(p.IdleTimeoutMinutes), "managedOutboundIpProfile": object{"count": float64(p.ManagedIPs)},
+		"effectiveOutboundIPs": ids,
+	}
 }
 
 // balancerProfile has the fields of armcontainerservice.ManagedClusterLoadBalancerProfile.

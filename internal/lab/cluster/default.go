@@ -60,8 +60,9 @@ func (c *Cluster) setDefaults() {
 	set(&s.ServiceProxy.Backend, BackendIPTables)
 	set(&s.ServiceProxy.Rules, RulesCurrent)
 	s.setNetworkDefaults()
+	s.setOutboundDefaults()
 	set(&s.LoadBalancer.SKU, SKUBasic)
-	if s.LoadBalancer.SKU == SKUStandard {
+	if s.LoadBalancer.SKU == SKUStandard && s.OutboundType == OutboundLoadBalancer {
 		set(&s.LoadBalancer.Outbound.ManagedIPs, 1)
 		set(&s.LoadBalancer.Outbound.IdleTimeoutMinutes, 30)
 	}

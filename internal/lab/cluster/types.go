@@ -32,6 +32,12 @@ type Spec struct {
 	Network           Network      `json:"network,omitzero"`
 	ServiceProxy      ServiceProxy `json:"serviceProxy,omitzero"`
 	LoadBalancer      LoadBalancer `json:"loadBalancer,omitzero"`
+	// OutboundType is how nodes reach the internet ("az aks create --outbound-type"). Default loadBalancer. The others need a Standard load
+	// balancer, which is then the default: managedNATGateway, userAssignedNATGateway (the nodes' subnet has natGateway), userDefinedRouting
+	// (its route table leads 0.0.0.0/0 to a VM), none, and block (a rule of the nodes' network security group denies it).
+	OutboundType OutboundType `json:"outboundType,omitempty"`
+	// NATGateway is the NAT gateway that AKS makes with outboundType managedNATGateway.
+	NATGateway NATGatewayProfile `json:"natGateway,omitzero"`
 	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
 	NodePools   []NodePool  `json:"nodePools,omitzero"`
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
@@ -226,6 +232,8 @@ type NodePool struct {
 	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet. All pools are in one VNet, and in one
 	// subnet with plugin kubenet and with spec.network.routes. The service proxy takes the first pool's subnet for the range of pods.
 	VNetSubnet string `json:"vnetSubnet,omitempty"`
+	// EnableNodePublicIP gives each node a public address ("az aks create --enable-node-public-ip"), for both directions. Default false.
+	EnableNodePublicIP bool `json:"enableNodePublicIP,omitempty"`
 	// VMSize is a label only: it sets no limits. Default Standard_B2ms.
 	VMSize string `json:"vmSize,omitempty"`
 	// AvailabilityZones are "1", "2" or "3"; the nodes are in them by turns. They are labels only. Default none.
@@ -259,6 +267,8 @@ type Azure struct {
 	VNets []VNet `json:"vnets,omitzero"`
 	// RouteTables hold user-defined routes. A subnet refers to a table by its name.
 	RouteTables []RouteTable `json:"routeTables,omitzero"`
+	// NATGateways translate what leaves for the internet. A subnet refers to a gateway by its name.
+	NATGateways []NATGateway `json:"natGateways,omitzero"`
 	// NetworkSecurityGroups are referred to by subnets and VMs. The nodes' group always exists. Rules under its name
 	// (aks-agentpool-DIGITS-nsg, see "packetwalk az network nsg list") are added to those that Services get.
 	NetworkSecurityGroups []SecurityGroup `json:"networkSecurityGroups,omitzero"`
@@ -283,6 +293,10 @@ type Subnet struct {
 	RouteTable string       `json:"routeTable,omitempty"` // a name in spec.azure.routeTables
 	// NetworkSecurityGroup is a name in spec.azure.networkSecurityGroups.
 	NetworkSecurityGroup string `json:"networkSecurityGroup,omitempty"`
+	NATGateway           string `json:"natGateway,omitempty"` // a name in spec.azure.natGateways
+	// DefaultOutboundAccess lets machines without any other way to the internet leave by an address of Azure's. Default true with
+	// outboundType loadBalancer, else false, as in Azure's new VNets.
+	DefaultOutboundAccess *bool `json:"defaultOutboundAccess,omitempty"`
 }
 
 // SecurityGroup is a network security group.
@@ -375,6 +389,9 @@ type VM struct {
 	IPForwarding bool `json:"ipForwarding,omitempty"`
 	// NetworkSecurityGroup is a name in spec.azure.networkSecurityGroups, for the VM's NIC.
 	NetworkSecurityGroup string `json:"networkSecurityGroup,omitempty"`
+	// Firewall makes the VM a firewall with connection tracking, which logs what it forwards and drops. Write {} for one without rules. It
+	// needs ipForwarding.
+	Firewall *Firewall `json:"firewall,omitempty"`
 	// App is the built-in application that the VM runs, such as nginx. Default none.
 	App string `json:"app,omitempty"`
 }

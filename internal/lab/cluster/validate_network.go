@@ -40,6 +40,7 @@ func (v *validator) network() {
 	v.serviceProxy("spec.serviceProxy")
 	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, SKUBasic, SKUStandard)
 	v.frontends()
+	v.outboundType()
 	v.outbound()
 }
 
@@ -98,6 +99,12 @@ func (v *validator) serviceProxy(path string) {
 func (v *validator) outbound() {
 	lb, path := v.c.Spec.LoadBalancer, "spec.loadBalancer.outbound"
 	o := lb.Outbound
+	if t := v.c.Spec.OutboundType; t != OutboundLoadBalancer {
+		if o != (Outbound{}) {
+			v.errs.add(path, "leave it out, or write outboundType: loadBalancer", "with outboundType %s there is no outbound rule", t)
+		}
+		return
+	}
 	if lb.SKU == SKUBasic {
 		if o != (Outbound{}) {
 			v.errs.add(path, "leave it out, or write sku: standard", "only a Standard load balancer has outbound rules")

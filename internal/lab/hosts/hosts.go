@@ -35,6 +35,9 @@ type host struct {
 	mounts []isolation.Mount
 	files  map[string]string
 	app    atomic.Pointer[supervise.Supervisor] // nil without one
+	// firewall is a VM's, nil for other hosts; stopLog ends the reader of its log.
+	firewall *cluster.Firewall
+	stopLog  func()
 }
 
 // hostsOf returns the cluster's VMs and internet hosts.
@@ -84,7 +87,7 @@ func (l *Hosts) Start(ctx context.Context) error {
 // Change ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.
 func (l *Hosts) Change(ctx context.Context, c lifecycle.Change) error {
 	want := hostsOf(c.To)
-	var gone []*host
+	var gone, kept []*host
 	l.mu.Lock()
 	l.all = slices.DeleteFunc(l.all, func(m *host) bool {
 		i := slices.IndexFunc(want, changeableTo(m.Host))
@@ -93,12 +96,18 @@ func (l *Hosts) Change(ctx context.Context, c lifecycle.Change) error {
 			return true
 		}
 		m.PublicIP = want[i].PublicIP
+		kept = append(kept, m)
 		want = slices.Delete(want, i, i+1)
 		return false
 	})
 	l.mu.Unlock()
 	for _, m := range gone {
 		if err := l.discard(ctx, m); err != nil {
+			return err
+		}
+	}
+	for _, m := range kept {
+		if err := l.setFirewall(m, firewallOf(c.To, m.Name)); err != nil {
 			return err
 		}
 	}
@@ -141,6 +150,7 @@ func (l *Hosts) Repair(context.Context) (repaired []string, err error) {
 // Stop leaves the applications running.
 func (l *Hosts) Stop() {
 	for _, m := range l.all {
+		m.endLog()
 		m.detach()
 	}
 }
@@ -202,7 +212,10 @@ func (l *Hosts) make(m *host) (err error) {
 	if err != nil {
 		return err
 	}
-	return l.configure(m)
+	if err := l.configure(m); err != nil {
+		return err
+	}
+	return l.setFirewall(m, firewallOf(l.Cluster(), m.Name))
 }
 
 // configure writes a host's settings and files.
@@ -218,7 +231,11 @@ func (h *host) settings() []netns.Sysctl {
 	if !h.IPForwarding {
 		return nil
 	}
-	return []netns.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}}
+	all := []netns.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}}
+	if h.firewall != nil {
+		all = append(all, firewallSettings...)
+	}
+	return all
 }
 
 // missing returns, one sentence each, what a host lacks of its settings and files.
@@ -235,6 +252,7 @@ func (l *Hosts) missing(m *host) ([]string, error) {
 
 // discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
 func (l *Hosts) discard(ctx context.Context, m *host) error {
+	m.endLog()
 	if err := m.remove(); err != nil {
 		return err
 	}

@@ -69,7 +69,8 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 				table = podTable
 			}
 			network.Subnets = append(network.Subnets,
-				vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table, SecurityGroup: s.NetworkSecurityGroup})
+				vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table, SecurityGroup: s.NetworkSecurityGroup,
+					NATGateway: natGatewayOf(c, v.Name, s), Private: !c.HasDefaultOutbound(s)})
 		}
 		for _, remote := range v.Peerings {
 			network.Peerings = append(network.Peerings, vnet.Peering{Name: v.Name + "-to-" + remote, RemoteVNet: remote})
@@ -89,25 +90,33 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 	}
 }
 
-// addNodes gives the nodes that have none a NIC and a place in the load balancer, which is made if need be.
+// addNodes gives the nodes that have none a NIC, and those of the load balancer's pools a place there.
 func addNodes(n *vnet.Network, c *cluster.Cluster) error {
-	lb, there := n.LoadBalancer(CloudName)
-	if !there {
-		n.LoadBalancers = []vnet.LoadBalancer{newBalancer(c)}
-		lb = &n.LoadBalancers[0]
-	}
 	for _, node := range c.Nodes() {
 		if _, ok := n.NIC(node.NIC); ok {
 			continue
 		}
-		if err := addNode(n, lb, c, node); err != nil {
+		if err := addNode(n, c, node); err != nil {
 			return err
 		}
 	}
-	if there || c.Spec.LoadBalancer.SKU != cluster.SKUStandard {
+	if err := setOutbound(n, c); err != nil {
+		return err
+	}
+	lb, there := n.LoadBalancer(CloudName)
+	if !there {
 		return nil
 	}
-	return setOutbound(n, lb, c.Spec.LoadBalancer.Outbound)
+	for _, node := range c.Nodes() {
+		nic, _ := n.NIC(node.NIC)
+		ref := vnet.IPConfigRef{NIC: nic.Name, IPConfig: nic.Primary().Name}
+		for i := range lb.BackendPools {
+			if pool := &lb.BackendPools[i]; !slices.Contains(pool.Members, ref) {
+				pool.Members = append(pool.Members, ref)
+			}
+		}
+	}
+	return nil
 }
 
 func newBalancer(c *cluster.Cluster) vnet.LoadBalancer {
@@ -119,57 +128,17 @@ func newBalancer(c *cluster.Cluster) vnet.LoadBalancer {
 	return lb
 }
 
-func addNode(n *vnet.Network, lb *vnet.LoadBalancer, c *cluster.Cluster, node cluster.Node) error {
+func addNode(n *vnet.Network, c *cluster.Cluster, node cluster.Node) error {
 	subnet, err := subnetName(c, node)
 	if err != nil {
 		return err
 	}
-	nic, err := n.AllocateNICAt(node.Name, node.VNet, subnet, node.Address, 1+len(node.PodAddresses))
-	if err != nil {
+	if _, err := n.AllocateNICAt(node.Name, node.VNet, subnet, node.Address, 1+len(node.PodAddresses)); err != nil {
 		return err
 	}
 	last := &n.NICs[len(n.NICs)-1]
 	last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin != cluster.PluginAzure
 	last.SecurityGroup = c.NodeSecurityGroup()
-	for i := range lb.BackendPools {
-		pool := &lb.BackendPools[i]
-		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
-	}
-	return nil
-}
-
-// outboundPool and outboundRule are what AKS calls them on a Standard load balancer.
-const (
-	outboundPool = "aksOutboundBackendPool"
-	outboundRule = "aksOutboundRule"
-)
-
-// setOutbound makes the outbound rule of a Standard load balancer and its front ends, as AKS does, or brings them to other settings.
-func setOutbound(n *vnet.Network, lb *vnet.LoadBalancer, o cluster.Outbound) error {
-	rule := vnet.OutboundRule{
-		Name: outboundRule, BackendPool: outboundPool, AllocatedOutboundPorts: o.Ports, IdleTimeoutMinutes: o.IdleTimeoutMinutes, TCPReset: true,
-	}
-	name := func(i int) string { return fmt.Sprintf("outbound-%d", i) }
-	for i := 1; i <= o.ManagedIPs; i++ {
-		rule.Frontends = append(rule.Frontends, name(i))
-		if slices.ContainsFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == name(i) }) {
-			continue
-		}
-		ip, err := n.AllocatePublicIP(name(i), netip.Addr{})
-		if err != nil {
-			return err
-		}
-		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: ip.Name, Address: ip.Address})
-	}
-	for _, old := range lb.OutboundRules {
-		for _, f := range old.Frontends {
-			if !slices.Contains(rule.Frontends, f) {
-				lb.Frontends = slices.DeleteFunc(lb.Frontends, func(g vnet.Frontend) bool { return g.Name == f })
-				n.ReleasePublicIP(f)
-			}
-		}
-	}
-	lb.OutboundRules = []vnet.OutboundRule{rule}
 	return nil
 }
 

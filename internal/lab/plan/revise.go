@@ -20,6 +20,7 @@ func Revise(n *vnet.Network, from, to *cluster.Cluster) error {
 		return err
 	}
 	reviseVNets(n, before, after)
+	n.PublicAddresses = to.Frontends()
 	if err := addNodes(n, to); err != nil {
 		return err
 	}
@@ -31,7 +32,7 @@ func Revise(n *vnet.Network, from, to *cluster.Cluster) error {
 		return err
 	}
 	n.Hosts = after.Hosts
-	return reviseBalancer(n, to)
+	return checkFrontends(n, to)
 }
 
 // reviseVNets sets the VNets to their new state. It keeps the route tables that another client assigned to subnets.
@@ -113,9 +114,8 @@ func reviseVMs(n *vnet.Network, from, to *cluster.Cluster) error {
 	return nil
 }
 
-// reviseBalancer changes the front ends that Services get from now on, and the outbound rule.
-func reviseBalancer(n *vnet.Network, to *cluster.Cluster) error {
-	n.PublicAddresses = to.Frontends()
+// checkFrontends checks that the front ends are among the public addresses that are handed out from now on.
+func checkFrontends(n *vnet.Network, to *cluster.Cluster) error {
 	for i := range n.LoadBalancers {
 		for _, f := range n.LoadBalancers[i].Frontends {
 			if !f.Internal() && !slices.Contains(n.PublicAddresses, f.Address) {
@@ -123,9 +123,6 @@ func reviseBalancer(n *vnet.Network, to *cluster.Cluster) error {
 					"or leave the address in", f.Address)
 			}
 		}
-	}
-	if lb, ok := n.LoadBalancer(CloudName); ok && to.Spec.LoadBalancer.SKU == cluster.SKUStandard {
-		return setOutbound(n, lb, to.Spec.LoadBalancer.Outbound)
 	}
 	return nil
 }

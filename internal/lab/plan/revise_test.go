@@ -104,8 +104,9 @@ func sortNetwork(n *vnet.Network) {
 	slices.SortFunc(n.NICs, func(a, b vnet.NIC) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(n.PublicIPs, func(a, b vnet.PublicIP) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(n.RouteTables, func(a, b vnet.RouteTable) int { return strings.Compare(a.Name, b.Name) })
-	lb, _ := n.LoadBalancer(CloudName)
-	slices.SortFunc(lb.Frontends, func(a, b vnet.Frontend) int { return strings.Compare(a.Name, b.Name) })
+	for _, lb := range n.LoadBalancers {
+		slices.SortFunc(lb.Frontends, func(a, b vnet.Frontend) int { return strings.Compare(a.Name, b.Name) })
+	}
 }
 
 // TestPeeringStates: a side whose other side was never there is Initiated, one whose other side was taken away Disconnected, until both are

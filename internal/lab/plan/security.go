@@ -16,11 +16,14 @@ func securityGroupsOf(c *cluster.Cluster) []vnet.SecurityGroup {
 		for _, r := range g.Rules {
 			group.Rules = append(group.Rules, securityRuleOf(r))
 		}
+		if g.Name == c.NodeSecurityGroup() {
+			group.Rules = append(group.Rules, blockRules(c)...)
+		}
 		all = append(all, group)
 		nodes = nodes || g.Name == c.NodeSecurityGroup()
 	}
 	if !nodes {
-		all = append(all, vnet.SecurityGroup{Name: c.NodeSecurityGroup()})
+		all = append(all, vnet.SecurityGroup{Name: c.NodeSecurityGroup(), Rules: blockRules(c)})
 	}
 	return all
 }
