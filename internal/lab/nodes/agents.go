@@ -175,7 +175,7 @@ func (a Agents) startProxy(ctx context.Context, c *cluster.Cluster, n *Node) err
 	}
 	wanted := what.Implementation == cluster.ProxyKubeProxy
 	if !wanted {
-		p.Args = nil // every one is another
+		p.Args = p.Args[:1] // every kube-proxy is another, whatever its arguments
 	}
 	if err := lifecycle.EndOthers(ctx, n.ns, p); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -29,12 +30,8 @@ func (a Agents) startLocalDNS(ctx context.Context, n *Node) error {
 	if !plan.HasLocalDNS(c, n.Node) {
 		return nil
 	}
-	h, err := n.ns.Handle()
-	if err == nil {
-		err = addLocalDNSLink(h)
-	}
-	if err != nil {
-		return fmt.Errorf("add link %s: %w", localDNSLink, err)
+	if err := a.Nodes.ensureLocalDNSLink(n); err != nil {
+		return err
 	}
 	corefile := filepath.Join(a.Nodes.Dir.Node(n.Name), "localdns.corefile")
 	if err := atomicfile.Write(corefile, plan.Corefile(c), 0o600); err != nil {
@@ -76,7 +73,52 @@ func (a Agents) waitForLocalDNS(ctx context.Context, n *Node, log string) error 
 	}
 }
 
-// addLocalDNSLink gives a node the link with both addresses, as far as it is missing.
+// ensureLocalDNSLink gives a node with LocalDNS the link with both addresses, as far as it is missing.
+func (l *Nodes) ensureLocalDNSLink(n *Node) error {
+	if !plan.HasLocalDNS(l.Cluster(), n.Node) {
+		return nil
+	}
+	h, err := n.ns.Handle()
+	if err == nil {
+		err = addLocalDNSLink(h)
+	}
+	if err != nil {
+		return fmt.Errorf("add link %s to %s: %w", localDNSLink, n.Name, err)
+	}
+	return nil
+}
+
+// localDNSAddresses are those of the link.
+var localDNSAddresses = []netip.Addr{plan.NodeListener, plan.ClusterListener}
+
+// missingLocalDNS returns what a node with LocalDNS lacks of its link, in the words of ip(8); "" for nothing.
+func (l *Nodes) missingLocalDNS(n *Node) (string, error) {
+	if !plan.HasLocalDNS(l.Cluster(), n.Node) {
+		return "", nil
+	}
+	h, err := n.ns.Handle()
+	if err != nil {
+		return "", err
+	}
+	link, err := h.LinkByName(localDNSLink)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return "link " + localDNSLink, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return "state up of link " + localDNSLink, nil
+	}
+	has, err := h.AddrList(link, netlink.FAMILY_V4)
+	for _, want := range localDNSAddresses {
+		if err == nil && !slices.ContainsFunc(has, func(a netlink.Addr) bool { return a.IP.Equal(want.AsSlice()) }) {
+			return fmt.Sprintf("address %s dev %s", want, localDNSLink), nil
+		}
+	}
+	return "", err
+}
+
 func addLocalDNSLink(h *netlink.Handle) error {
 	link, err := h.LinkByName(localDNSLink)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -89,7 +131,7 @@ func addLocalDNSLink(h *netlink.Handle) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range []netip.Addr{plan.NodeListener, plan.ClusterListener} {
+	for _, a := range localDNSAddresses {
 		own := net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}
 		if err := h.AddrReplace(link, &netlink.Addr{IPNet: &own}); err != nil {
 			return err

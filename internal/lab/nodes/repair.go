@@ -22,13 +22,19 @@ func (l *Nodes) isBridge(n *Node) func(netip.Addr) bool {
 	}
 }
 
-// missing returns, one sentence each, what a node lacks of its settings and of the routes to its bridges.
+// missing returns, one sentence each, what a node lacks of its settings, of the routes to its bridges, and of LocalDNS's link.
 func (l *Nodes) missing(n *Node) []string {
 	lacks, err := n.ns.Missing(nodeSettings)
 	if err == nil {
 		var lost []string
 		lost, err = n.ns.LostRoutes(l.isBridge(n))
 		lacks = append(lacks, lost...)
+	}
+	if err == nil {
+		var cache string
+		if cache, err = l.missingLocalDNS(n); cache != "" {
+			lacks = append(lacks, cache)
+		}
 	}
 	for i, text := range lacks {
 		lacks[i] = fmt.Sprintf("%s: %s is missing", n.Name, text)
@@ -39,7 +45,7 @@ func (l *Nodes) missing(n *Node) []string {
 	return lacks
 }
 
-// Repair makes again what nodes lack of their settings and of the routes to their bridges, and returns that in words.
+// Repair makes again what nodes lack of their settings, of the routes to their bridges and of LocalDNS's link, and returns that in words.
 func (l *Nodes) Repair(context.Context) (repaired []string, err error) {
 	for _, n := range l.List() {
 		missing := l.missing(n)
@@ -50,6 +56,9 @@ func (l *Nodes) Repair(context.Context) (repaired []string, err error) {
 			return repaired, err
 		}
 		if err := n.ns.RestoreRoutes(l.isBridge(n)); err != nil {
+			return repaired, err
+		}
+		if err := l.ensureLocalDNSLink(n); err != nil {
 			return repaired, err
 		}
 		repaired = append(repaired, missing...)

@@ -52,3 +52,39 @@ func TestRepair(t *testing.T) {
 		t.Errorf("missing of a plugin of the user's: %q", got)
 	}
 }
+
+// TestRepairLocalDNS takes the link of a node's DNS cache away, or an address of it: each is named, and Repair makes it again.
+func TestRepairLocalDNS(t *testing.T) {
+	ns := netnstest.Create(t, filepath.Join(t.TempDir(), "ns"))
+	l := &Nodes{Env: &lifecycle.Env{Dir: layout.Dir(t.TempDir())}}
+	c := &cluster.Cluster{}
+	c.Spec.NodeOptions.LocalDNS = true
+	l.SetCluster(c)
+	n := &Node{Node: cluster.Node{Name: "n1", Address: netip.MustParseAddr("10.240.0.4"), Runtime: cluster.RuntimeContainerd}, ns: ns}
+	l.all = []*Node{n}
+	netnstest.Script(t, ns, "echo 1 > /proc/sys/net/ipv4/ip_forward")
+	for _, c := range []struct{ name, remove, want string }{
+		{"no link yet", "true", "n1: link localdns is missing"},
+		{"the link", "ip link del localdns", "n1: link localdns is missing"},
+		{"an address", "ip addr del 169.254.10.11/32 dev localdns", "n1: address 169.254.10.11 dev localdns is missing"},
+		{"its state", "ip link set localdns down", "n1: state up of link localdns is missing"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			netnstest.Script(t, ns, c.remove)
+			if got := l.missing(n); !slices.Equal(got, []string{c.want}) {
+				t.Errorf("missing: %q, want %q", got, c.want)
+			}
+			if got, err := l.Repair(t.Context()); err != nil || !slices.Equal(got, []string{c.want}) {
+				t.Errorf("repaired: %q, %v", got, err)
+			}
+			if got := l.missing(n); len(got) > 0 {
+				t.Errorf("missing after the repair: %q", got)
+			}
+		})
+	}
+	n.Runtime = cluster.RuntimeSimulated
+	netnstest.Script(t, ns, "ip link del localdns")
+	if got := l.missing(n); len(got) > 0 {
+		t.Errorf("missing of a simulated node: %q", got)
+	}
+}
