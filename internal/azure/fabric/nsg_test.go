@@ -118,6 +118,9 @@ func TestSecurityGroupsAsRules(t *testing.T) {
 			n.VNets[0].Subnets[0].RouteTable = "t"
 			n.NICs[2].IPForwarding = true
 		}
+		if seed%3 == 0 {
+			n.Overlay, n.NICs[0].Overlay = netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.244.3.0/24")
+		}
 		m.secure(&n)
 		if err := n.Validate(); err != nil {
 			t.Fatal(err)
@@ -151,7 +154,7 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 		own = netip.AddrPortFrom(netip.MustParseAddr(vip), port()) // floating IP
 	}
 	other := netip.AddrPortFrom(netip.MustParseAddr(m.one(client, server, "10.13.1.4", "10.13.64.4", "10.13.64.6", "168.63.129.16",
-		"172.16.0.1", "203.0.113.2")), port())
+		"169.254.169.254", "10.244.3.7", "10.244.9.9", "172.16.0.1", "203.0.113.2")), port())
 	f := vnet.SecurityFlow{Protocol: []uint8{1, 6, 17}[m.IntN(3)], Source: other, Destination: own}
 	if direction == vnet.DirectionOutbound {
 		f.Source, f.Destination = netip.AddrPortFrom(nic.Primary().Address, uint16(900+m.IntN(2000))), other

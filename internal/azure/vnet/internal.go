@@ -44,7 +44,7 @@ func (w *nftWriter) internalFrontends(n Network) {
 		w.set("set", "plain-ends", "ipv4_addr . inet_proto . inet_service", "", ends)
 	}
 	w.chain("front-end", "", because("iifname . ip saddr @own accept", "the sender's own address; tracked"),
-		because("iifname @forwarders accept", "the sender forwards for others; tracked"), notOwn)
+		fromPods(n, "accept", "; tracked"), because("iifname @forwarders accept", "the sender forwards for others; tracked"), notOwn)
 }
 
 // frontendRules returns the rules for what goes to an internal front end, and for answers of its back ends; none without any.

@@ -28,6 +28,8 @@ type Network struct {
 	PrivateEndpoints []netip.Addr `json:",omitempty"`
 	// Hosts are what is on the internet side: client hosts, servers, and the cluster's control plane.
 	Hosts []Host
+	// Overlay is the range of pods with Azure CNI Overlay, which is in no virtual network. It is invalid for none. No ARM resource has it.
+	Overlay netip.Prefix `json:",omitzero"`
 }
 
 // VNet is a virtual network.
@@ -120,6 +122,8 @@ type NIC struct {
 	// ContainerGroup says that the NIC is a container group's: it leads to private addresses only, the group has another way to the
 	// internet. It is no resource of a customer's, nor is a NIC in a Platform network.
 	ContainerGroup bool `json:",omitempty"`
+	// Overlay is the part of the network's Overlay that the NIC's machine has for its pods; invalid for none. No ARM resource has it.
+	Overlay netip.Prefix `json:",omitzero"`
 }
 
 // IPConfig is one IP configuration of a NIC. Exactly one of a NIC's is primary, the first.
@@ -233,8 +237,8 @@ type Probe struct {
 	Count           int // failures in a row that take a back end out
 }
 
-// metadataService is the address of the Azure Instance Metadata Service (IMDS).
-var metadataService = netip.AddrFrom4([4]byte{169, 254, 169, 254})
+// MetadataService is the address of the Azure Instance Metadata Service (IMDS).
+var MetadataService = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 
 // ProbeSource is the address that Azure's health probes come from, and where its host answers (wire server, DNS).
 var ProbeSource = netip.AddrFrom4([4]byte{168, 63, 129, 16})

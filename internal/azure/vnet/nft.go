@@ -131,18 +131,20 @@ func (w *nftWriter) vnets(n Network, f *firewall) {
 		}
 	}
 	w.set("set", "forwarders", "ifname", "", forwarders)
+	w.overlaySets(n)
 	w.securitySets(f)
 	for _, v := range n.VNets {
 		w.vnet(n, v.Name, f)
 	}
+	w.overlay(n, f)
 	var answers []string
 	if len(hops) > 0 {
 		answers, f.fromBackEnd = w.answers(n)
 	}
 	for _, nic := range sortedBy(n.NICs, func(nic NIC) int { return nic.ID }) {
 		if hops[nic.ID] {
-			w.chain("hop/"+nic.Link(), "", slices.Concat([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)},
-				answers, f.answers, f.toHop(nic))...)
+			w.chain("hop/"+nic.Link(), "", slices.Concat(ownPods(nic),
+				[]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)}, answers, f.answers, f.toHop(nic))...)
 		}
 	}
 	w.chain("none", "", `drop comment "the route leads nowhere"`)
@@ -150,14 +152,8 @@ func (w *nftWriter) vnets(n Network, f *firewall) {
 	w.set("map", "subnets", "ifname : verdict", "", subnets)
 	w.chain("raw", "type filter hook prerouting priority raw; policy accept;",
 		fmt.Sprintf("ip daddr %s accept comment %q", ProbeSource, "Azure's host, next to every machine"),
-		fmt.Sprintf("ip daddr %s drop comment %q", metadataService, "the Instance Metadata Service, which this lab does not have"),
-		because("iifname vmap @subnets", "by the routes of the sender's subnet"))
-}
-
-// untracked lets through what a machine may send as its own or forward.
-var untracked = []string{
-	because("iifname . ip saddr @own notrack accept", "the sender's own address"),
-	because("iifname @forwarders notrack accept", "the sender forwards for others"),
+		fmt.Sprintf("ip daddr %s accept comment %q", MetadataService, "the Instance Metadata Service, next to every machine"),
+		toOverlay(n), because("iifname vmap @subnets", "by the routes of the sender's subnet"))
 }
 
 // vnet writes the rules of a virtual network.
@@ -188,7 +184,7 @@ func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]boo
 			to = "vnet/" + nftName(i.route.VNet)
 		case NextHopAppliance:
 			to = "no-hop"
-			if nic, ok := n.Forwarder(vnet, i.route.NextHop); ok {
+			if nic, ok := n.takes(vnet, i.route.NextHop); ok {
 				to, hops[nic.ID] = "hop/"+nic.Link(), true
 			}
 		}
@@ -398,6 +394,7 @@ func (w *nftWriter) filter(n Network, out outboundPlan, f *firewall) {
 		f.acceptInside(),
 		late,
 		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
+		podsStay(n),
 		own,
 		because(`iifname "nic*" ct original ip daddr != @vnets jump egress`, "leaves for the internet: may it?"),
 		`ct mark != 0 accept comment "chosen by the load balancer"`,
@@ -409,5 +406,6 @@ func (w *nftWriter) filter(n Network, out outboundPlan, f *firewall) {
 		because(`iifname "lo" accept`, "from Azure's host itself"),
 		because(fmt.Sprintf(`iifname . ip saddr @own ip daddr %s meta l4proto { tcp, udp } th dport { 53, 80 } accept`, ProbeSource),
 			"Azure's name server and wire server, for machines"),
+		because(fmt.Sprintf("iifname . ip saddr @own ip daddr %s tcp dport 80 accept", MetadataService), "Azure's Instance Metadata Service, for machines"),
 	)
 }

@@ -179,7 +179,7 @@ func (n *Network) IsUnknown(nic NIC, direction string, f SecurityFlow) bool {
 }
 
 func (n *Network) decide(nic NIC, direction string, f SecurityFlow, by internetReading) []SecurityDecision {
-	if direction == DirectionOutbound && f.Destination.Addr() == ProbeSource {
+	if a := f.Destination.Addr(); direction == DirectionOutbound && (a == ProbeSource || a == MetadataService) {
 		return nil
 	}
 	tags := n.tagSpace(n.scopeOf(nic))

@@ -121,6 +121,7 @@ func (w *nftWriter) securitySets(f *firewall) {
 		of   map[string]bool
 	}{{"filtered", f.filtered}, {"guarded", f.guarded}} {
 		var links, addresses []string
+		flags := ""
 		for _, nic := range f.n.NICs {
 			if !s.of[nic.Link()] {
 				continue
@@ -129,9 +130,12 @@ func (w *nftWriter) securitySets(f *firewall) {
 			for _, c := range nic.IPConfigs {
 				addresses = append(addresses, c.Address.String())
 			}
+			if nic.Overlay.IsValid() {
+				addresses, flags = append(addresses, nic.Overlay.String()), "interval"
+			}
 		}
 		w.set("set", s.name, "ifname", "", links)
-		w.set("set", s.name+"-to", "ipv4_addr", "", addresses)
+		w.set("set", s.name+"-to", "ipv4_addr", flags, addresses)
 	}
 	for _, s := range f.scopes {
 		var links []string
@@ -144,8 +148,8 @@ func (w *nftWriter) securitySets(f *firewall) {
 	}
 	mark := fmt.Sprintf("meta mark set meta mark | %#x", insideMark)
 	w.chain("inside", "", because("iifname . ip saddr @own "+mark+" accept", "the sender's own address; tracked"),
-		because("iifname @forwarders "+mark+" accept", "the sender forwards for others; tracked"), notOwn)
-	w.chain("untracked", "", append(slices.Clone(untracked), notOwn)...)
+		fromPods(f.n, mark+" accept", "; tracked"), because("iifname @forwarders "+mark+" accept", "the sender forwards for others; tracked"), notOwn)
+	w.chain("untracked", "", append(f.untracked(), notOwn)...)
 }
 
 const notOwn = `drop comment "not the NIC's address"`
@@ -156,18 +160,28 @@ const (
 	askReceiver = "tracked, for the network security groups of the receiver"
 )
 
-// toOwner returns the rules for what goes to an address of a machine in a virtual network.
+// What a machine may send as its own or forward.
+var (
+	fromOwn        = because("iifname . ip saddr @own notrack accept", "the sender's own address")
+	fromForwarders = because("iifname @forwarders notrack accept", "the sender forwards for others")
+)
+
+// untracked returns the rules that let through what a machine may send, and do not track it.
+func (f *firewall) untracked() []string {
+	return []string{fromOwn, fromPods(f.n, "notrack accept", ""), fromForwarders}
+}
+
+// toOwner returns the rules for what goes to an address of a machine in a virtual network, or of a pod in the overlay.
 func (f *firewall) toOwner() []string {
 	if !f.inside {
-		return append(slices.Clone(untracked), notOwn)
+		return append(f.untracked(), notOwn)
 	}
-	own, forwarders := untracked[0], untracked[1]
 	var rules []string
 	if len(f.guarded) > 0 {
 		rules = append(rules, because("iifname @guarded goto inside", askSender), because("ip daddr @guarded-to goto inside", askReceiver))
 	}
-	return append(rules, own, because("iifname @filtered goto inside", askSender), because("ip daddr @filtered-to goto inside", askReceiver),
-		forwarders, notOwn)
+	return append(rules, fromOwn, fromPods(f.n, "notrack accept", ""), because("iifname @filtered goto inside", askSender),
+		because("ip daddr @filtered-to goto inside", askReceiver), fromForwarders, notOwn)
 }
 
 // toHop returns the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the
@@ -175,11 +189,11 @@ func (f *firewall) toOwner() []string {
 func (f *firewall) toHop(nic NIC) []string {
 	switch {
 	case !f.inside:
-		return untracked
+		return f.untracked()
 	case f.guarded[nic.Link()]:
 		return []string{because("goto inside", askReceiver)}
 	case !f.filtered[nic.Link()]:
-		return append([]string{because("iifname @filtered goto inside", askSender)}, untracked...)
+		return append([]string{because("iifname @filtered goto inside", askSender)}, f.untracked()...)
 	}
 	s := f.n.scopeOf(nic)
 	var rules []string
@@ -205,7 +219,7 @@ func (f *firewall) outboundRules() []string {
 	}
 	rules := []string{
 		`ct state != new accept comment "the flow has begun"`,
-		because(fmt.Sprintf("ip daddr != %s iifname vmap @nsg-out", ProbeSource), "the network security groups of the sender"),
+		because(fmt.Sprintf("ip daddr != { %s, %s } iifname vmap @nsg-out", ProbeSource, MetadataService), "the network security groups of the sender"),
 	}
 	if f.inside {
 		rules = append(rules, f.acceptInside())

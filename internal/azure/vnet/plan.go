@@ -164,7 +164,7 @@ func fabricState(n Network) desired.State {
 		Routes:     []desired.Route{{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true}},
 		Neighbours: []desired.Neighbour{{Link: uplinkInside, Address: routerAddress, MAC: uplink().Outside.MAC}},
 	}
-	for _, a := range append([]netip.Addr{ProbeSource, fabricAddress}, gateways(n)...) {
+	for _, a := range append([]netip.Addr{ProbeSource, MetadataService, fabricAddress}, gateways(n)...) {
 		s.Addresses = append(s.Addresses, desired.Address{Link: "lo", Prefix: host(a)})
 	}
 	for _, nic := range n.NICs {
@@ -193,6 +193,9 @@ func nicState(nic NIC) desired.State {
 			r.Gateway, r.OnLink = primary, true
 		}
 		s.Routes = append(s.Routes, r)
+	}
+	if nic.Overlay.IsValid() {
+		s.Routes = append(s.Routes, desired.Route{Destination: nic.Overlay, Gateway: primary, Link: link, OnLink: true})
 	}
 	return s
 }
@@ -257,6 +260,9 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 		ended = append(ended, desired.FlowFilter{Mark: uint32(nic.ID), Mask: 0xffffffff})
 		for _, c := range nic.IPConfigs {
 			ended = append(ended, desired.FlowFilter{Source: host(c.Address)})
+		}
+		if nic.Overlay.IsValid() {
+			ended = append(ended, desired.FlowFilter{Source: nic.Overlay})
 		}
 	}
 	return ended

@@ -8,7 +8,7 @@ import (
 
 // TagSpace is what the service tags VirtualNetwork and Internet are made of for one subnet.
 type TagSpace struct {
-	Networks []netip.Prefix // of the subnet's virtual network, and of those peered with it
+	Networks []netip.Prefix // of the subnet's virtual network, of those peered with it, and of the pods' overlay
 	Routes   []netip.Prefix // of the subnet's user-defined routes that [InVirtualNetwork] counts
 	// Open says that VirtualNetwork may hold more, which is unknown: what a gateway has learnt, a network that was not read.
 	Open bool
@@ -172,6 +172,9 @@ func (n *Network) tagSpace(s scope) (t TagSpace) {
 		if v.Name == s.vnet || peered(*n, s.vnet, v.Name) {
 			t.Networks = append(t.Networks, v.AddressPrefixes...)
 		}
+	}
+	if n.Overlay.IsValid() {
+		t.Networks = append(t.Networks, n.Overlay)
 	}
 	if table, ok := n.RouteTable(s.table); ok {
 		for _, r := range table.Routes {

@@ -12,6 +12,7 @@ func (n Network) Validate() error {
 	v := validator{names: map[string]bool{}, addresses: map[netip.Addr]string{}}
 	v.vnets(n)
 	v.routeTables(n)
+	v.overlay(n)
 	v.nics(n)
 	v.securityGroups(n)
 	for _, p := range n.PublicIPs {
@@ -123,6 +124,7 @@ func (v *validator) nics(n Network) {
 		s, ok := n.Subnet(nic.VNet, nic.Subnet)
 		v.check(ok, "NIC %s: no subnet %s/%s", nic.Name, nic.VNet, nic.Subnet)
 		v.check(len(nic.IPConfigs) > 0, "NIC %s: no IP configuration", nic.Name)
+		v.overlayPart(n, nic)
 		for i, c := range nic.IPConfigs {
 			what := fmt.Sprintf("NIC %s/%s", nic.Name, c.Name)
 			v.address(what, c.Address)

@@ -26,6 +26,7 @@ type scenario struct {
 		PublicIP           string
 		SecurityGroup      string
 		IPForwarding       bool
+		Pods               int // bits of its part of the overlay, 0 for none
 	}
 	Down []string // machines
 }
@@ -38,6 +39,11 @@ func (s scenario) build(t *testing.T) (vnet.Network, vnet.Health) {
 			t.Fatal(err)
 		}
 		nic := &n.NICs[len(n.NICs)-1]
+		if m.Pods > 0 {
+			if err := n.AllocateOverlay(nic.Name, m.Pods); err != nil {
+				t.Fatal(err)
+			}
+		}
 		nic.IPConfigs[0].PublicIP, nic.SecurityGroup, nic.IPForwarding = m.PublicIP, m.SecurityGroup, nic.IPForwarding || m.IPForwarding
 	}
 	for _, lb := range n.LoadBalancers {

@@ -92,7 +92,8 @@ var nftFeatures = []feature{
 		map ranges { type ipv4_addr : interval ipv4_addr . inet_service; elements = { 10.0.0.1 : 10.0.0.2 . 1024-2047 } }
 		map routes { type ipv4_addr : verdict; flags interval; elements = { 10.0.0.0/8 : drop } }
 		set own { type ifname . ipv4_addr; elements = { "lo" . 127.0.0.1 } }
-		`+chain(atForward, "ip daddr vmap @routes\niifname . ip saddr @own accept")),
+		set pods { type ifname . ipv4_addr; flags interval; elements = { "lo" . 127.0.0.0/8 } }
+		`+chain(atForward, "ip daddr vmap @routes\niifname . ip saddr @own accept\niifname . ip saddr @pods accept")),
 	nft("jhash", everyLab, []string{"nft_hash"}, "ip",
 		chain(atForward, "meta mark set jhash ip saddr . th sport mod 2 seed 1 map { 0 : 1, 1 : 2 }")),
 	nft("reject", []Need{Lab, NFTablesProxy}, []string{"nft_reject", "nft_reject_ipv4"}, "ip",
