@@ -76,7 +76,7 @@ func TestIgnoredIsSaid(t *testing.T) {
 	if sent := walk("pod/"+pod, "vm/testvm:80"); strings.Contains(sent, "NetworkPolicy") {
 		t.Errorf("no policy is about what the pod sends:\n%s", sent)
 	}
-	if metadata := walk("pod/"+pod, "169.254.169.254:80"); !strings.Contains(metadata, "Instance Metadata Service, which this lab does not have") {
+	if metadata := walk("pod/"+pod, "169.254.169.254:80"); !strings.Contains(metadata, "delivered to 169.254.169.254:80") {
 		t.Errorf("the metadata service:\n%s", metadata)
 	}
 }

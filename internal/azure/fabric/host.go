@@ -16,24 +16,35 @@ import (
 	"packetwalk.dev/internal/base/serve"
 )
 
-// serveHost answers on 168.63.129.16:80 as Azure's wire server, which every machine's agent polls. Held: mu.
+// serveHost answers as Azure's host does: on 168.63.129.16:80 as the wire server, which every machine's agent polls, and on
+// 169.254.169.254:80 as the Instance Metadata Service. Held: mu.
 func (f *Fabric) serveHost(ctx context.Context) error {
-	listen := func() (net.Listener, error) {
-		return f.fabric.Listen(ctx, "tcp", netip.AddrPortFrom(vnet.ProbeSource, 80).String())
+	for _, service := range []hostService{
+		{"the wire server", netip.AddrPortFrom(vnet.ProbeSource, 80), f.wireServer},
+		{"the Instance Metadata Service", netip.AddrPortFrom(vnet.MetadataService, 80), f.metadataService},
+	} {
+		listen := func() (net.Listener, error) { return f.fabric.Listen(ctx, "tcp", service.address.String()) }
+		l, err := listen()
+		if err != nil {
+			return fmt.Errorf("%s: %w", service.name, err)
+		}
+		f.done.Go(func() { f.keepServing(ctx, service, l, listen) })
 	}
-	l, err := listen()
-	if err != nil {
-		return fmt.Errorf("wire server: %w", err)
-	}
-	f.done.Go(func() { f.keepServing(ctx, l, listen) })
 	return nil
 }
 
+// hostService is an HTTP server of Azure's host.
+type hostService struct {
+	name    string
+	address netip.AddrPort
+	answer  http.HandlerFunc
+}
+
 // keepServing answers until ctx ends, and listens again where that fails.
-func (f *Fabric) keepServing(ctx context.Context, l net.Listener, listen func() (net.Listener, error)) {
-	const what = "answer as the wire server"
+func (f *Fabric) keepServing(ctx context.Context, service hostService, l net.Listener, listen func() (net.Listener, error)) {
+	what := "answer as " + service.name
 	for {
-		server := serve.New(http.HandlerFunc(f.wireServer), slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn))
+		server := serve.New(service.answer, slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn))
 		err := server.Serve(ctx, l)
 		for ; err != nil; l, err = listen() {
 			if f.fault(what, err); !pause.For(ctx, listenAgain) {

@@ -29,7 +29,7 @@ func TestWireServerComesBack(t *testing.T) {
 	}
 	go func() {
 		defer close(end)
-		f.keepServing(ctx, brokenListener{}, listen)
+		f.keepServing(ctx, hostService{name: "the wire server", answer: f.wireServer}, brokenListener{}, listen)
 	}()
 	if fault := <-asked; !fault {
 		t.Error("no fault while it does not answer")
