@@ -38,6 +38,9 @@ const (
 	defaultStateDir = "/run/packetwalk-cni"
 	// ipamAzure hands out the secondary addresses of the node's NIC, which the configuration lists.
 	ipamAzure = "azure-vnet-ipam"
+	// ipamCNS hands out the node's part of the pods' range of Azure CNI Overlay: all addresses of it, the first and the last too. On AKS, Azure
+	// Container Networking Service says which they are.
+	ipamCNS = "azure-cns"
 	// ipamHostLocal hands out the addresses of a range that is the node's alone, as CNI's reference plugin of that name; the default with mode
 	// kubenet.
 	ipamHostLocal = "host-local"
@@ -133,7 +136,7 @@ func parseConfig(data []byte, readFile func(string) ([]byte, error)) (*config, e
 	if known {
 		parse(c, w.IPAM, readFile, &f)
 	} else {
-		f.add("ipam.type", "%q is unknown; write %s or %s", ipam, ipamAzure, ipamHostLocal)
+		f.add("ipam.type", "%q is unknown; write %s, %s or %s", ipam, ipamAzure, ipamCNS, ipamHostLocal)
 	}
 	c.parsePrevResult(w, &f)
 	if len(f) > 0 {
@@ -217,6 +220,7 @@ func (c *config) parsePrevResult(w wireConfig, f *faults) {
 // ipamTypes are the sources of addresses, by ipam.type: each fills Pool, Subnet and Gateway.
 var ipamTypes = map[string]func(*config, wireIPAM, func(string) ([]byte, error), *faults){
 	ipamAzure:     parseAzureIPAM,
+	ipamCNS:       parseCNS,
 	ipamHostLocal: parseHostLocal,
 }
 
@@ -275,6 +279,22 @@ func parseAzureIPAM(c *config, w wireIPAM, readFile func(string) ([]byte, error)
 		list, field = addressLines(data), "ipam.addressFile"
 	}
 	c.Pool = parseRanges(field, list, c.Subnet, c.Gateway, f)
+}
+
+// parseCNS reads the node's parts of the pods' range. The range has no gateway.
+func parseCNS(c *config, w wireIPAM, _ func(string) ([]byte, error), f *faults) {
+	if w.Gateway != "" {
+		f.add("ipam.gateway", "goes with ipam.type %s; leave it out", ipamAzure)
+	}
+	if w.AddressFile != "" {
+		f.add("ipam.addressFile", "goes with ipam.type %s; leave it out", ipamAzure)
+	}
+	c.parseSubnet(wireIPAM{Subnet: w.Subnet}, "the pods' range", "10.244.0.0/16", f)
+	c.Gateway = netip.Addr{}
+	if c.Mode != modeTransparent {
+		f.add("ipam.type", "%s goes with mode %s", ipamCNS, modeTransparent)
+	}
+	c.Pool = parseRanges("ipam.addresses", w.Addresses, c.Subnet, netip.Addr{}, f)
 }
 
 func (c *config) parseGateway(s string, f *faults) {

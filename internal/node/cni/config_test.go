@@ -94,6 +94,18 @@ func TestParseConfigKubenet(t *testing.T) {
 	}
 }
 
+// TestParseConfigCNS: with Azure CNI Overlay every address of the node's part is a pod's.
+func TestParseConfigCNS(t *testing.T) {
+	c, err := parseConfig(confJSON(t, map[string]any{"mode": "transparent", "ipam": map[string]any{"type": "azure-cns", "mode": "v4overlay",
+		"addresses": []string{"10.244.3.0/24"}, "subnet": "10.244.0.0/16"}}), noFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(c.Subnet, c.Pool, c.Gateway.IsValid()); got != "10.244.0.0/16 [{10.244.3.0 10.244.3.255}] false" {
+		t.Error(got)
+	}
+}
+
 func TestParseConfigFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -130,6 +142,9 @@ func TestParseConfigFaults(t *testing.T) {
 			[]string{"the node's pod range (spec.podCIDR)"}, 7},
 		{"kubenet's gateway", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.gateway": "10.13.76.255"},
 			[]string{"an end of the subnet"}, 7},
+		{"overlay's", map[string]any{"ipam.type": "azure-cns", "ipam.addresses": []string{"10.244.0.0/24"}},
+			[]string{"ipam.gateway: goes with ipam.type azure-vnet-ipam", "azure-cns goes with mode transparent",
+				"\"10.244.0.0/24\" is outside the subnet 10.13.76.0/24"}, 7},
 		{"all at once", map[string]any{"mode": "x", "stateDir": "y", "ipam.subnet": "z"}, []string{"mode: ", "stateDir: ", "ipam.subnet: "}, 7},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -52,8 +52,8 @@ func parseRange(s string) (addrRange, error) {
 	return addrRange{first, last}, nil
 }
 
-// parseRanges reads a list of ranges and checks that they lie in the subnet, leave out its gateway, first and last address, and do not
-// overlap. The ranges come back in ascending order.
+// parseRanges reads a list of ranges and checks that they lie in the subnet and do not overlap, and in one with a gateway that they leave
+// out the gateway, the first and the last address. The ranges come back in ascending order.
 func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip.Addr, f *faults) []addrRange {
 	var pool []addrRange
 	size := 0
@@ -89,12 +89,15 @@ func checkInSubnet(at, s string, r addrRange, subnet netip.Prefix, gateway netip
 		f.add(at, "%q is outside the subnet %s", s, subnet)
 		return
 	}
+	if !gateway.IsValid() {
+		return
+	}
 	whole, _ := parseRange(subnet.String())
 	for _, reserved := range []struct {
 		addr netip.Addr
 		what string
 	}{{gateway, "gateway"}, {whole.First, "first address"}, {whole.Last, "last address"}} {
-		if reserved.addr.IsValid() && !reserved.addr.Less(r.First) && !r.Last.Less(reserved.addr) {
+		if !reserved.addr.Less(r.First) && !r.Last.Less(reserved.addr) {
 			f.add(at, "%q holds %s, the subnet's %s; leave it out", s, reserved.addr, reserved.what)
 		}
 	}

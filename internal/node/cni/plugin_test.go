@@ -129,6 +129,31 @@ func TestTransparent(t *testing.T) {
 	w.ping("p1", "10.13.1.4", 63)
 }
 
+// Claims F3 and F4: what Azure CNI Overlay looks like from the pod and from the node; the first address of the node's part is a pod's.
+func TestOverlay(t *testing.T) {
+	w := newWorld(t, modeTransparent)
+	w.change = map[string]any{"ipam": map[string]any{"type": "azure-cns", "mode": "v4overlay", "addresses": []string{"10.244.3.0/31"},
+		"subnet": "10.244.0.0/16"}, "executionMode": "v4swift"}
+	w.run("ip", "-n", w.name("fabric"), "route", "add", "10.244.3.0/24", "via", "10.13.76.4", "dev", "n0", "onlink")
+	ip1, ip2 := w.add("p1"), w.add("nginx")
+	if ip1 != "10.244.3.0" || ip2 != "10.244.3.1" {
+		t.Fatalf("addresses %s and %s", ip1, ip2)
+	}
+	for _, p := range []struct {
+		from, to string
+		ttl      int
+	}{{"p1", ip2, 63}, {"p1", "10.13.1.4", 63}, {"fabric", ip1, 63}, {"node", ip1, 64}, {"p1", "10.13.76.4", 64}} {
+		w.ping(p.from, p.to, p.ttl)
+	}
+	pod := w.run("ip", "-n", w.name("p1"), "-4", "addr", "show", "eth0") + w.run("ip", "-n", w.name("p1"), "-4", "route")
+	if !strings.Contains(pod, "inet 10.244.3.0/16 ") || !strings.HasSuffix(pod, "\ndefault via 169.254.1.1 dev eth0 \n169.254.1.1 dev eth0 scope link \n") {
+		t.Errorf("pod's address and routes: %s", pod)
+	}
+	if got := w.run("ip", "-n", w.name("node"), "route", "show", ip2); got != ip2+" dev azvc440f455693 scope link \n" {
+		t.Errorf("host route: %q", got)
+	}
+}
+
 // What kubenet looks like from the pod and from the node, and that a pod which reaches itself or its neighbour through the bridge gets each
 // packet once.
 func TestKubenet(t *testing.T) {
