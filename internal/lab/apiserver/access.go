@@ -43,7 +43,10 @@ func (a *Access) Start(ctx context.Context) error {
 	a.Config = controlplane.Config{
 		LogDir: a.Dir.Logs(), DataDir: a.Dir.EtcdData(),
 		Dir: string(a.Dir), Binary: a.Binaries.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
-		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.Dir.EgressSocket(),
+		ServiceCIDR: c.Spec.Network.ServiceCIDR, EgressSocket: a.Dir.EgressSocket(),
+	}
+	if !c.Spec.Network.IsOverlay() { // there, Azure gives nodes their parts
+		a.Config.PodCIDR = c.Spec.Network.PodCIDR
 	}
 	if len(c.Nodes()) >= manyNodes {
 		a.Config.EndpointsBatch = time.Second

@@ -100,7 +100,10 @@ func networkProfile(l Lab) object {
 	if name, managed := l.Cluster.ManagedNATGateway(); managed {
 		o["natGatewayProfile"] = gatewayProfile(l, name)
 	}
-	if n.Mode != "" {
+	switch {
+	case n.IsOverlay():
+		o["networkPluginMode"] = string(n.Mode)
+	case n.Mode != "":
 		o["networkMode"] = string(n.Mode)
 	}
 	if n.PodCIDR.IsValid() {

@@ -44,6 +44,7 @@ func (c *Cluster) setDefaults() {
 	set(&c.Metadata.Name, "aksPacketWalkAzure")
 	s := &c.Spec
 	set(&s.KubernetesVersion, SupportedKubernetes)
+	set(&s.Network.Plugin, PluginAzure)
 	ownVNets := s.Azure.VNets == nil
 	s.Azure.setDefaults()
 	if ownVNets && s.VirtualNode.Enabled && s.VirtualNode.Subnet == "" {
@@ -110,10 +111,7 @@ func (s *Spec) setNodePoolDefaults() {
 			set(&p.Name, "nodepool1")
 		}
 		set(&p.Count, 1)
-		if s.Network.Plugin == PluginKubenet || s.Network.Plugin == PluginNone {
-			set(&p.MaxPods, 110) // kubelet's own default
-		}
-		set(&p.MaxPods, 30)
+		set(&p.MaxPods, s.Network.defaultMaxPods())
 		set(&p.VMSize, "Standard_B2ms")
 		set(&p.Runtime, RuntimeContainerd)
 		set(&p.Mode, ModeSystem)
@@ -125,7 +123,6 @@ func (s *Spec) setNodePoolDefaults() {
 
 func (s *Spec) setNetworkDefaults() {
 	n := &s.Network
-	set(&n.Plugin, PluginAzure)
 	if n.Plugin == PluginAzure {
 		mode := ModeBridge
 		if n.Policy == PolicyCalico {
@@ -135,7 +132,7 @@ func (s *Spec) setNetworkDefaults() {
 	}
 	set(&n.Policy, PolicyNone)
 	set(&n.ServiceCIDR, netip.MustParsePrefix("10.0.0.0/16"))
-	if n.Plugin == PluginKubenet {
+	if n.Plugin == PluginKubenet || n.IsOverlay() {
 		set(&n.PodCIDR, netip.MustParsePrefix("10.244.0.0/16"))
 	}
 	if !n.DNSServiceIP.IsValid() && n.ServiceCIDR.Addr().Is4() {
@@ -175,6 +172,8 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 		return []netip.Prefix{s.Network.PodCIDR} // AKS's present list for kubenet is unknown; a VM of the VNet sees the node
 	case s.Network.IPMasqAgent == IPMasqNone && (s.Network.Policy == PolicyCalico || s.Network.Plugin == PluginNone):
 		return nil // Calico's pools decide, or the plugin that the user brings
+	case s.Network.IsOverlay():
+		return []netip.Prefix{s.Network.PodCIDR}
 	case s.Network.Plugin == PluginKubenet || s.Network.Plugin == PluginNone:
 		return united(own, s.Network.PodCIDR)
 	case s.Network.IPMasqAgent == IPMasqNone:

@@ -21,7 +21,8 @@ type Node struct {
 	Subnet netip.Prefix // of its NIC
 	// Address is the node's own, the NIC's primary IP configuration.
 	Address netip.Addr
-	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, else none.
+	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, none with mode overlay
+	// and other plugins.
 	PodAddresses []netip.Addr
 	MaxPods      int
 	Zone         string // of availability; empty for none
@@ -38,8 +39,8 @@ const (
 	reserved      = reservedFirst + 1
 )
 
-// Nodes gives the nodes of all pools in order with the addresses that Azure hands out: a row of 1 + maxPods each from the subnet's fifth
-// address on with plugin azure, else one each. In a running cluster the nodes that are there stay where they are. The cluster must
+// Nodes gives the nodes of all pools in order with the addresses that Azure hands out, from the subnet's fifth address on: a row of
+// 1 + maxPods each where pods have addresses of the subnet, else one each. In a running cluster the nodes that are there stay where they are. The cluster must
 // have passed Validate.
 func (c *Cluster) Nodes() []Node {
 	var nodes []Node
@@ -136,10 +137,10 @@ func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 // NodeSecurityGroup returns the name of the network security group that AKS makes for its nodes' NICs.
 func (c *Cluster) NodeSecurityGroup() string { return "aks-agentpool-" + c.ID() + "-nsg" }
 
-// PodRange returns the range of pods for the service proxy (its clusterCIDR): the nodes' subnet with plugin azure, else PodCIDR. With
-// plugin none it need not be valid, because then only the user's plugin knows the range.
+// PodRange returns the range of pods for the service proxy (its clusterCIDR): the nodes' subnet where pods have its addresses, else PodCIDR.
+// With plugin none it need not be valid, because then only the user's plugin knows the range.
 func (c *Cluster) PodRange() netip.Prefix {
-	if c.Spec.Network.Plugin == PluginKubenet || c.Spec.Network.Plugin == PluginNone {
+	if c.Spec.Network.HasNodeAddressesOnly() {
 		return c.Spec.Network.PodCIDR
 	}
 	for _, p := range c.Spec.NodePools {

@@ -24,7 +24,7 @@ func inRows(rows []addrRange, a netip.Addr) bool {
 // addressesPerNode returns how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of
 // their own.
 func (c *Cluster) addressesPerNode(p NodePool) int {
-	if c.Spec.Network.Plugin == PluginKubenet || c.Spec.Network.Plugin == PluginNone {
+	if c.Spec.Network.HasNodeAddressesOnly() {
 		return 1
 	}
 	return 1 + p.MaxPods

@@ -66,10 +66,12 @@ const (
 // Mode is how Azure CNI joins a pod to its node.
 type Mode string
 
-// The modes of Azure CNI: one bridge, azure0, that eth0 is a port of; or a host route to each pod.
+// The modes of Azure CNI: one bridge, azure0, that eth0 is a port of; or a host route to each pod, whose address is of the node's subnet, or
+// with Azure CNI Overlay of a range that no virtual network has.
 const (
 	ModeBridge      Mode = "bridge"
 	ModeTransparent Mode = "transparent"
+	ModeOverlay     Mode = "overlay"
 )
 
 // Policy is a network policy engine, as "az aks create --network-policy" takes it.
@@ -98,14 +100,15 @@ const (
 type Network struct {
 	// Plugin is the network plugin. Default azure. With none you install a CNI plugin, and nodes are not Ready before.
 	Plugin Plugin `json:"plugin,omitempty"`
-	// Mode is how Azure CNI connects pods: by the bridge azure0, or transparently by a route to each pod. Default bridge; with policy calico
-	// transparent. Only with plugin azure.
+	// Mode is how Azure CNI connects pods: by the bridge azure0, or transparently by a route to each pod; with overlay also by a route, to
+	// addresses of podCIDR. Default bridge; with policy calico transparent. Only with plugin azure.
 	Mode Mode `json:"mode,omitempty"`
 	// Policy is the network policy engine. Default none, which stores NetworkPolicies and does not enforce them. With calico each node runs
 	// Calico's agent felix: 3.31 with rules current, 3.27 with older rules, whose rule texts are those of the articles.
 	Policy Policy `json:"policy,omitempty"`
-	// PodCIDR is the pods' address range with kubenet, of which each node gets a /24. Default 10.244.0.0/16. With plugin none, nodes get
-	// parts of it only if it is set. With plugin azure it must be empty: pods get addresses of their node's subnet.
+	// PodCIDR is the pods' address range with kubenet and mode overlay, of which each node gets a /24. Default 10.244.0.0/16. With plugin
+	// none, nodes get parts of it only if it is set. With other modes of plugin azure it must be empty: pods get addresses of their node's
+	// subnet.
 	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
 	// Routes gives the nodes' subnet a route to each node's part of podCIDR. Only with plugin none; kubenet always has these routes.
 	Routes bool `json:"routes,omitempty"`
@@ -118,8 +121,8 @@ type Network struct {
 	// none with policy calico and rules 1.19. Default with plugin kubenet: v2 with rules current, else none. Default with plugin none: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see the pod's own address. With an ip-masq-agent they are its ConfigMap's first content.
-	// Default: what AKS wrote at the time of serviceProxy.rules; empty with policy calico or plugin none and no agent. With kubenet and no
-	// agent it is a single range, by default podCIDR.
+	// Default: what AKS wrote at the time of serviceProxy.rules, with mode overlay podCIDR; empty with policy calico or plugin none and no
+	// agent. With kubenet and no agent it is a single range, by default podCIDR.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 
@@ -226,8 +229,8 @@ const (
 type NodePool struct {
 	Name  string `json:"name"`            // required with several pools; default nodepool1
 	Count int    `json:"count,omitempty"` // number of nodes, 1 to 100; default 1
-	// MaxPods is the most pods that a node runs, 10 to 250. With plugin azure a node's NIC holds as many addresses besides its own. Default
-	// 30; with plugins kubenet and none 110.
+	// MaxPods is the most pods that a node runs, 10 to 250. With plugin azure, but for mode overlay, a node's NIC holds as many addresses
+	// besides its own. Default 30; with mode overlay 250, with plugins kubenet and none 110.
 	MaxPods int `json:"maxPods,omitempty"`
 	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet. All pools are in one VNet, and in one
 	// subnet with plugin kubenet and with spec.network.routes. The service proxy takes the first pool's subnet for the range of pods.
@@ -250,7 +253,7 @@ type NodePool struct {
 }
 
 // VirtualNode is the connector to Azure Container Instances: a node without a machine, whose pods become container groups. It needs plugin
-// azure.
+// azure in another mode than overlay.
 type VirtualNode struct {
 	Enabled bool `json:"enabled,omitempty"` // default false
 	// Subnet is the subnet of the container groups, as "vnet/subnet"; nothing else may be in it. Default when azure.vnets is empty: a subnet

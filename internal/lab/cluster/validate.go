@@ -48,6 +48,7 @@ func (c *Cluster) Validate(apps ...string) Errors {
 	v.images()
 	v.virtualNode()
 	v.nodeOptions()
+	v.overlay()
 	return v.errs
 }
 
@@ -159,7 +160,7 @@ func (v *validator) ranges() {
 	if usable(n.ServiceCIDR) {
 		all = append(all, namedRange{"spec.network.serviceCIDR", n.ServiceCIDR})
 	}
-	ranged := n.Plugin == PluginKubenet || n.Plugin == PluginNone && n.PodCIDR.IsValid()
+	ranged := n.Plugin == PluginKubenet || n.IsOverlay() || n.Plugin == PluginNone && n.PodCIDR.IsValid()
 	if ranged && v.prefix("spec.network.podCIDR", n.PodCIDR, 8, NodePodBits) {
 		all = append(all, namedRange{"spec.network.podCIDR", n.PodCIDR})
 	}

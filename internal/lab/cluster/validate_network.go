@@ -54,12 +54,13 @@ func (v *validator) plugin(path string) {
 	}
 	switch n.Plugin {
 	case PluginAzure:
-		choice(v, path+".mode", n.Mode, ModeBridge, ModeTransparent)
+		choice(v, path+".mode", n.Mode, ModeBridge, ModeTransparent, ModeOverlay)
 		if n.Policy == PolicyCalico && n.Mode == ModeBridge {
 			v.errs.add(path+".mode", "write transparent", "calico finds a pod's packets by its host interface, and a bridge hides that")
 		}
-		if n.PodCIDR.IsValid() {
-			v.errs.add(path+".podCIDR", "leave it out", "with plugin azure pods get addresses of their node pool's subnet")
+		if n.PodCIDR.IsValid() && !n.IsOverlay() {
+			v.errs.add(path+".podCIDR", "leave it out, or write mode: overlay",
+				"with plugin azure pods get addresses of their node pool's subnet")
 		}
 		return
 	case PluginKubenet:

@@ -156,7 +156,7 @@ func (v *validator) nodeTaints(path string, taints []string) {
 // podCapacity checks that each node gets its part of the range of pods.
 func (v *validator) podCapacity() {
 	n := v.c.Spec.Network
-	if n.Plugin == PluginAzure || !usable(n.PodCIDR) || n.PodCIDR.Bits() > NodePodBits {
+	if !n.HasNodeAddressesOnly() || !usable(n.PodCIDR) || n.PodCIDR.Bits() > NodePodBits {
 		return
 	}
 	nodes := 0

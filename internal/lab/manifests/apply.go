@@ -35,6 +35,7 @@ var apiPaths = map[string]string{
 	"rbac.authorization.k8s.io/v1/RoleBinding":                            "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/rolebindings",
 	"apiregistration.k8s.io/v1/APIService":                                "/apis/apiregistration.k8s.io/v1/apiservices%.0s",
 	"apiextensions.k8s.io/v1/CustomResourceDefinition":                    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions%.0s",
+	"acn.azure.com/v1alpha/NodeNetworkConfig":                             "/apis/acn.azure.com/v1alpha/namespaces/%s/nodenetworkconfigs",
 	"crd.projectcalico.org/v1/IPPool":                                     "/apis/crd.projectcalico.org/v1/ippools%.0s",
 	"crd.projectcalico.org/v1/ClusterInformation":                         "/apis/crd.projectcalico.org/v1/clusterinformations%.0s",
 	"crd.projectcalico.org/v1/FelixConfiguration":                         "/apis/crd.projectcalico.org/v1/felixconfigurations%.0s",
@@ -63,9 +64,14 @@ func parse(doc string) (object, error) {
 // Apply makes objects in the API what the documents say, by server-side apply, as AKS's add-on manager does. It waits until the API has
 // their namespaces and kinds, which come some moments after the API server is ready, or after the kind is defined.
 func Apply(ctx context.Context, api rest.Interface, docs []string) error {
+	return applyAt(ctx, api, docs, "")
+}
+
+// applyAt applies documents at a subresource, "" for none.
+func applyAt(ctx context.Context, api rest.Interface, docs []string, subresource string) error {
 	return each(docs, "apply", func(o object, doc string) error {
 		return Retry(ctx, func() error {
-			return api.Patch(types.ApplyPatchType).AbsPath(o.path).Param("fieldManager", "packetwalk").Param("force", "true").
+			return api.Patch(types.ApplyPatchType).AbsPath(o.path+subresource).Param("fieldManager", "packetwalk").Param("force", "true").
 				Body([]byte(doc)).Do(ctx).Error()
 		})
 	})

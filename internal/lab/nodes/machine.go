@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
+	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/isolation"
@@ -95,13 +96,25 @@ func (k kubelets) startMachine(ctx context.Context, n *Node) error {
 		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(k.Dir.MachineLog(n.Name)),
 			layout.LastLinesOfNode(k.Dir.NodeState(n.Name), "log/kubelet.log"))
 	}
-	return k.labelNode(ctx, n)
+	return k.completeNode(ctx, n)
 }
 
-// labelNode gives a node's object the labels that its kubelet may not.
-func (k kubelets) labelNode(ctx context.Context, n *Node) error {
-	_, err := k.patched(ctx, n.Name,
+// completeNode gives a node's object the labels that its kubelet may not, and with Azure CNI Overlay the node its NodeNetworkConfig.
+func (k kubelets) completeNode(ctx context.Context, n *Node) error {
+	object, err := k.patched(ctx, n.Name,
 		map[string]any{"metadata": map[string]any{"labels": plan.AdminLabels(plan.NodeObject(k.Cluster(), n.Node))}})
+	if err != nil || !k.Cluster().Spec.Network.IsOverlay() {
+		return err
+	}
+	network := k.Azure.Current()
+	nic, _ := network.NIC(n.NIC)
+	doc, err := manifests.NodeNetworkConfig(k.Cluster(), n.Node, object.UID, nic.Overlay)
+	if err == nil {
+		err = manifests.Apply(ctx, k.API.REST(), []string{doc})
+	}
+	if err == nil {
+		err = manifests.ApplyStatus(ctx, k.API.REST(), []string{doc})
+	}
 	return err
 }
 

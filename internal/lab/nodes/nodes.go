@@ -46,7 +46,7 @@ type Node struct {
 	machine  *supervise.Supervisor
 	stop     context.CancelFunc // ends what the lab does beside the machine; nil before it is started
 	done     <-chan struct{}    // closes when it has ended
-	pods     netip.Prefix       // of kubenet, in its CNI configuration; invalid before it is known
+	pods     netip.Prefix       // its part of podCIDR, in its CNI configuration; invalid before it is known, and without podCIDR
 }
 
 // Nodes are the lab's nodes with their kubelets, as a component. [Machines] makes them, and [Agents] runs their agents.
@@ -161,7 +161,9 @@ func (m Machines) writeNodeFiles(n *Node) error {
 	err = errors.Join(m.writeFelixKubeconfig(n, kubeconfigOf), atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
 		layout.WriteResolvConf(dir, plan.NodeResolver(m.Nodes.Cluster(), n.Node)))
 	if m.Nodes.Cluster().Spec.Network.Plugin == cluster.PluginAzure {
-		err = errors.Join(err, m.Nodes.writeConflist(n, netip.Prefix{}))
+		network := m.Nodes.Azure.Current()
+		nic, _ := network.NIC(n.NIC)
+		err = errors.Join(err, m.Nodes.writeConflist(n, nic.Overlay))
 	}
 	return err
 }
@@ -175,7 +177,7 @@ func (l *Nodes) networksDir(n *Node) string {
 	return filepath.Join(l.Dir.Node(n.Name), "cni", "net.d")
 }
 
-// writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
+// writeConflist writes the node's CNI configuration; pods is the node's part of podCIDR.
 func (l *Nodes) writeConflist(n *Node, pods netip.Prefix) error {
 	l.mu.Lock()
 	n.pods = pods

@@ -37,7 +37,7 @@ func (k kubelets) startSimulated(ctx context.Context, n *Node) error {
 	if err := k.waitNode(ctx, n); err != nil {
 		return fmt.Errorf("%s: %w; the end of its log:%s", n.Name, err, supervise.LastLines(c.LogFile))
 	}
-	return k.labelNode(ctx, n)
+	return k.completeNode(ctx, n)
 }
 
 // simulatedProcess writes what a simulated node is told, and gives its process.

@@ -44,6 +44,9 @@ func Network(c *cluster.Cluster) (vnet.Network, error) {
 		PublicAddresses:   c.Frontends(),
 		Hosts:             []vnet.Host{{Name: ControlPlaneHost, Address: vnet.APIServerAddress}},
 	}
+	if c.Spec.Network.IsOverlay() {
+		n.Overlay = c.Spec.Network.PodCIDR
+	}
 	for _, h := range c.Spec.Internet.Hosts {
 		n.Hosts = append(n.Hosts, vnet.Host{Name: h.Name, Address: h.Address})
 	}
@@ -139,6 +142,11 @@ func addNode(n *vnet.Network, c *cluster.Cluster, node cluster.Node) error {
 	last := &n.NICs[len(n.NICs)-1]
 	last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin != cluster.PluginAzure
 	last.SecurityGroup = c.NodeSecurityGroup()
+	if c.Spec.Network.IsOverlay() {
+		if err := n.AllocateOverlay(node.NIC, cluster.NodePodBits); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -102,16 +102,20 @@ func AdminLabels(n *corev1.Node) map[string]string {
 	return labels
 }
 
-// Conflist returns the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's
-// portmap's, as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are
+// Conflist returns the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name; pods is the node's part of podCIDR
+// with kubenet and mode overlay. Host ports are upstream's portmap's, as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are
 // masqueraded by the mark of the service proxy, where it has a chain that makes it.
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"
 	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state, "resetSettings": true}
 	ports := object{"type": "portmap", "capabilities": object{"portMappings": true}, "backend": "iptables"}
-	switch c.Spec.Network.Plugin {
-	case cluster.PluginKubenet:
+	switch {
+	case c.Spec.Network.IsOverlay(): // every address of the node's part is a pod's, and has the whole range's length (azure-container-networking, cns)
+		name, plugin["mode"], plugin["executionMode"], ports["snat"] = "15-azure-swift-overlay.conflist", cluster.ModeTransparent, "v4swift", true
+		delete(plugin, "bridge")
+		plugin["ipam"] = object{"type": "azure-cns", "mode": "v4overlay", "addresses": []string{pods.String()}, "subnet": c.Spec.Network.PodCIDR}
+	case c.Spec.Network.Plugin == cluster.PluginKubenet:
 		network, name = "kubenet", "10-kubenet.conflist"
 		if c.Spec.Network.Policy == cluster.PolicyCalico { // without kubenet's bridge, which would hide pods' interfaces from felix
 			plugin["mode"] = cluster.ModeTransparent

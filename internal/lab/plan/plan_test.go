@@ -32,7 +32,11 @@ func TestWorlds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name, list, err := Conflist(c, c.Nodes()[0], netip.MustParsePrefix("192.168.0.0/24"), "/state")
+		pods := netip.MustParsePrefix("192.168.0.0/24")
+		if c.Spec.Network.IsOverlay() {
+			pods = n.NICs[0].Overlay
+		}
+		name, list, err := Conflist(c, c.Nodes()[0], pods, "/state")
 		if err != nil {
 			t.Fatal(err)
 		}
