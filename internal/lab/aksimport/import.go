@@ -116,12 +116,11 @@ func (m *importer) profile() {
 	p, n := &m.aks.NetworkProfile, &m.c.Spec.Network
 	const path = "spec.network"
 	n.Plugin = cluster.Plugin(strings.ToLower(cmp.Or(p.NetworkPlugin, string(cluster.PluginKubenet))))
-	if strings.EqualFold(p.NetworkPluginMode, "overlay") {
-		n.Plugin = cluster.PluginKubenet
-		m.note(path, "networkPluginMode overlay: the lab has kubenet, where pods have addresses of podCIDR, too, and leave with their node's.")
-	}
-	switch n.Plugin {
-	case cluster.PluginAzure:
+	switch {
+	case strings.EqualFold(p.NetworkPluginMode, string(cluster.ModeOverlay)):
+		n.Plugin, n.Mode = cluster.PluginAzure, cluster.ModeOverlay
+		n.PodCIDR = m.prefix(path, "podCidr", cmp.Or(p.PodCIDR, first(p.PodCIDRs)))
+	case n.Plugin == cluster.PluginAzure:
 		n.Mode = cluster.Mode(strings.ToLower(cmp.Or(p.NetworkMode, string(cluster.ModeTransparent))))
 	default:
 		n.PodCIDR = m.prefix(path, "podCidr", cmp.Or(p.PodCIDR, first(p.PodCIDRs)))
@@ -251,7 +250,7 @@ func (m *importer) labels(path string, all map[string]string) map[string]string 
 // fit makes a pool's nodes and pods fit into its subnet, where pods have addresses of it. Azure keeps five addresses of each.
 func (m *importer) fit(path string, p *cluster.NodePool) {
 	_, s, err := m.c.FindSubnet(p.VNetSubnet)
-	if err != nil || m.c.Spec.Network.Plugin != cluster.PluginAzure || s.Prefix.Bits() < 8 {
+	if err != nil || m.c.Spec.Network.HasNodeAddressesOnly() || s.Prefix.Bits() < 8 {
 		return
 	}
 	const kept, least, usual = 5, 10, 30

@@ -178,7 +178,10 @@ func (m *importer) route(path string, t *cluster.RouteTable, r armview.Route) {
 	pods := m.c.Spec.Network.PodCIDR
 	switch {
 	case err == nil && pods.IsValid() && pods.Overlaps(p) && p.Bits() >= pods.Bits():
-		return // the lab makes the routes to its nodes' pods
+		if m.c.Spec.Network.IsOverlay() {
+			m.note(path, "Left out: route %s of %s to pods: the lab's nodes may have other parts of podCIDR.", r.Name, p)
+		}
+		return // with kubenet, the lab makes the routes to its nodes' pods
 	case err != nil:
 		m.note(path, "Route %s to service tag %s: the lab has no routes to service tags.", r.Name, r.AddressPrefix)
 		return
