@@ -1,4 +1,4 @@
-// Command claims (tools/claims) runs the tests of test/claims and prints the table of all claims: pass, FAIL, skipped or no test.
+// Command claims (tools/claims) runs the tests of test/claims and prints the tables of all claims, the articles' and those about AKS of today: pass, FAIL, skipped or no test.
 //
 //	go run ./tools/claims [FLAGS OF go test]
 //
@@ -37,7 +37,7 @@ func run(flags []string, stdout, stderr io.Writer) error {
 	}
 	r, readErr := read(out, stderr)
 	waitErr := cmd.Wait()
-	bad := r.table(stdout, claims.All())
+	bad := r.table(stdout, "of the articles", claims.Articles()) + r.table(stdout, "about AKS of today", claims.Today())
 	switch {
 	case readErr != nil:
 		return readErr
@@ -112,8 +112,8 @@ func (r results) take(e event, progress io.Writer) {
 	}
 }
 
-// table prints all claims, and returns how many did not pass: a claim without a test is one of them.
-func (r results) table(w io.Writer, all []claims.Claim) int {
+// table prints claims, and returns how many did not pass: a claim without a test is one of them.
+func (r results) table(w io.Writer, which string, all []claims.Claim) int {
 	passed, bad := 0, 0
 	for _, c := range all {
 		state := "no test"
@@ -134,6 +134,6 @@ func (r results) table(w io.Writer, all []claims.Claim) int {
 		}
 		fmt.Fprintf(w, "%-4s %-13s  %s\n", c.ID, state, c.Title)
 	}
-	fmt.Fprintf(w, "%d claims: %d pass, %d do not\n", len(all), passed, bad)
+	fmt.Fprintf(w, "%d claims %s: %d pass, %d do not\n", len(all), which, passed, bad)
 	return bad
 }
