@@ -103,7 +103,8 @@ func podsStay(n Network) string {
 	if !n.Overlay.IsValid() {
 		return ""
 	}
-	return because("iifname . ip saddr @"+podsName+" drop", "a pod's own address of the overlay has no way to the internet")
+	return because("iifname . ip saddr @"+podsName+" ct original ip daddr != @vnets drop",
+		"a pod's own address of the overlay has no way to the internet")
 }
 
 func (v *validator) overlay(n Network) {
