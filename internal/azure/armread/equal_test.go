@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -47,10 +49,27 @@ func (m machines) Host(name string) (*snapshot.Host, error) {
 // the same source seen there. Each example's network gets machines in namespaces of their own.
 func TestEqual(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	for _, example := range []string{"azure-cni", "outbound", "shop", "iptables", "calico"} {
-		t.Run(example, func(t *testing.T) {
-			l := labOf(t, example)
+	for _, c := range []struct {
+		example string
+		change  func(*vnet.Network)
+	}{
+		{"azure-cni", nil}, {"outbound", nil}, {"shop", nil}, {"iptables", nil}, {"calico", nil}, {"outbound", addGateway},
+		{"calico", addGateway}, {"calico", addInternal}, {"outbound", addInternal}, {"calico", closeOutbound}, {"calico", addInstance},
+	} {
+		name := c.example
+		if c.change != nil {
+			full := runtime.FuncForPC(reflect.ValueOf(c.change).Pointer()).Name()
+			name += full[strings.LastIndexByte(full, '.'):]
+		}
+		t.Run(name, func(t *testing.T) {
+			l := labOf(t, c.example)
 			balanced(&l.Network)
+			if c.change != nil {
+				c.change(&l.Network)
+			}
+			if err := l.Network.Validate(); err != nil {
+				t.Fatal(err)
+			}
 			own := networkOf(t, l.Network)
 			r := armview.NewResources()
 			scope := []string{"/subscriptions/" + l.Network.Subscription + "/resourceGroups/" + l.Network.NodeResourceGroup,
@@ -92,6 +111,72 @@ func balanced(n *vnet.Network) {
 			r.Frontend, r.BackendPool, r.Protocol, r.IdleTimeoutMinutes = "web", pool, vnet.ProtocolTCP, 4
 			r.LoadDistribution = vnet.DistributionDefault
 			lb.Rules = append(lb.Rules, r)
+		}
+	}
+}
+
+// standard makes the network's load balancers Standard ones.
+func standard(n *vnet.Network) {
+	for i := range n.LoadBalancers {
+		n.LoadBalancers[i].SKU = vnet.SKUStandard
+	}
+}
+
+// addGateway gives the subnet of the first machine a NAT gateway, and that machine a public address of its own.
+func addGateway(n *vnet.Network) {
+	standard(n)
+	n.PublicIPs = append(n.PublicIPs, vnet.PublicIP{Name: "gw-ip", Address: netip.MustParseAddr("203.0.113.90")})
+	n.NATGateways = []vnet.NATGateway{{Name: "gw", PublicIPs: []string{"gw-ip"}, IdleTimeoutMinutes: 4}}
+	for i := range n.VNets {
+		for j := range n.VNets[i].Subnets {
+			if n.VNets[i].Name == n.NICs[0].VNet && n.VNets[i].Subnets[j].Name == n.NICs[0].Subnet {
+				n.VNets[i].Subnets[j].NATGateway = "gw"
+			}
+		}
+	}
+	addInstance(n)
+}
+
+// addInstance gives the first machine a public address.
+func addInstance(n *vnet.Network) {
+	n.PublicIPs = append(n.PublicIPs, vnet.PublicIP{Name: "instance-ip", Address: netip.MustParseAddr("203.0.113.91")})
+	n.NICs[0].IPConfigs[0].PublicIP = "instance-ip"
+}
+
+// addInternal adds an internal load balancer with a rule with floating IP and one without.
+func addInternal(n *vnet.Network) {
+	standard(n)
+	nic := n.NICs[0]
+	a, err := n.AllocateFrontend(nic.VNet, nic.Subnet, netip.Addr{})
+	if err != nil {
+		panic(err)
+	}
+	lb := vnet.LoadBalancer{Name: "kubernetes-internal", SKU: vnet.SKUStandard,
+		Frontends: []vnet.Frontend{{Name: "in", Address: a, VNet: nic.VNet, Subnet: nic.Subnet}},
+		BackendPools: []vnet.BackendPool{{Name: "one",
+			Members: []vnet.IPConfigRef{{NIC: nic.Name, IPConfig: nic.Primary().Name}}}}}
+	for _, r := range []vnet.Rule{{Name: "in-TCP-80", FrontendPort: 80, BackendPort: 80, FloatingIP: true},
+		{Name: "in-TCP-81", FrontendPort: 81, BackendPort: 8081}} {
+		r.Frontend, r.BackendPool, r.Protocol, r.IdleTimeoutMinutes = "in", "one", vnet.ProtocolTCP, 4
+		r.LoadDistribution = vnet.DistributionDefault
+		lb.Rules = append(lb.Rules, r)
+	}
+	n.LoadBalancers = append(n.LoadBalancers, lb)
+}
+
+// closeOutbound makes all subnets private, and has no rule translate sources.
+func closeOutbound(n *vnet.Network) {
+	standard(n)
+	for i := range n.LoadBalancers {
+		lb := &n.LoadBalancers[i]
+		lb.OutboundRules = nil
+		for j := range lb.Rules {
+			lb.Rules[j].DisableOutboundSNAT = true
+		}
+	}
+	for i := range n.VNets {
+		for j := range n.VNets[i].Subnets {
+			n.VNets[i].Subnets[j].Private = true
 		}
 	}
 }
@@ -160,6 +245,15 @@ func destinations(n vnet.Network, from vnet.NIC) []netip.AddrPort {
 			all = append(all, netip.AddrPortFrom(nic.Primary().Address, 22))
 		}
 	}
+	for _, lb := range n.LoadBalancers {
+		for _, f := range lb.Frontends {
+			for _, port := range []uint16{80, 81, 82} {
+				if f.Internal() {
+					all = append(all, netip.AddrPortFrom(f.Address, port))
+				}
+			}
+		}
+	}
 	for _, t := range n.RouteTables {
 		for _, r := range t.Routes {
 			all = append(all, netip.AddrPortFrom(r.Prefix.Addr().Next(), 80))
@@ -207,7 +301,9 @@ func inbound(t *testing.T, own, sdk snapshot.Source, n vnet.Network) int {
 	}
 	for _, lb := range n.LoadBalancers {
 		for _, f := range lb.Frontends {
-			all = append(all, f.Address)
+			if !f.Internal() {
+				all = append(all, f.Address)
+			}
 		}
 	}
 	from := n.Hosts[len(n.Hosts)-1]

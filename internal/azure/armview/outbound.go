@@ -6,13 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 )
-
-// ports of a public address that outbound connections use ("Outbound rules", learn.microsoft.com): which of them is not told by
-// resources.
-const firstPort, lastPort = 1024, 65535
 
 // forward says what may pass.
 func (f *fabric) forward(c *netfilter.Chain) {
@@ -34,9 +31,26 @@ func (f *fabric) forward(c *netfilter.Chain) {
 	if len(known) > 0 {
 		add(c, "no rule of the load balancer is for this address and port", in(uplink), addresses(false, false, known...), drop)
 	}
+	if gateways := f.gatewayAddresses(); len(gateways) > 0 {
+		add(c, "a NAT gateway lets nothing in", in(uplink), addresses(false, false, gateways...), drop)
+	}
 	add(c, "an address that was not read", in(uplink), unknown("no front end or public address that was read is for the destination%s",
 		f.unreadOf("loadbalancers", "publicipaddresses", "publicipprefixes")))
 	add(c, "within Azure, or leaves for the internet", accept)
+}
+
+// gatewayAddresses returns the public addresses of NAT gateways that were read.
+func (f *fabric) gatewayAddresses() []netip.Prefix {
+	var all []netip.Prefix
+	for _, g := range f.NATGateways {
+		for i := range g.PublicIPs {
+			all = append(all, f.publicAddresses(&g.PublicIPs[i], nil)...)
+		}
+		for i := range g.PublicIPPrefixes {
+			all = append(all, f.publicAddresses(nil, &g.PublicIPPrefixes[i])...)
+		}
+	}
+	return widest(all)
 }
 
 // frontEnds returns the addresses of load balancers, and public ones of machines, that were read.
@@ -88,9 +102,8 @@ func (f *fabric) ownAddress(c *config) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// source translates what leaves for the internet, each sender as it has its way there: by its subnet's NAT gateway, its own public
-// address, outbound rules, load balancing rules, or default outbound access, the first that there is ("Source Network Address
-// Translation (SNAT) for outbound connections" and "Azure NAT Gateway", learn.microsoft.com).
+// source translates what leaves for the internet, each sender as it has its way there. Which ports of a public address it gets is not told by
+// resources.
 func (f *fabric) source(c *netfilter.Chain) {
 	accept := decide(netfilter.Accept)
 	inside := &netfilter.MatchMark{Connection: true, Value: chosenInside, Mask: chosenInside}
@@ -118,32 +131,51 @@ func (f *fabric) source(c *netfilter.Chain) {
 	add(c, "a sender that is not known", out(uplink), unknown("no interface that was read has the sender's address"))
 }
 
-// leave says how a configuration's address leaves.
+// leave says how a configuration's address leaves ([vnet.Sender.Way]).
 func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statement) {
 	s := f.subnets[x.Subnet.id()]
-	switch {
-	case s == nil:
+	if s == nil {
 		add(c, "a subnet that was not read", with(tests,
 			unknown("a NAT gateway may be there: %s", f.UnreadResource(x.Subnet.id())))...)
 		return
-	case s.NATGateway != nil:
+	}
+	ruled, balanced := f.byOutboundRules(x), f.byRules(x)
+	standard, lost := f.balancersOf(x)
+	sender := vnet.Sender{
+		Gateway: s.NATGateway != nil, Instance: f.ownID(x) != "", Secondary: x != x.nic.configs[0], OutboundRule: len(ruled) > 0,
+		BalancingRule: len(balanced) > 0, Standard: standard != "", Private: s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess,
+	}
+	way, why := sender.Way()
+	byLoadBalancer := way < vnet.WayInstance && !sender.Secondary
+	switch {
+	case byLoadBalancer && lost != "":
+		add(c, "a load balancer that was not read", with(tests, unknown("%s", f.UnreadResource(lost)))...)
+	case byLoadBalancer && (way >= vnet.WayBalancingRule || len(x.byIP) > 0):
+		f.byBalancer(c, x, ruled, balanced, tests)
+	case way == vnet.WayGateway:
 		f.byGateway(c, tests, s.NATGateway.id())
+	case way == vnet.WayInstance:
+		f.byInstance(c, x, tests)
+	case way == vnet.WayNone && !sender.Secondary && standard != "":
+		add(c, "no outbound: load balancer "+standard+" has no rule for it", with(tests, decide(netfilter.Drop))...)
+	case way == vnet.WayNone:
+		add(c, why, with(tests, decide(netfilter.Drop))...)
+	default: // the address of default outbound access is Azure's, and no resource shows it
+		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+		add(c, "default outbound access", with(tests,
+			unknown("it leaves by default outbound access: Azure takes a public address that no resource shows"))...)
+	}
+}
+
+// byInstance leaves by the configuration's own public address.
+func (f *fabric) byInstance(c *netfilter.Chain, x *config, tests []netfilter.Statement) {
+	a, ok := f.ownAddress(x)
+	if !ok {
+		add(c, "the machine's own public address", with(tests, unknown("%s", f.UnreadResource(f.ownID(x))))...)
 		return
 	}
-	if id := f.ownID(x); id != "" {
-		a, ok := f.ownAddress(x)
-		if !ok {
-			add(c, "the machine's own public address", with(tests, unknown("%s", f.UnreadResource(id)))...)
-			return
-		}
-		one := packet.Translation{Source: true, Low: a, High: a}
-		add(c, "the machine's own public address", with(tests, &netfilter.Translate{Translation: one})...)
-		return
-	}
-	if f.byBalancer(c, x, tests) {
-		return
-	}
-	f.byDefault(c, x, s, tests)
+	one := packet.Translation{Source: true, Low: a, High: a}
+	add(c, "the machine's own public address", with(tests, &netfilter.Translate{Translation: one})...)
 }
 
 // byGateway leaves by a NAT gateway, which takes TCP and UDP ("Azure NAT Gateway", learn.microsoft.com).
@@ -203,46 +235,39 @@ func (f *fabric) oneOf(id, why string, ways []front) netfilter.Statement {
 		}
 		for _, p := range w.prefixes {
 			add(c, why, &netfilter.Translate{Translation: packet.Translation{
-				Source: true, Low: p.Addr(), High: lastOf(p), PortLow: firstPort, PortHigh: lastPort, FullyRandom: true,
+				Source: true, Low: p.Addr(), High: lastOf(p), PortLow: vnet.FirstOutboundPort, PortHigh: vnet.LastOutboundPort, FullyRandom: true,
 			}})
 		}
 	}
 	return choose("one of the public addresses", chains)
 }
 
-// byBalancer leaves by a public load balancer; false where none has a say. It has none for secondary configurations ("Multiple frontends
-// for Azure Load Balancer", limitations, learn.microsoft.com).
-func (f *fabric) byBalancer(c *netfilter.Chain, x *config, tests []netfilter.Statement) bool {
-	if x != x.nic.configs[0] {
-		return false
-	}
-	standard := ""
+// balancersOf returns the name of a Standard load balancer that has the configuration in a pool, and the id of a load balancer that has it
+// and was not read.
+func (f *fabric) balancersOf(x *config) (standard, lost string) {
 	for _, pool := range x.pools {
-		lbID := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
-		lb := f.LoadBalancers[lbID]
-		if lb == nil {
-			add(c, "a load balancer that was not read", with(tests, unknown("%s", f.UnreadResource(lbID)))...)
-			return true
-		}
-		if !strings.EqualFold(lb.SKU.Name, "Basic") {
+		id := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
+		switch lb := f.LoadBalancers[id]; {
+		case lb == nil && lost == "":
+			lost = id
+		case lb != nil && !strings.EqualFold(lb.SKU.Name, "Basic"):
 			standard = title(lb.Resource)
 		}
 	}
-	done := f.through(c, f.byOutboundRules(x), tests)
-	if !done {
-		done = f.through(c, f.byRules(x), tests)
+	return standard, lost
+}
+
+// byBalancer leaves by a public load balancer's outbound rules, or else by its load balancing rules.
+func (f *fabric) byBalancer(c *netfilter.Chain, x *config, ruled, balanced byProtocol, tests []netfilter.Statement) {
+	if !f.through(c, ruled, tests) {
+		f.through(c, balanced, tests)
 	}
-	switch {
-	case len(x.byIP) > 0: // what no rule of another pool took
+	if len(x.byIP) > 0 { // what no rule of another pool took
 		add(c, "a back end by its address", with(tests,
 			unknown("a load balancer has it as a back end by its address: whether it has default outbound access is not known"))...)
-		return true
-	case done:
-		add(c, "the load balancer's rules are not for this protocol", with(tests, decide(netfilter.Drop))...)
-	case standard != "":
-		add(c, "no outbound: load balancer "+standard+" has no rule for it", with(tests, decide(netfilter.Drop))...)
+		return
 	}
-	return done || standard != ""
+	add(c, "the load balancer's rules are not for this protocol", with(tests, decide(netfilter.Drop))...)
 }
 
 // exits are the front ends that translate a protocol's flows, and the rules that say so.
@@ -388,18 +413,4 @@ func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []fro
 		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
 	}
 	add(c, why, with(tests, f.oneOf(key, why, ways))...)
-}
-
-// byDefault writes the rules of a sender that no outbound resource serves. The address of default outbound access is Azure's, and no resource shows it.
-func (f *fabric) byDefault(c *netfilter.Chain, x *config, s *Subnet, tests []netfilter.Statement) {
-	switch {
-	case s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess:
-		add(c, "no outbound: the subnet is private", with(tests, decide(netfilter.Drop))...)
-	case x != x.nic.configs[0]:
-		add(c, "a secondary address has no outbound of its own", with(tests, decide(netfilter.Drop))...)
-	default:
-		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
-		add(c, "default outbound access", with(tests,
-			unknown("it leaves by default outbound access: Azure takes a public address that no resource shows"))...)
-	}
 }

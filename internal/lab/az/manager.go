@@ -148,7 +148,9 @@ func managed(l Lab, kind string) (all []any, ok bool, err error) {
 		all, err = encoded(r.RouteTables)
 	case "microsoft.network/networksecuritygroups":
 		all, err = encoded(r.SecurityGroups)
-	case "microsoft.network/natgateways", "microsoft.network/publicipprefixes": // which the lab has none of
+	case "microsoft.network/natgateways":
+		all, err = encoded(r.NATGateways)
+	case "microsoft.network/publicipprefixes": // which the lab has none of
 	case "microsoft.containerservice/managedclusters":
 		all, err = clusters(l)
 		for i := range all {
