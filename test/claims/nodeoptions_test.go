@@ -72,6 +72,43 @@ func TestL1(t *testing.T) {
 	}
 }
 
+func TestL2(t *testing.T) {
+	t.Parallel()
+	w := nodeOptionsWorld(t)
+	const wireServer = "-A FORWARD -d 168.63.129.16/32 -p tcp -m tcp --dport 32526 -j DROP\n" +
+		"-A FORWARD -d 168.63.129.16/32 -p tcp -m tcp --dport 80 -j DROP"
+	const restriction = `-A FORWARD ! -s ` + nodeIP + `/32 -d 169.254.169.254/32 -p tcp -m tcp --dport 80 -m comment --comment ` +
+		`"AKS managed: added by AgentBaker ensureIMDSRestriction for IMDS restriction feature" -j DROP` + "\n"
+	expectDrops := func(want string) {
+		t.Helper()
+		var drops []string
+		for line := range strings.Lines(w.SSH(t, part1Node, "iptables", "-S", "FORWARD")) {
+			if line = strings.TrimSpace(line); strings.HasSuffix(line, "-j DROP") {
+				drops = append(drops, line)
+			}
+		}
+		if diff := cmp.Diff(want, strings.Join(drops, "\n")); diff != "" {
+			t.Errorf("drops of filter FORWARD (-want +got):\n%s", diff)
+		}
+	}
+	ask := func(pod string) (string, error) {
+		return w.Try(20*time.Second, "kubectl", "--name", w.Name, "exec", pod, "--", "curl", "-sS", "--max-time", "3", "-H", "Metadata: true",
+			"http://169.254.169.254/metadata/instance?api-version=2021-02-01")
+	}
+	expectDrops(restriction + wireServer)
+	if out, err := ask("client"); err == nil || !strings.Contains(err.Error(), "exit code 28") {
+		t.Errorf("a pod: %v %s, want a time-out (curl's 28)", err, out)
+	}
+	if out, err := ask("on-node"); err != nil || !strings.Contains(out, part1Node) {
+		t.Errorf("a pod with hostNetwork: %v %s", err, out)
+	}
+
+	w.Run(t, "up", "--name", w.Name, "-f", w.Example("todays-nodes", "open.yaml"))
+	defer w.Run(t, "up", "--name", w.Name, "-f", w.Example("todays-nodes", "cluster.yaml"))
+	eventually.Succeeds(t, 20*time.Second, func() error { _, err := ask("client"); return err })
+	expectDrops(wireServer)
+}
+
 func TestL3(t *testing.T) {
 	t.Parallel()
 	w := world.UpFile(t, "todays-nodes", "kubenet.yaml", "client.yaml")
