@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// egressFile is a cluster.yaml of a type: the fields of spec, those of the nodes' subnet, and those of the firewall.
+// egressFile returns a cluster.yaml of a type: the fields of spec, those of the nodes' subnet, and those of the firewall.
 func egressFile(spec, subnet, vm string) string {
 	return `spec:
   ` + spec + `
