@@ -3,6 +3,7 @@ package vnet
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -288,6 +289,7 @@ func (n NIC) Primary() IPConfig { return n.IPConfigs[0] }
 
 // Clone returns a copy that shares nothing with the network.
 func (n Network) Clone() Network {
+	n.Attributes = maps.Clone(n.Attributes)
 	n.VNets = slices.Clone(n.VNets)
 	for i := range n.VNets {
 		v := &n.VNets[i]

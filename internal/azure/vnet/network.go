@@ -26,6 +26,9 @@ type Network struct {
 	DefaultOutbound netip.Addr
 	// PrivateEndpoints are addresses of the internet side that machines reach without a way to the internet, as by private endpoints.
 	PrivateEndpoints []netip.Addr `json:",omitempty"`
+	// Attributes are what clients of Azure Resource Manager wrote of resources and the network has no field for: JSON, by the resource's ID
+	// in lower case.
+	Attributes map[string]string `json:",omitempty"`
 	// Hosts are what is on the internet side: client hosts, servers, and the cluster's control plane.
 	Hosts []Host
 	// Overlay is the range of pods with Azure CNI Overlay, which is in no virtual network. It is invalid for none. No ARM resource has it.

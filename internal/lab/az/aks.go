@@ -3,6 +3,7 @@ package az
 import (
 	"fmt"
 
+	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -62,7 +63,7 @@ func poolProfile(l Lab, p cluster.NodePool) object {
 		o["nodeLabels"] = labels
 	}
 	if v, s, err := l.Cluster.FindSubnet(p.VNetSubnet); err == nil {
-		o["vnetSubnetId"] = *builder{l.Network}.subnetID(v.Name, s.Name)
+		o["vnetSubnetId"] = arm.SubnetID(l.Network, v.Name, s.Name)
 	}
 	return o
 }
@@ -132,15 +133,13 @@ func gatewayProfile(l Lab, name string) object {
 // balancerProfile has the fields of armcontainerservice.ManagedClusterLoadBalancerProfile.
 func balancerProfile(l Lab) object {
 	out := l.Cluster.Spec.LoadBalancer.Outbound
-	b := builder{l.Network}
 	var ids []any
 	for _, lb := range l.Network.LoadBalancers {
 		for _, r := range lb.OutboundRules {
 			for _, name := range r.Frontends {
 				for _, f := range lb.Frontends {
 					if f.Name == name {
-						ids = append(ids, object{"id": *b.id(l.Network.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f)),
-							"resourceGroup": l.Network.NodeResourceGroup})
+						ids = append(ids, object{"id": arm.FrontendIPID(l.Network, f), "resourceGroup": l.Network.NodeResourceGroup})
 					}
 				}
 			}
@@ -165,17 +164,7 @@ func addonProfiles(c *cluster.Cluster) object {
 }
 
 // machines returns the virtual machines, one for each NIC.
-func machines(l Lab) ([]any, error) {
-	var all []any
-	for _, nic := range l.Network.NICs {
-		b := builder{l.Network}
-		group := b.machineGroup(nic.Machine)
-		all = append(all, resource(l.Network, group, "Microsoft.Compute/virtualMachines", nic.Machine, object{
-			"networkProfile": object{"networkInterfaces": []any{object{"id": *b.id(group, "networkInterfaces", nic.Name), "resourceGroup": group}}},
-		}))
-	}
-	return all, nil
-}
+func machines(l Lab) ([]any, error) { return view(arm.VirtualMachines(l.Network)) }
 
 func resourceID(n vnet.Network, group, kind, name string) string {
 	return fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/%s/%s", n.Subscription, group, kind, name)

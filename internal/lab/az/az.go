@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -39,7 +40,7 @@ type Lab struct {
 // Run runs an az command, given without the word az, on a lab: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes
 // what az writes and returns az's exit code: 0; 2 for arguments that cannot be; 3 for something that is not there; 1 for another failure.
 func Run(args []string, l Lab, stdout, stderr io.Writer) int {
-	l.Network = customers(l.Network)
+	l.Network = arm.Visible(l.Network)
 	err := run(args, l, stdout)
 	if err == nil {
 		return exitOK

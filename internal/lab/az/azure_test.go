@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -211,7 +212,7 @@ func TestMixedProbes(t *testing.T) {
 
 // TestDecodesAsARM: the provider's JSON goes through armnetwork and back unchanged, so that tools built on it can read it.
 func TestDecodesAsARM(t *testing.T) {
-	r := newResources(world())
+	r := arm.NewResources(world())
 	data, err := json.Marshal(r.LoadBalancers[0])
 	if err != nil {
 		t.Fatal(err)

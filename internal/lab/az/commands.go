@@ -75,13 +75,13 @@ type listing struct {
 }
 
 var (
-	allLBs    = func(l Lab) ([]any, error) { return view(newResources(l.Network).LoadBalancers) }
-	allNICs   = func(l Lab) ([]any, error) { return view(newResources(l.Network).Interfaces) }
-	allIPs    = func(l Lab) ([]any, error) { return view(newResources(l.Network).PublicIPAddresses) }
-	allVNets  = func(l Lab) ([]any, error) { return view(newResources(l.Network).VirtualNetworks) }
-	allTables = func(l Lab) ([]any, error) { return view(newResources(l.Network).RouteTables) }
-	allGroups = func(l Lab) ([]any, error) { return view(newResources(l.Network).SecurityGroups) }
-	allNATs   = func(l Lab) ([]any, error) { return view(newResources(l.Network).NATGateways) }
+	allLBs    = func(l Lab) ([]any, error) { return allOf(l, "loadBalancers") }
+	allNICs   = func(l Lab) ([]any, error) { return allOf(l, "networkInterfaces") }
+	allIPs    = func(l Lab) ([]any, error) { return allOf(l, "publicIPAddresses") }
+	allVNets  = func(l Lab) ([]any, error) { return allOf(l, "virtualNetworks") }
+	allTables = func(l Lab) ([]any, error) { return allOf(l, "routeTables") }
+	allGroups = func(l Lab) ([]any, error) { return allOf(l, "networkSecurityGroups") }
+	allNATs   = func(l Lab) ([]any, error) { return allOf(l, "natGateways") }
 )
 
 const (

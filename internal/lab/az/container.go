@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/azure/vnet"
 )
 
 // allContainerGroups returns the container groups as lists have them.
@@ -54,15 +53,4 @@ func containerLogs(l Lab, o options, w io.Writer) (any, error) {
 		o.container = g.Properties.Containers[0].Name
 	}
 	return nil, l.ContainerLogs(g.Name, o.container, o.follow, w)
-}
-
-// customers returns a network without what is Azure's own: the networks that its services run on, and the NICs of container groups.
-func customers(n vnet.Network) vnet.Network {
-	platform := map[string]bool{}
-	for _, v := range n.VNets {
-		platform[v.Name] = v.Platform
-	}
-	n.NICs = slices.DeleteFunc(slices.Clone(n.NICs), func(nic vnet.NIC) bool { return nic.ContainerGroup || platform[nic.VNet] })
-	n.VNets = slices.DeleteFunc(slices.Clone(n.VNets), func(v vnet.VNet) bool { return v.Platform })
-	return n
 }

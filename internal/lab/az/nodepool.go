@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/lab/cluster"
 )
 
@@ -123,7 +124,7 @@ func subnetOf(l Lab, id string) (string, error) {
 	var known []string
 	for _, v := range l.Network.VNets {
 		for _, s := range v.Subnets {
-			one := *builder{l.Network}.subnetID(v.Name, s.Name)
+			one := arm.SubnetID(l.Network, v.Name, s.Name)
 			if strings.EqualFold(one, id) {
 				return v.Name + "/" + s.Name, nil
 			}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"packetwalk.dev/internal/azure/arm"
 )
 
 // object is a resource as "az" shows it.
@@ -24,6 +26,15 @@ func view[T any](resources []T) ([]any, error) {
 		all[i] = flatten(all[i])
 	}
 	return all, nil
+}
+
+// allOf returns the network's resources of a type as az shows them.
+func allOf(l Lab, kind string) ([]any, error) {
+	all, _, err := arm.List(l.Network, kind)
+	if err != nil {
+		return nil, err
+	}
+	return view(all)
 }
 
 func flatten(v any) any {

@@ -25,3 +25,6 @@ func Secret(path string) (string, error) {
 	}
 	return string(text), err
 }
+
+// AzureToken returns the bearer token for Azure's management endpoint.
+func (d Dir) AzureToken() (string, error) { return Secret(d.Path("pki", "azure-token")) }

@@ -60,7 +60,7 @@ func (l *Connector) Start(ctx context.Context) error {
 }
 
 func (l *Connector) connectorObjects() ([]string, error) {
-	token, err := azureToken(l.Dir)
+	token, err := l.Dir.AzureToken()
 	if err != nil {
 		return nil, err
 	}

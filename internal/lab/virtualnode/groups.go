@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/serve"
@@ -19,7 +20,6 @@ import (
 	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/imageservice"
 	"packetwalk.dev/internal/lab/instances"
-	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/nodes"
@@ -39,12 +39,13 @@ type Groups struct {
 
 // Start takes over the container groups that there are and answers for Azure.
 func (l *Groups) Start(ctx context.Context) error {
-	token, err := azureToken(l.Dir)
+	token, err := l.Dir.AzureToken()
 	if err != nil {
 		return err
 	}
-	manager := &az.Manager{Token: token, Lab: func() az.Lab {
-		return az.Lab{Network: l.Azure.Current(), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
+	manager := &arm.Server{Token: token, Network: l.Azure.Current, Update: l.Azure.Update, Other: func(kind string) ([]any, bool, error) {
+		lab := az.Lab{Network: arm.Visible(l.Azure.Current()), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
+		return az.Other(lab, kind)
 	}}
 	if !l.Cluster().Spec.VirtualNode.Enabled {
 		return l.serveManagement(ctx, manager)
@@ -144,6 +145,3 @@ func (l *Groups) serveManagement(ctx context.Context, h http.Handler) error {
 		}).Serve(ctx, listener)
 	})
 }
-
-// azureToken returns the bearer token for Azure's interface.
-func azureToken(d layout.Dir) (string, error) { return layout.Secret(d.Path("pki", "azure-token")) }

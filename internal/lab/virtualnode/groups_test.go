@@ -13,14 +13,14 @@ func TestAzureToken(t *testing.T) {
 	if err := os.Mkdir(d.Path("pki"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	token, err := azureToken(d)
-	if again, errAgain := azureToken(d); err != nil || errAgain != nil || token == "" || again != token {
+	token, err := d.AzureToken()
+	if again, errAgain := d.AzureToken(); err != nil || errAgain != nil || token == "" || again != token {
 		t.Errorf("%q %v, and then %q %v", token, err, again, errAgain)
 	}
 	if err := os.WriteFile(d.Path("pki", "azure-token"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if token, err := azureToken(d); err == nil {
+	if token, err := d.AzureToken(); err == nil {
 		t.Errorf("an empty file is token %q", token)
 	}
 }

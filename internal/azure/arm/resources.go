@@ -1,4 +1,4 @@
-package az
+package arm
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// resources is a network as the network resource provider's types.
-type resources struct {
+// Resources are a network as the network resource provider's types.
+type Resources struct {
 	LoadBalancers     []*armnetwork.LoadBalancer
 	Interfaces        []*armnetwork.Interface
 	PublicIPAddresses []*armnetwork.PublicIPAddress
@@ -22,10 +22,10 @@ type resources struct {
 	NATGateways       []*armnetwork.NatGateway
 }
 
-// newResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
-func newResources(n vnet.Network) resources {
+// NewResources returns what the network resource provider would answer of a network. Every resource is in the state Succeeded.
+func NewResources(n vnet.Network) Resources {
 	b := builder{n}
-	var r resources
+	var r Resources
 	for _, lb := range n.LoadBalancers {
 		r.LoadBalancers = append(r.LoadBalancers, b.loadBalancer(lb))
 	}
@@ -48,6 +48,17 @@ func newResources(n vnet.Network) resources {
 		r.NATGateways = append(r.NATGateways, b.natGateway(g))
 	}
 	return r
+}
+
+// SubnetID returns a subnet's id.
+func SubnetID(n vnet.Network, vnetName, subnet string) string {
+	return *builder{n}.subnetID(vnetName, subnet)
+}
+
+// FrontendIPID returns the id of a public front end's address.
+func FrontendIPID(n vnet.Network, f vnet.Frontend) string {
+	b := builder{n}
+	return *b.id(n.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f))
 }
 
 type builder struct{ n vnet.Network }

@@ -1,4 +1,4 @@
-package az
+package arm
 
 import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
