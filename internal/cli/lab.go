@@ -283,8 +283,8 @@ func logsCommand(s Streams) *cobra.Command {
 		Use:   "logs HOST|COMPONENT|container-group/NAME [--tail N] [--follow]",
 		Short: "print the log of a node's agent, a VM's application, a component of the control plane or a container group's service proxy",
 		Long: `Prints the log of a HOST (a node's agent, the application of a VM or an internet host), of a COMPONENT (lab, etcd, kube-apiserver,
-kube-controller-manager, kube-scheduler), or of a container group's service proxy. Of each at least the last 4 MB are kept. Pods' logs are
-kubectl's: packetwalk kubectl logs POD.`,
+kube-controller-manager, kube-scheduler, cloud-controller-manager), or of a container group's service proxy. Of each at least the last 4 MB
+are kept. Pods' logs are kubectl's: packetwalk kubectl logs POD.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("logs needs one HOST or COMPONENT: packetwalk logs lab")

@@ -2,33 +2,48 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"packetwalk.dev/internal/base/pause"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/apiserver"
+	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
 )
 
-// services is upstream's service controller over Azure's load balancer.
+// services is upstream's service controller over a Basic load balancer. A Standard one is the cloud controllers', whose failures it reports.
 type services struct {
 	*lifecycle.Env
 	azure  *network.Network
 	api    *apiserver.Server
 	faults cloud.Faults
+
+	mu       sync.Mutex
+	failures cache.Store // events of failures; nil where the cloud controllers do not run
+	services cache.Store
 }
 
 func (l *services) Start(ctx context.Context) error {
+	if l.Cluster().Spec.LoadBalancer.SKU == cluster.SKUStandard {
+		l.Keep(ctx, "the watch of the cloud controllers' failures", l.watch)
+		return nil
+	}
 	l.Keep(ctx, "the service controller", func(ctx context.Context) error {
 		factory := informers.NewSharedInformerFactory(l.api.Client, 0)
 		return cloud.Run(ctx, l.api.Client, factory, l.azure, plan.CloudName, l.Cluster().NodeSecurityGroup(), &l.faults)
@@ -36,7 +51,63 @@ func (l *services) Start(ctx context.Context) error {
 	return nil
 }
 
-func (l *services) Report(s *status.Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
+// watch keeps the events of load balancers that the cloud controllers could not make.
+func (l *services) watch(ctx context.Context) error {
+	failed := informers.NewSharedInformerFactoryWithOptions(l.api.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = "involvedObject.kind=Service,reason=SyncLoadBalancerFailed"
+	}))
+	defer failed.Shutdown()
+	all := informers.NewSharedInformerFactory(l.api.Client, 0)
+	defer all.Shutdown()
+	l.mu.Lock()
+	l.failures, l.services = failed.Core().V1().Events().Informer().GetStore(), all.Core().V1().Services().Informer().GetStore()
+	l.mu.Unlock()
+	failed.Start(ctx.Done())
+	all.Start(ctx.Done())
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Report adds why Services have no load balancer.
+func (l *services) Report(s *status.Status) {
+	s.Problems = append(s.Problems, l.faults.Problems()...)
+	l.mu.Lock()
+	failures, services := l.failures, l.services
+	l.mu.Unlock()
+	if failures == nil {
+		return
+	}
+	last := map[string]*corev1.Event{}
+	for _, o := range failures.List() {
+		e := o.(*corev1.Event)
+		name := e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name
+		if before := last[name]; before == nil || before.LastTimestamp.Before(&e.LastTimestamp) {
+			last[name] = e
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(last)) {
+		o, ok, err := services.GetByKey(name)
+		if err != nil || !ok {
+			continue
+		}
+		service := o.(*corev1.Service)
+		waits := service.Spec.Type == corev1.ServiceTypeLoadBalancer && len(service.Status.LoadBalancer.Ingress) == 0
+		if waits && service.UID == last[name].InvolvedObject.UID {
+			s.Problems = append(s.Problems, fmt.Sprintf("service %s: %s (this is tried again)", name, failure(last[name].Message)))
+		}
+	}
+}
+
+// azureMessage matches the message in an error of Azure's, which the provider shows with its whole answer.
+var azureMessage = regexp.MustCompile(`"message": "([^"]+)"`)
+
+// failure returns why a load balancer was not made, in one line.
+func failure(event string) string {
+	if m := azureMessage.FindStringSubmatch(event); m != nil {
+		return m[1]
+	}
+	return status.OneLine(errors.New(event))
+}
 
 // routes is upstream's route controller, where the nodes' pods have ranges of their own.
 type routes struct {

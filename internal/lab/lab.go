@@ -89,6 +89,7 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	server := add("the API server", api, files)
 	controlPlane := add("the control plane", &apiserver.ControlPlane{Processes: apiserver.Processes{Env: c, Access: access}}, server)
 	add("the service controller", &services{Env: c, azure: l.azure, api: api}, server)
+	add("the cloud controllers", &apiserver.CloudControllers{Processes: apiserver.Processes{Env: c, Access: access}}, controlPlane, instances)
 	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
 	configs := add("the nodes' network configurations", &nodeNetworkConfigs{Env: c, api: api}, server)
 	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)

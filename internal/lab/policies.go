@@ -62,8 +62,8 @@ func (l *policies) watch(ctx context.Context) error {
 		return err
 	}
 	if err := onChange(services, func(before, s *corev1.Service) {
-		ignored := cloud.IgnoredAnnotations(s)
-		if len(ignored) > 0 && (before == nil || !slices.Equal(ignored, cloud.IgnoredAnnotations(before))) {
+		ignored := l.ignoredAnnotations(s)
+		if len(ignored) > 0 && (before == nil || !slices.Equal(ignored, l.ignoredAnnotations(before))) {
 			events.Event(s, corev1.EventTypeWarning, "AnnotationIgnored", noAnnotations+": "+strings.Join(ignored, ", "))
 		}
 	}); err != nil {
@@ -75,6 +75,14 @@ func (l *policies) watch(ctx context.Context) error {
 	factory.Start(ctx.Done())
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// ignoredAnnotations returns a Service's annotations without effect. Of a Standard load balancer Azure's own provider has all of them.
+func (l *policies) ignoredAnnotations(s *corev1.Service) []string {
+	if l.Cluster().Spec.LoadBalancer.SKU == cluster.SKUStandard {
+		return nil
+	}
+	return cloud.IgnoredAnnotations(s)
 }
 
 // onChange calls a function for each object when it is added, with nil before it, and when it changes.
@@ -113,7 +121,7 @@ func (l *policies) Report(s *status.Status) {
 	var warnings []string
 	for _, o := range services.List() {
 		service := o.(*corev1.Service)
-		if ignored := cloud.IgnoredAnnotations(service); len(ignored) > 0 {
+		if ignored := l.ignoredAnnotations(service); len(ignored) > 0 {
 			warnings = append(warnings, fmt.Sprintf("Service %s/%s: %s: %s", service.Namespace, service.Name, noAnnotations,
 				snapshot.List(ignored)))
 		}

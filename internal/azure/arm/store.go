@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -209,9 +210,10 @@ func without(v any, names ...string) any {
 	case object:
 		o := object{}
 		for k, e := range v {
-			if !slices.Contains(names, k) && !(slices.Contains(names, k+"/") && isReferences(e)) {
-				o[k] = without(e, names...)
+			if slices.Contains(names, k) || slices.Contains(names, k+"/") && isReferences(e) {
+				continue
 			}
+			o[k] = without(e, names...)
 		}
 		return o
 	}
@@ -422,8 +424,8 @@ func (c Conditions) check(o object) error {
 }
 
 func isMissing(err error) bool {
-	e, ok := err.(*Error)
-	return ok && e.Status == http.StatusNotFound
+	var e *Error
+	return errors.As(err, &e) && e.Status == http.StatusNotFound
 }
 
 func decode(body []byte) (object, error) {

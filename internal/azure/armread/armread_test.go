@@ -23,8 +23,10 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerservice/armcontainerservice/v6"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
+	manage "packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/armread"
 	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/lab/az"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
@@ -69,7 +71,11 @@ func serve(t testing.TB, h http.Handler) *arm.ClientOptions {
 	return o
 }
 
-func manager(l az.Lab) *az.Manager { return &az.Manager{Lab: func() az.Lab { return l }, Token: token} }
+// manager answers for a lab, which never changes.
+func manager(l az.Lab) *manage.Server {
+	return &manage.Server{Token: token, Network: func() vnet.Network { return l.Network },
+		Other: func(kind string) ([]any, bool, error) { return az.Other(l, kind) }}
+}
 
 // shown returns the output of packetwalk az.
 func shown(t *testing.T, l az.Lab, words string) any {

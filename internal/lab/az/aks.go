@@ -118,11 +118,12 @@ func networkProfile(l Lab) object {
 
 // gatewayProfile has the fields of armcontainerservice.ManagedClusterNATGatewayProfile.
 func gatewayProfile(l Lab, name string) object {
-	b, p := builder{l.Network}, l.Cluster.Spec.NATGateway
+	p := l.Cluster.Spec.NATGateway
 	g, _ := l.Network.NATGateway(name)
 	var ids []any
 	for _, ip := range g.PublicIPs {
-		ids = append(ids, object{"id": *b.id(l.Network.NodeResourceGroup, "publicIPAddresses", ip), "resourceGroup": l.Network.NodeResourceGroup})
+		ids = append(ids, object{"id": resourceID(l.Network, l.Network.NodeResourceGroup, "Microsoft.Network/publicIPAddresses", ip),
+			"resourceGroup": l.Network.NodeResourceGroup})
 	}
 	return object{
 		"idleTimeoutInMinutes": float64(p.IdleTimeoutMinutes), "managedOutboundIpProfile": object{"count": float64(p.ManagedIPs)},

@@ -12,8 +12,8 @@ const maxHostName = 11
 
 // hostNames are what the lab calls hosts of its own and components in "ssh" and "logs", and its folders beside theirs.
 var hostNames = []string{
-	"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "azure-dns",
-	"internet-dns", "management", "localhost",
+	"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+	"cloud-controller-manager", "azure-dns", "internet-dns", "management", "localhost",
 	"pods", "groups", "group-hosts",
 }
 

@@ -16,12 +16,22 @@ import (
 //
 // One role for what a node agent reads beyond upstream's role for kube-proxy:
 // the ip-masq-agent's ConfigMaps, by their names, which holds in every namespace and so makes only kube-system's of use. And upstream's own
-// role for a kubelet's clients, bound to the API server's kubelet certificate.
+// role for a kubelet's clients, bound to the API server's kubelet certificate. And cloud-provider-azure's role for the cloud controllers, as
+// far as the service controller needs it.
 func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
 	maps := rule("", []string{"configmaps"}, "get", "list", "watch")
 	maps.ResourceNames = []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
 	agent := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: "packetwalk:node-agent"}, Rules: []rbac.PolicyRule{maps}}
-	return []rbac.ClusterRole{agent}, []rbac.ClusterRoleBinding{
+	cloud := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: "system:cloud-controller-manager"}, Rules: []rbac.PolicyRule{
+		rule("", []string{"events"}, "create", "patch", "update"),
+		rule("", []string{"nodes"}, rbac.VerbAll),
+		rule("", []string{"nodes/status"}, "patch"),
+		rule("", []string{"services", "services/status"}, "get", "list", "watch", "patch", "update"),
+		rule("discovery.k8s.io", []string{"endpointslices"}, "get", "list", "watch"),
+		rule("coordination.k8s.io", []string{"leases"}, "get", "create", "update"),
+	}}
+	return []rbac.ClusterRole{agent, cloud}, []rbac.ClusterRoleBinding{
+		binding(cloud.Name, cloud.Name, rbac.UserKind, CloudControllerUser.Common),
 		binding(agent.Name, agent.Name, rbac.UserKind, NodeAgentUser.Common),
 		binding("packetwalk:kube-apiserver-to-kubelet", "system:kubelet-api-admin", rbac.UserKind, KubeletClientUser.Common),
 	}

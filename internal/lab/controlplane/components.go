@@ -25,18 +25,19 @@ type Component struct {
 // scheduler's lists would be forbidden. Both serve nothing themselves: a port would cost each an RSA key at its start.
 func (c Config) Components() []Component {
 	etcd := Probe{Socket: c.etcdSocket(), URL: "http://etcd/health"}
-	process := func(name string, flags []string) supervise.Process {
-		return supervise.Process{
-			Name: name, Path: c.Binary, Args: append([]string{name}, flags...),
-			LogFile: c.LogFile(name), PidFile: filepath.Join(c.Dir, name+".pid"),
-		}
-	}
 	return []Component{
-		{Process: process(Etcd, c.etcdArgs()), Serving: etcd, Ready: etcd},
-		{Process: process(APIServer, c.apiServerArgs()), After: Etcd,
+		{Process: c.process(Etcd, c.etcdArgs()), Serving: etcd, Ready: etcd},
+		{Process: c.process(APIServer, c.apiServerArgs()), After: Etcd,
 			Serving: Probe{URL: c.Server() + "/api/v1/namespaces/default"}, Ready: Probe{URL: c.Server() + "/readyz"}},
-		{Process: process(ControllerManager, c.controllerManagerArgs()), After: APIServer},
-		{Process: process(Scheduler, c.schedulerArgs()), After: APIServer},
+		{Process: c.process(ControllerManager, c.controllerManagerArgs()), After: APIServer},
+		{Process: c.process(Scheduler, c.schedulerArgs()), After: APIServer},
+	}
+}
+
+func (c Config) process(name string, flags []string) supervise.Process {
+	return supervise.Process{
+		Name: name, Path: c.Binary, Args: append([]string{name}, flags...),
+		LogFile: c.LogFile(name), PidFile: filepath.Join(c.Dir, name+".pid"),
 	}
 }
 

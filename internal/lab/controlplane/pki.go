@@ -251,6 +251,9 @@ func Prepare(config Config, now time.Time) (*Authority, error) {
 	if err := ensureFrontProxy(config, now); err != nil {
 		return nil, err
 	}
+	if err := ensureCloudController(config, authority, now); err != nil {
+		return nil, err
+	}
 	return authority, writeFiles(configurationFiles(config))
 }
 
@@ -271,6 +274,19 @@ func ensureFrontProxy(config Config, now time.Time) error {
 	}
 	return writeFiles([]file{{config.pki("front-proxy-ca.crt"), authority.Certificate}, {config.pki("front-proxy-client.key"), client.Key},
 		{last, client.Certificate}})
+}
+
+// ensureCloudController creates the kubeconfig of the cloud controllers, which a lab of an older version lacks.
+func ensureCloudController(config Config, authority *Authority, now time.Time) error {
+	path := config.KubeconfigPath(CloudControllerUser)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err := authority.Kubeconfig(config.ClusterName, config.Server(), CloudControllerUser, now)
+	if err != nil {
+		return err
+	}
+	return writeFiles([]file{{path, text}})
 }
 
 // createPKI makes all keys. The authority is written last: where it is, the rest is whole.

@@ -132,7 +132,7 @@ func newBalancer(c *cluster.Cluster) vnet.LoadBalancer {
 }
 
 func addNode(n *vnet.Network, c *cluster.Cluster, node cluster.Node) error {
-	subnet, err := subnetName(c, node)
+	subnet, err := SubnetName(c, node)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,8 @@ func addNode(n *vnet.Network, c *cluster.Cluster, node cluster.Node) error {
 	return nil
 }
 
-func subnetName(c *cluster.Cluster, node cluster.Node) (string, error) {
+// SubnetName returns the name of a node's subnet.
+func SubnetName(c *cluster.Cluster, node cluster.Node) (string, error) {
 	for _, v := range c.Spec.Azure.VNets {
 		for _, s := range v.Subnets {
 			if v.Name == node.VNet && s.Prefix == node.Subnet {
