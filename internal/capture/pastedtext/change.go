@@ -105,7 +105,7 @@ var (
 	// reads are programs that change nothing, whatever their arguments are.
 	reads = regexp.MustCompile(`^(?:cat|ls|ll|less|more|tail|head|z?e?f?grep|awk|sed|echo|printf|vim?|nano|cd|pwd|export|set|alias|history|clear|man|which|type|whoami|id|uname|` +
 		`hostname(?:ctl)?|date|uptime|free|df|du|ps|[bh]?top|lsof|ss|netstat|ping6?|curl|wget|nc|ncat|netcat|telnet|tcpdump|tshark|traceroute6?|tracepath6?|mtr|dig|nslookup|host|` +
-		`getent|nmap|iperf3?|hping3|arping|lsmod|modinfo|dmesg|journalctl|lspci|lsb_release|ethtool|file|stat|find|diff|jq|yq|sort|uniq|wc|cut|tr|column|tee|sleep|true|false|test|` +
+		`getent|nmap|iperf3?|hping3|arping|lsmod|modinfo|dmesg|journalctl|lspci|lsb_release|ethtool|file|stat|find|diff|jq|yq|sort|uniq|wc|cut|tr|column|tee|sleep|true|false|test|\[\[?|` +
 		`exit|logout|git|openssl|base64|xxd|for|done|fi|read|mkdir|touch|chmod|chown|cp|mv|rm|ln|python3?\s+-m\s+http\.server|getenforce|resolvectl|dpkg|rpm|pgrep|scp|apt-cache)(?:\s|$)`)
 	// knows are programs of which changes has each command that changes something, and commands of others that change nothing.
 	knows = regexp.MustCompile(`^(?:(?:ip6?tables\S*|ebtables\S*|arptables\S*|nft|ipset|ipvsadm\S*|conntrack|tc|bridge|brctl|ip|sysctl|route|ifconfig|arp|ufw|firewall-cmd|wg|networkctl)(?:\s|$)|` +
@@ -122,7 +122,8 @@ func concerns(command string) []state {
 	if pipedShell.MatchString(command) {
 		all = append(all, state{})
 	}
-	for _, one := range splitCommands(command, "|") {
+	for _, c := range splitCommands(command, true) {
+		one := c.text
 		name := one[len(wrapper.FindString(one)):]
 		switch found := mentions(one); {
 		case enters.MatchString(name+" ") && len(found) == 0:

@@ -123,3 +123,34 @@ func (s *scanner) nftMade(line string) bool {
 	s.addLine(NFTCommand, true, command)
 	return true
 }
+
+// joined returns the line at an index. To a command whose lines end with "\" it adds those on which it goes on, and reports how many.
+func (s *scanner) joined(at int) (line string, more int) {
+	line = s.lines[at].text
+	command, _ := commandOf(line)
+	command = command[len(wrapper.FindString(command)):]
+	if s.whole != "" || !strings.HasSuffix(line, `\`) || !knows.MatchString(strings.TrimSpace(strings.TrimSuffix(command, `\`))) {
+		return line, 0
+	}
+	for strings.HasSuffix(line, `\`) && at+more+1 < len(s.lines) && more < mostRuleLines && len(line) < longestRule {
+		more++
+		line = strings.TrimSpace(line[:len(line)-1]) + " " + s.lines[at+more].text
+	}
+	return line, more
+}
+
+// pass goes on behind the lines that a command went on in.
+func (s *scanner) pass(more int) {
+	if more == 0 {
+		return
+	}
+	for i := range more {
+		s.NoEffect(s.at+i+1, "goes on with the command above")
+	}
+	for _, last := range []*int{&s.madeIn.line, &s.lastRule.line, &s.lastEnd} {
+		if *last >= s.at && *last <= s.at+1 {
+			*last += more
+		}
+	}
+	s.at += more
+}

@@ -1,6 +1,9 @@
 package pastedtext
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // The control structures of a shell's script (POSIX.1-2024, Shell Command Language, section 2.9.4), as people write them: one keyword
 // begins a line.
@@ -11,16 +14,54 @@ var (
 	inStructure     = regexp.MustCompile(`^(?:else|elif\s.*|;;&?|\{|\(?[^\s()]+\))$|^(?:if|for|while|until|select)\s`)
 	closesStructure = regexp.MustCompile(`^(?:fi|done|esac)(?:\s*[;<>|&].*)?$`)
 	braceEnd        = regexp.MustCompile(`^\}(?:\s*[;<>|&].*)?$`)
+	// onOneLine is a function that is defined on one line.
+	onOneLine  = regexp.MustCompile(`^(?:function\s+)?[\w-]+\s*\(\)\s*\{.*\}$`)
+	exits      = regexp.MustCompile(`^exit(?:\s+[0-9]+)?$`)
+	checksRule = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?ip6?tables\S*\s(?:.*\s)?(?:-C|--check)\s`)
+	// always are programs that a shell goes on behind "&&" of, if nothing is wrong with the machine.
+	always = regexp.MustCompile(`^(?:cd|echo|printf|export|set|true|sleep|mkdir|modprobe|apt(?:-get)?|dnf|yum|systemctl|sudo)(?:\s|$)`)
 )
 
 const (
-	maybeScript = "a command in a condition, loop or function of a script; whether it was run is unknown"
+	maybeScript = "a command in a condition, loop or function of a script, or behind its end; whether it was run is unknown"
 	maybePrompt = "a comment, or a command at a prompt; whether it was run is unknown"
 )
 
+// isCertain reports whether a shell runs a command for sure behind others of its line, if those succeed that change something. A rule that a
+// check does not find is added, and one that it finds exists.
+func isCertain(before []shellCommand, operator string) bool {
+	if operator == ";" || len(before) == 0 {
+		return true
+	}
+	last := before[len(before)-1]
+	switch {
+	case operator == "||":
+		return checksRule.MatchString(last.text) && isCertain(before[:len(before)-1], last.operator)
+	case mentions(last.text) == nil && !always.MatchString(last.text):
+		return false
+	}
+	return isCertain(before[:len(before)-1], last.operator)
+}
+
+// maybeRun notes a command of which it is unknown whether it was run, if it changes something.
+func (s *scanner) maybeRun(command string) bool {
+	of := mentions(command)
+	if of != nil {
+		s.reset()
+		s.noteChange(command, of)
+		s.changes[len(s.changes)-1].doubt = maybeScript
+	}
+	return of != nil
+}
+
 // control takes the lines of a script's control structures, and the commands in them that change something: whether they were run is unknown.
 func (s *scanner) control(line string) bool {
+	if exits.MatchString(line) && s.structures == 0 && strings.HasPrefix(s.lines[0].text, "#!") {
+		s.structures++ // which nothing closes
+	}
 	switch {
+	case onOneLine.MatchString(line):
+		return s.maybeRun(line)
 	case opensStructure.MatchString(line):
 		s.structures++
 	case closesStructure.MatchString(line), s.structures > 0 && braceEnd.MatchString(line):
@@ -34,13 +75,7 @@ func (s *scanner) control(line string) bool {
 		return false
 	case inStructure.MatchString(line) && concerns(line) == nil:
 	default:
-		of := mentions(line)
-		if of != nil {
-			s.reset()
-			s.noteChange(line, of)
-			s.changes[len(s.changes)-1].doubt = maybeScript
-		}
-		return of != nil
+		return s.maybeRun(line)
 	}
 	s.reset()
 	s.NoEffect(s.at, "control structure of a script")

@@ -137,6 +137,7 @@ func (k *knownRules) parse(machine string, text []byte, about ...netip.Addr) (Co
 	s := scanner{known: k, Fates: Fates{lines: linesOf(text)}}
 	s.scan()
 	s.settleProse(about)
+	s.endTables()
 	s.endRules()
 	if err := s.chooseHost(machine); err != nil {
 		return Contents{}, err

@@ -81,7 +81,7 @@ func (s *scanner) ipMade(line string) bool {
 		return s.added(SysctlList, "sysctl", strings.ReplaceAll(m[2], "/", ".")+" = "+m[1])
 	}
 	m := ipCommandMade.FindStringSubmatch(command)
-	if m == nil {
+	if m == nil || variableLink.MatchString(command) {
 		return false
 	}
 	six, words := strings.Contains(m[1], "-6"), strings.Fields(m[4])
@@ -112,9 +112,12 @@ func (s *scanner) ipMade(line string) bool {
 }
 
 var (
-	oneSysctl = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?sysctl\s+(?:-\S+\s+)*(net\.[\w.-]+)=(\S+)$`)
+	oneSysctl = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?sysctl\s+(?:-\S+\s+)*(net\.[\w.-]+)=([\d-]+)$`)
 	echoed    = regexp.MustCompile(`^(?:sudo\s+)?echo\s+"?([0-9]+)"?\s*(?:>|\|\s*(?:sudo\s+)?tee)\s*/proc/sys/(net/\S+)$`)
 )
+
+// variableLink is an interface that a variable stands for.
+var variableLink = regexp.MustCompile("\\s(?:dev|oif|iif|set|vrf)\\s+\\S*[$`<>]")
 
 // added adds lines that a command leaves behind.
 func (s *scanner) added(kind BlockKind, what string, lines ...string) bool {

@@ -99,35 +99,41 @@ func (s *scanner) filter(line string) {
 // several takes a line of several commands that change something, each as if it had a line to itself.
 func (s *scanner) several(line string) bool {
 	command, _ := commandOf(line)
-	if !strings.ContainsAny(command, ";&") || mentions(command) == nil {
+	if !strings.ContainsAny(command, ";&|") || mentions(command) == nil {
 		return false
 	}
-	commands := splitCommands(command, "")
+	commands := splitCommands(command, false)
 	if len(commands) < 2 {
 		return false
 	}
-	for _, c := range commands {
-		if s.command(c) || s.ipMade(c) || s.nftMade(c) {
-			continue
-		}
-		if of := concerns(c); of != nil {
-			s.noteChange(c, of)
+	for i, c := range commands {
+		switch certain := isCertain(commands[:i], c.operator); {
+		case !certain && s.maybeRun(c.text), certain && (s.command(c.text) || s.ipMade(c.text) || s.nftMade(c.text)):
+		case concerns(c.text) != nil:
+			s.noteChange(c.text, concerns(c.text))
 		}
 	}
 	return true
 }
 
-// splitCommands splits a shell's line at ";", "&&" and the characters of at, outside of quotation marks and braces.
-func splitCommands(line, at string) []string {
-	var commands []string
-	begin, braces, quote := 0, 0, byte(0)
-	cut := func(end, next int) {
+// A shellCommand is one command of a shell's line.
+type shellCommand struct {
+	operator string // in front of it: ";", "&&", "||" or "|"; "" for the first
+	text     string
+}
+
+// splitCommands splits a shell's line at ";", "&&" and "||", and with pipes at "|", outside of quotation marks and braces.
+func splitCommands(line string, pipes bool) []shellCommand {
+	var commands []shellCommand
+	operator, begin, braces, quote := "", 0, 0, byte(0)
+	cut := func(end int, next string) {
 		if c := strings.TrimSpace(line[begin:end]); c != "" {
-			commands = append(commands, c)
+			commands = append(commands, shellCommand{operator, c})
 		}
-		begin = next
+		operator, begin = next, end+len(next)
 	}
 	for i := 0; i < len(line); i++ {
+		rest := line[i:]
 		switch c := line[i]; {
 		case c == '\\':
 			i++
@@ -142,16 +148,14 @@ func splitCommands(line, at string) []string {
 		case c == '}':
 			braces--
 		case braces > 0:
-		case c == ';':
-			cut(i, i+1)
-		case strings.HasPrefix(line[i:], "&&"):
-			cut(i, i+2)
+		case strings.HasPrefix(rest, "&&"), strings.HasPrefix(rest, "||"):
+			cut(i, rest[:2])
 			i++
-		case strings.IndexByte(at, c) >= 0:
-			cut(i, i+1)
+		case c == ';', pipes && c == '|':
+			cut(i, rest[:1])
 		}
 	}
-	cut(len(line), len(line))
+	cut(len(line), "")
 	return commands
 }
 

@@ -151,7 +151,7 @@ func (s *scanner) scan() {
 	s.Account, s.hashes = make(snapshot.Account, len(s.lines)), hashMeanings(s.lines)
 	hosts := nameLines(s.lines)
 	for s.at < len(s.lines) {
-		line := s.lines[s.at].text
+		line, more := s.joined(s.at)
 		s.at++
 		if name := hosts[s.at]; name != "" {
 			s.reset()
@@ -161,22 +161,28 @@ func (s *scanner) scan() {
 				continue
 			}
 		}
-		if s.whole == "" && s.hash(line) {
+		if s.whole != "" || !s.hash(line) {
+			s.read(line)
+		}
+		s.pass(more)
+	}
+}
+
+// read gives a line to the first reader that takes it.
+func (s *scanner) read(line string) {
+	s.see(line)
+	for _, r := range readers {
+		if !r.read(s, line) {
 			continue
 		}
-		s.see(line)
-		for _, r := range readers {
-			if r.read(s, line) {
-				s.filter(line)
-				if s.Account[s.at-1] == (snapshot.TextLine{}) {
-					s.Account[s.at-1].As = r.as
-				}
-				if s.Account[s.at-1].Fate == snapshot.LineRead && r.as != "command" {
-					s.passive = ""
-				}
-				break
-			}
+		s.filter(line)
+		if s.Account[s.at-1] == (snapshot.TextLine{}) {
+			s.Account[s.at-1].As = r.as
 		}
+		if s.Account[s.at-1].Fate == snapshot.LineRead && r.as != "command" {
+			s.passive = ""
+		}
+		return
 	}
 }
 
@@ -465,9 +471,23 @@ func (s *scanner) rule(line string) bool {
 		r = iptables.Rule{Unknown: iptables.UnreadableListed(spec).Unknown}
 	}
 	r.Counters = counters
+	doubtVariables(&r)
 	s.put(chain, newShown(s.at, r, false))
 	s.lastRule.text, s.lastRule.open = line, s.lastRule.open || open
 	return true
+}
+
+// variable stands for a value that a shell or a reader is to put in: "$WAN", "${WAN}", "$(get_wan)", "<wan-interface>".
+var variable = regexp.MustCompile("[$`<>]")
+
+// doubtVariables leaves it open whether the rule matches whose interface is a variable.
+func doubtVariables(r *iptables.Rule) {
+	for _, name := range []*iptables.NameMatch{&r.In, &r.Out} {
+		if variable.MatchString(name.Name) {
+			r.Doubt = name.Name + " stands for an interface"
+			*name = iptables.NameMatch{}
+		}
+	}
 }
 
 // ruleCounters are those that "iptables -S -v" puts into a rule.
