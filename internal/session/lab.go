@@ -88,9 +88,14 @@ type labFacts struct {
 	status func() lab.Status
 }
 
+// PublicAddresses returns nil if the lab's process does not answer.
 func (f *labFacts) PublicAddresses() map[string]netip.Addr {
+	known := f.status().Hosts
+	if len(known) == 0 {
+		return nil
+	}
 	all := map[string]netip.Addr{}
-	for _, h := range f.status().Hosts {
+	for _, h := range known {
 		if a, err := netip.ParseAddr(h.PublicIP); err == nil {
 			all[h.Name] = a
 		}

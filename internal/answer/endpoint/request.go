@@ -147,12 +147,16 @@ func (r *reader) target(to End) (netip.Addr, error) {
 	}
 	r.Hosts = append(r.Hosts, host)
 	if to.Kind == VM && r.Public != nil && (r.from.Kind == Internet || r.isStranger()) {
-		if a, ok := r.Public()[to.Name]; ok {
+		public := r.Public()
+		if a, ok := public[to.Name]; ok {
 			return a, nil
 		}
-	}
-	if r.from.Kind == Internet && to.Kind == VM && r.Public != nil {
-		return netip.Addr{}, errors.New("it has no public address, and private ones are not reached from the internet")
+		if public == nil {
+			return netip.Addr{}, errors.New("its public address is unknown, because the lab's process does not answer; 'packetwalk status' says more")
+		}
+		if r.from.Kind == Internet {
+			return netip.Addr{}, errors.New("it has no public address, and private ones are not reached from the internet")
+		}
 	}
 	if len(addresses) == 0 {
 		addresses = r.addresses(host)

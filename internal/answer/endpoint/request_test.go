@@ -516,3 +516,12 @@ func TestSender(t *testing.T) {
 		t.Errorf("%s, %v; want %s", from, err, want)
 	}
 }
+
+// TestPublicUnknown says that a VM's public address is unknown where the lab does not tell it.
+func TestPublicUnknown(t *testing.T) {
+	unknown := func() map[string]netip.Addr { return nil }
+	_, err := Read(World{Source: world1(), Public: unknown}, End{Kind: Internet}, End{Kind: VM, Name: "testvm", Port: 80}, 0)
+	if err == nil || !strings.Contains(err.Error(), "its public address is unknown, because the lab's process does not answer") {
+		t.Errorf("%v", err)
+	}
+}
