@@ -22,13 +22,16 @@ func setOutbound(n *vnet.Network, c *cluster.Cluster) error {
 	if t := c.Spec.OutboundType; t == cluster.OutboundNone || t == cluster.OutboundBlock {
 		n.PrivateEndpoints = []netip.Addr{vnet.APIServerAddress}
 	}
-	if err := setBalancer(n, c); err != nil {
-		return err
+	set := []func(*vnet.Network, *cluster.Cluster) error{setBalancer, setGateways, setNodePublicIPs}
+	if c.Spec.OutboundType != cluster.OutboundLoadBalancer { // what is new gets no address of what goes
+		set = []func(*vnet.Network, *cluster.Cluster) error{setGateways, setNodePublicIPs, setBalancer}
 	}
-	if err := setGateways(n, c); err != nil {
-		return err
+	for _, f := range set {
+		if err := f(n, c); err != nil {
+			return err
+		}
 	}
-	return setNodePublicIPs(n, c)
+	return nil
 }
 
 // setBalancer makes the load balancer of outboundType loadBalancer and its outbound rule, or takes the rule away.
