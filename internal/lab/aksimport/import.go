@@ -175,7 +175,7 @@ func (m *importer) balancer() {
 	lb.SKU = cluster.SKU(strings.ToLower(cmp.Or(p.LoadBalancerSKU, string(cluster.SKUStandard))))
 	profile := p.LoadBalancerProfile
 	if out := strings.ToLower(cmp.Or(p.OutboundType, "loadBalancer")); out != "loadbalancer" {
-		m.note(path, "outboundType %s: the lab's nodes leave by the load balancer where no route leads elsewhere.", p.OutboundType)
+		m.note(path, "outboundType %s: not imported, the lab's nodes leave by the load balancer where no route leads elsewhere.", p.OutboundType)
 	} else if lb.SKU == cluster.SKUStandard {
 		lb.Outbound = cluster.Outbound{ManagedIPs: max(profile.ManagedOutboundIPs.Count, len(profile.EffectiveOutboundIPs)),
 			Ports: profile.AllocatedOutboundPorts, IdleTimeoutMinutes: profile.IdleTimeoutInMinutes}

@@ -139,7 +139,7 @@ func (m *importer) subnet(network string, v *cluster.VNet, s *armview.Subnet) {
 		one.NetworkSecurityGroup = m.groupName(g.ID)
 	}
 	if s.NATGateway != nil {
-		m.note(path, "NAT gateway %s: the lab has none. Nodes leave by the load balancer.", last(s.NATGateway.ID))
+		m.note(path, "NAT gateway %s: not imported. Nodes leave by the load balancer; natGateway would give the subnet one.", last(s.NATGateway.ID))
 	}
 	if len(s.ServiceEndpoints) > 0 {
 		m.note(path, "Service endpoints: the lab has none.")
