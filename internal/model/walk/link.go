@@ -193,6 +193,10 @@ func (t transit) transmit() passage {
 // leave ends the packet's way at the edge of the snapshot.
 func (t transit) leave(link string) passage {
 	t.m.meets(snapshot.Wires)
+	if s := t.run.places().services[t.p.Destination]; s != nil && t.inReplyTo == nil {
+		return t.finish(Undecided, fmt.Sprintf("it leaves through %s for service %s/%s, which is translated where nothing was read", link,
+			s.Namespace, s.Name))
+	}
 	end := t.end(Left, "through "+link)
 	f, ok := t.m.Forwarders[link]
 	if ok && !slices.Contains(f.Addresses, t.p.Destination) {

@@ -18,12 +18,13 @@ type places struct {
 	own      map[netip.Addr]string // a node's addresses
 	pods     map[netip.Addr]*snapshot.Pod
 	prefixes map[netip.Prefix]string // of a node's pods
+	services map[netip.Addr]*snapshot.Service
 }
 
 func placesOf(objects *snapshot.Objects) *places {
 	p := &places{
 		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]*snapshot.Pod{},
-		prefixes: map[netip.Prefix]string{},
+		prefixes: map[netip.Prefix]string{}, services: map[netip.Addr]*snapshot.Service{},
 	}
 	for i := range objects.Pods {
 		for _, a := range objects.Pods[i].IPs {
@@ -40,6 +41,12 @@ func placesOf(objects *snapshot.Objects) *places {
 		}
 		for _, c := range n.PodCIDRs {
 			p.prefixes[c.Masked()] = "node/" + n.Name
+		}
+	}
+	for i := range objects.Services {
+		one := &objects.Services[i]
+		for _, a := range slices.Concat(one.ClusterIPs, one.External) {
+			p.services[a] = one
 		}
 	}
 	return p
