@@ -112,7 +112,7 @@ What to try next (the lab stays up):
     ssh $node                                      on the node: ip a, bridge link, tcpdump -ni eth0 port 80
     kubectl apply -f $example/whereami-local.yaml  externalTrafficPolicy Local: look at the walk, conntrack and the probe again
     kubectl scale deployment/whereami --replicas=5
-    packetwalk walk --live --from pod/NAME --to vm/testvm:80
+    packetwalk walk --live --from deploy/whereami --to vm/testvm:80
     packetwalk status -o wide
   ${sudo}bin/packetwalk down --name $lab             remove everything
 $example/README.md walks through the whole article.
