@@ -42,11 +42,14 @@ var examples = []struct {
 }{
 	{name: "azure-cni", manifests: []string{"whereami.yaml", "nginx-elb.yaml"}, bridge: true},
 	{name: "calico", manifests: []string{"ubuntu.yaml", "othervnet.yaml"}},
+	{name: "egress", manifests: []string{"whereami.yaml", "service.yaml"}},
 	{name: "iptables", manifests: []string{"nginx.yaml", "ip-masq-agent-config.yaml"}, bridge: true},
 	{name: "outbound", manifests: []string{"whereami.yaml", "second.yaml", "ubuntu.yaml"}, bridge: true},
+	{name: "overlay", manifests: []string{"app.yaml", "pods.yaml"}},
 	{name: "policy", namespace: "shop", manifests: []string{"shop.yaml", "web-from-nodes.yaml"}},
 	{name: "recipes", manifests: []string{"web.yaml"}},
 	{name: "shop", manifests: []string{"shop.yaml"}, images: []string{"front", "stock", "counter"}, bridge: true},
+	{name: "todays-nodes", manifests: []string{"client.yaml"}},
 	{name: "virtual-node", manifests: []string{"kuard-vnode.yaml"}},
 }
 
