@@ -13,12 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/base/imageref"
@@ -50,7 +48,6 @@ func PluginMain(program string, args []string, s Streams) int {
 	}
 	// Who reads the output may go, and what was made on the cluster is to be taken away all the same.
 	signal.Ignore(syscall.SIGPIPE)
-	klog.SetLogger(logr.Discard()) // the client's log: what goes wrong comes as an error, too
 	return execute(pluginCommand(s), args, s)
 }
 

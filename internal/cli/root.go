@@ -10,7 +10,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/session"
@@ -45,7 +47,11 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ran := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
+	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+		if ran = true; !c.Hidden { // the lab's process keeps the client's log
+			klog.SetLogger(logr.Discard()) // what goes wrong comes as an error, too
+		}
+	}
 	root.SetArgs(args)
 	c, err := root.ExecuteContextC(ctx)
 	help := fmt.Sprintf("run '%s --help' for the commands", root.CommandPath())
