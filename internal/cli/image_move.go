@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/isolation"
 )
@@ -46,25 +49,47 @@ func moveTags(ctx context.Context, out, warnings io.Writer, loaded ...images.Ima
 				if !isTag {
 					continue
 				}
-				ctx, cancel := context.WithTimeout(ctx, moveTime)
-				var said, failed nodeOutput
-				status, err := isolation.HostCommand{Hostname: node.Name, Machine: node.Machine,
-					Args: []string{"sh", "-c", fetchAgain, "sh", full, i.Digest}}.
-					Run(ctx, bin.App, nil, &said, &failed)
-				cancel()
-				if err == nil && status != 0 {
-					err = errors.New(strings.TrimSpace(failed.buffer.String()))
-				}
-				switch {
-				case err != nil:
+				moved, err := moveTag(ctx, bin, d, node.Name, full, i.Digest)
+				if err != nil {
 					errs = errors.Join(errs, fmt.Errorf("move %s on node %s of lab %s: %w; pods there run the old image", i.Name, node.Name, d.Name(), err))
-				case said.buffer.Len() > 0:
+				}
+				if moved {
 					fmt.Fprintf(out, "moved on node %s of lab %s; new pods run it\n", node.Name, d.Name())
 				}
 			}
 		}
 	}
 	return errs
+}
+
+// awayTime limits how long a node's container runtime may be away: one that hangs is started again within a minute.
+const awayTime = time.Minute
+
+// moveTag moves a tag on a node, which may go down or start its container runtime again meanwhile.
+func moveTag(ctx context.Context, bin layout.Binaries, d lab.Dir, node, tag, digest string) (moved bool, err error) {
+	for began := time.Now(); ; {
+		machines := d.Machines()
+		at := slices.IndexFunc(machines, func(m layout.CommandTarget) bool { return m.Name == node })
+		if at < 0 {
+			return false, nil
+		}
+		moved, err = fetchOn(ctx, bin, machines[at], tag, digest)
+		if err == nil || time.Since(began) > awayTime || !pause.For(ctx, time.Second) {
+			return moved, err
+		}
+	}
+}
+
+func fetchOn(ctx context.Context, bin layout.Binaries, node layout.CommandTarget, tag, digest string) (moved bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, moveTime)
+	defer cancel()
+	var said, failed nodeOutput
+	command := isolation.HostCommand{Hostname: node.Name, Machine: node.Machine, Args: []string{"sh", "-c", fetchAgain, "sh", tag, digest}}
+	status, err := command.Run(ctx, bin.App, nil, &said, &failed)
+	if err == nil && status != 0 {
+		err = errors.New(strings.TrimSpace(failed.buffer.String()))
+	}
+	return err == nil && said.buffer.Len() > 0, err
 }
 
 // nodeOutput keeps the first 4 KiB of what a node prints.
