@@ -185,7 +185,7 @@ func TestH4(t *testing.T) {
 		`port translation needs ports`)
 	// A connection that the gateway has forgotten, as after 4 minutes; the fabric's own test waits for a time-out.
 	in, out, _ := o.Talk(t, "pod/default/ubuntu", `exec {fd}<>/dev/tcp/$1/80; echo open; read -r line
-printf 'GET / HTTP/1.0\r\n\r\n' >&$fd; cat <&$fd >/dev/null 2>/tmp/h4 && echo answered || cat /tmp/h4`, ifconfig)
+{ printf 'GET / HTTP/1.0\r\n\r\n' >&$fd && cat <&$fd >/dev/null; } 2>/tmp/h4 && echo answered || cat /tmp/h4`, ifconfig)
 	if line, err := out.ReadString('\n'); err != nil || line != "open\n" {
 		t.Fatalf("%q %v", line, err)
 	}
