@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,20 +37,16 @@ func (d *Dumper) listenersByFile(ns *netns.Namespace, protocol packet.Protocol, 
 	if ipv6 {
 		file += "6"
 	}
-	var text []byte
-	err := ns.Do(func() (err error) {
-		text, err = limitio.ReadFile(file, maxSocketFile)
-		return err
-	})
+	sockets, err := readSocketFile(ns, file)
 	if os.IsNotExist(err) && ipv6 {
 		return nil, nil // a kernel without IPv6
 	}
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := parseSocketFile(string(text))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	isOpen := func(inode uint32) (bool, error) {
+		now, err := readSocketFile(ns, file)
+		return slices.ContainsFunc(now, func(s socketFile) bool { return s.inode == inode }), err
 	}
 	var all []snapshot.Listener
 	now := sync.OnceValues(socketOwners)
@@ -64,10 +61,9 @@ func (d *Dumper) listenersByFile(ns *netns.Namespace, protocol packet.Protocol, 
 				return nil, fmt.Errorf("%s: find the process of the socket of %s: %w", file, s.local, unread)
 			}
 		}
-		l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
-		v6only := true // for a socket of the kernel, which no process has open (udp_sock_create6, svc_create_socket)
+		v6only, transparent := true, false // for a socket of the kernel, which no process has open (udp_sock_create6, svc_create_socket)
 		if p.pid != 0 {
-			v6only, l.Transparent, err = socketOptions(p, s.inode, ipv6)
+			p, v6only, transparent, err = askSocket(p, s.inode, ipv6, isOpen)
 			if errors.Is(err, errClosed) {
 				continue
 			}
@@ -75,9 +71,24 @@ func (d *Dumper) listenersByFile(ns *netns.Namespace, protocol packet.Protocol, 
 				return nil, fmt.Errorf("%s: options of the socket of %s: %w", file, s.local, err)
 			}
 		}
+		l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner, Transparent: transparent}
 		all = append(all, bound(l, s.local.Addr(), s.local.Port(), v6only)...)
 	}
 	return all, nil
+}
+
+func readSocketFile(ns *netns.Namespace, file string) (all []socketFile, err error) {
+	err = ns.Do(func() error {
+		text, err := limitio.ReadFile(file, maxSocketFile)
+		if err != nil {
+			return err
+		}
+		if all, err = parseSocketFile(string(text)); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		return nil
+	})
+	return all, err
 }
 
 // parseSocketFile reads what proc_pid_net(5) has of sockets: a line of names, then lines whose second field is the local address, of words
@@ -123,6 +134,32 @@ func socketAddress(text string) (netip.AddrPort, error) {
 
 // errClosed says of a socket that it was there a moment ago.
 var errClosed = errors.New("the socket was closed meanwhile")
+
+// maxAsked is how often another process is looked for that has a socket open.
+const maxAsked = 5
+
+// askSocket asks a socket by a process that has it open, or by another one where that has not: a child has its parent's sockets from fork(2)
+// to execve(2). It returns the process, and errClosed for a socket that is not open any more.
+func askSocket(p process, inode uint32, ipv6 bool, isOpen func(inode uint32) (bool, error)) (of process, v6only, transparent bool, err error) {
+	for range maxAsked {
+		if v6only, transparent, err = socketOptions(p, inode, ipv6); !errors.Is(err, errClosed) {
+			return p, v6only, transparent, err
+		}
+		owners, unread := socketOwners()
+		if p = owners[inode]; p.pid != 0 {
+			continue
+		}
+		open, err := isOpen(inode)
+		switch {
+		case err == nil && !open:
+			return p, false, false, errClosed
+		case err == nil && unread != nil:
+			err = fmt.Errorf("find its process: %w", unread)
+		}
+		return p, true, false, err
+	}
+	return p, false, false, fmt.Errorf("%d processes had it open, and closed it", maxAsked)
+}
 
 // socketOptions asks a socket for IPV6_V6ONLY and IP_TRANSPARENT, by a descriptor of it that is closed again at once (pidfd_getfd(2), Linux
 // 5.6). That it is the socket meant shows in its inode number: the process may have closed it, or ended.
