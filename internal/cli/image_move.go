@@ -23,8 +23,8 @@ import (
 const moveTime = 2 * time.Minute
 
 // fetchAgain fetches an image on a node that has another one of that name. A node that lacks the name fetches it when a pod needs it. The label
-// is containerd's for images of the kubelet.
-const fetchAgain = `all=$(ctr -n k8s.io images ls "name==$1") || exit
+// is containerd's for images of the kubelet. Exit status 75 (EX_TEMPFAIL) says that containerd does not answer.
+const fetchAgain = `all=$(ctr -n k8s.io images ls "name==$1") || exit 75
 has=$(echo "$all" | sed -n '2s/.* \(sha256:[0-9a-f]*\) .*/\1/p')
 [ -n "$has" ] && [ "$has" != "$2" ] || exit 0
 ctr -n k8s.io images pull --hosts-dir /etc/containerd/certs.d --label io.cri-containerd.image=managed "$1" >/dev/null && echo moved`
@@ -65,6 +65,8 @@ func moveTags(ctx context.Context, out, warnings io.Writer, loaded ...images.Ima
 // awayTime limits how long a node's container runtime may be away: one that hangs is started again within a minute.
 const awayTime = time.Minute
 
+var errAway = errors.New("the container runtime does not answer")
+
 // moveTag moves a tag on a node, which may go down or start its container runtime again meanwhile.
 func moveTag(ctx context.Context, bin layout.Binaries, d lab.Dir, node, tag, digest string) (moved bool, err error) {
 	for began := time.Now(); ; {
@@ -74,7 +76,7 @@ func moveTag(ctx context.Context, bin layout.Binaries, d lab.Dir, node, tag, dig
 			return false, nil
 		}
 		moved, err = fetchOn(ctx, bin, machines[at], tag, digest)
-		if err == nil || time.Since(began) > awayTime || !pause.For(ctx, time.Second) {
+		if !errors.Is(err, errAway) || time.Since(began) > awayTime || !pause.For(ctx, time.Second) {
 			return moved, err
 		}
 	}
@@ -86,8 +88,11 @@ func fetchOn(ctx context.Context, bin layout.Binaries, node layout.CommandTarget
 	var said, failed nodeOutput
 	command := isolation.HostCommand{Hostname: node.Name, Machine: node.Machine, Args: []string{"sh", "-c", fetchAgain, "sh", tag, digest}}
 	status, err := command.Run(ctx, bin.App, nil, &said, &failed)
-	if err == nil && status != 0 {
-		err = errors.New(strings.TrimSpace(failed.buffer.String()))
+	switch text := strings.TrimSpace(failed.buffer.String()); {
+	case err == nil && status == 75:
+		err = fmt.Errorf("%w: %s", errAway, text)
+	case err == nil && status != 0:
+		err = errors.New(text)
 	}
 	return err == nil && said.buffer.Len() > 0, err
 }

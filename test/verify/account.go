@@ -24,7 +24,7 @@ const (
 	NotUnderstood Fate = "end at a rule that the model does not understand"
 	ErrorLimit    Fate = "met a router that had told their sender of too many errors"
 	TableFull     Fate = "were sent while the kernel's neighbour table was full"
-	Uncertain     Fate = "had a connection that may have been ended by what is not walked, or by chance"
+	Uncertain     Fate = "had a connection or rules that may be due to what is not walked, or to chance"
 )
 
 // mostExcused is the part of a campaign's packets that may have another fate than to agree: one in so many.

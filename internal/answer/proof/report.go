@@ -28,7 +28,8 @@ type Report struct {
 	// Repeated is how many rules in the trace were not compared, because a packet that was sent again met them.
 	Repeated int
 	// Uncertain are the connections that are not there and were not compared, because something may have ended them: the answer's own
-	// answer, which is not walked, or their next packet, by chance.
+	// answer, which is not walked, or their next packet, by chance. So are rules that a packet met that carries another one in VXLAN and looks
+	// like the probe's.
 	Uncertain []string
 	// Unseen are hosts on the way whose namespaces cannot be had here: their steps were not compared.
 	Unseen []string

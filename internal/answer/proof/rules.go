@@ -87,7 +87,9 @@ func (c *comparison) rules(name string, h *Host, steps []indexedStep, d directio
 	}
 	c.refusedCopies = c.refusedCopies || !m.back && floods && c.refused == name
 	switch {
-	case len(m.events) == 0 || m.flooded || c.Undecided || m.ofOtherCarrier():
+	case len(m.events) == 0 || m.flooded || c.Undecided:
+	case m.ofOtherCarrier():
+		c.Uncertain = append(c.Uncertain, fmt.Sprintf("on %s, of a packet of VXLAN that looks like the probe's: %s", name, observedText(h, &m.events[0])))
 	case m.ofRepeat():
 		c.Repeated += len(m.events)
 	default:

@@ -143,7 +143,7 @@ func (d *decoder) child(from, kind string, id *string) string {
 	}
 	path := strings.Split(*id, "/")
 	if len(path) < 2 || !strings.EqualFold(path[len(path)-2], kind) {
-		d.fail(badRequest("InvalidRequestFormat", "Cannot parse the request: %s of %s is no id of %s.", *id, from, kind))
+		d.fail(badRequest("InvalidRequestFormat", "Cannot parse the request: %s of %s does not identify one of %s.", *id, from, kind))
 	}
 	return path[len(path)-1]
 }

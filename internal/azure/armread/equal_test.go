@@ -122,7 +122,7 @@ func standard(n *vnet.Network) {
 	}
 }
 
-// addGateway gives the subnet of the first machine a NAT gateway, and that machine a public address of its own.
+// addGateway gives the subnet of the first machine a NAT gateway, and that machine its own public address.
 func addGateway(n *vnet.Network) {
 	standard(n)
 	n.PublicIPs = append(n.PublicIPs, vnet.PublicIP{Name: "gw-ip", Address: netip.MustParseAddr("203.0.113.90")})

@@ -184,7 +184,7 @@ func addGateway(n *vnet.Network) error {
 	return err
 }
 
-// addFirewallRoute sends all of the nodes' subnet to the peered machine, which leaves by an address of its own.
+// addFirewallRoute sends all of the nodes' subnet to the peered machine, which leaves by its own address.
 func addFirewallRoute(n *vnet.Network) error {
 	peer, _ := n.NIC("peer-nic")
 	n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{{Name: "all", Prefix: netip.MustParsePrefix("0.0.0.0/0"),

@@ -46,7 +46,7 @@ func TestOutbound(t *testing.T) {
 		t.Errorf("the VM saw %s > %s", remote, local)
 	}
 	run(t, w.ns["testvm"], "ping", "-c1", "-W2", server)
-	// A secondary address has no outbound of its own.
+	// A secondary address has no outbound.
 	run(t, w.ns["node0"], "ip", "addr", "add", "10.13.64.5/32", "dev", "lo")
 	if _, err := w.dialShort("node0", "10.13.64.5", server+":80"); err == nil {
 		t.Error("a pod's own address left for the internet")

@@ -230,7 +230,7 @@ func (n *Network) publicInUse() map[netip.Addr]string {
 	return used
 }
 
-// ReleasePublicIP takes a public address from what has it and gives it back. One that is not there is no error.
+// ReleasePublicIP takes a public address from what has it and gives it back. It is no error if it does not exist.
 func (n *Network) ReleasePublicIP(name string) {
 	n.PublicIPs = slices.DeleteFunc(n.PublicIPs, func(p PublicIP) bool { return p.Name == name })
 	for i := range n.NICs {

@@ -63,7 +63,7 @@ func (s Sender) Way() (way Way, why string) {
 	case s.Instance:
 		return WayInstance, ""
 	case s.Secondary:
-		return WayNone, "a secondary address has no outbound of its own"
+		return WayNone, "a secondary address has no outbound"
 	case s.OutboundRule:
 		return WayOutboundRule, ""
 	case s.BalancingRule:

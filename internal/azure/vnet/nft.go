@@ -379,8 +379,8 @@ func (w *nftWriter) translate(rules []balancingRule, f *firewall) {
 // dropped without a word, as Azure does.
 func (w *nftWriter) filter(n Network, out outboundPlan, f *firewall) {
 	w.chain("egress", "", slices.Concat([]string{
-		`iifname . ip saddr != @outbound drop comment "a secondary address has no outbound of its own"`,
-		because("ip saddr @instance-out return", "the machine has a public address of its own"),
+		`iifname . ip saddr != @outbound drop comment "a secondary address has no outbound"`,
+		because("ip saddr @instance-out return", "the machine has its own public address"),
 		`meta l4proto != { tcp, udp } drop comment "port translation needs ports"`,
 	}, w.egressDrops(out))...)
 	own := `iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`

@@ -126,7 +126,7 @@ func (v *validator) overlayPart(n Network, nic NIC) {
 		return
 	}
 	v.check(n.Overlay.IsValid() && p.Bits() >= n.Overlay.Bits() && n.Overlay.Contains(p.Addr()) && p == p.Masked(),
-		"NIC %s: %s is no part of the overlay %s", nic.Name, p, n.Overlay)
+		"NIC %s: %s is outside the overlay %s", nic.Name, p, n.Overlay)
 	for _, o := range n.NICs {
 		v.check(o.Name == nic.Name || !o.Overlay.IsValid() || !o.Overlay.Overlaps(p), "NIC %s: %s overlaps %s of NIC %s", nic.Name, p, o.Overlay, o.Name)
 	}

@@ -165,7 +165,7 @@ func (n *Network) SetRoute(table string, r UserRoute) error {
 	return nil
 }
 
-// DeleteRoute takes a route out of a table. One that is not there is no error.
+// DeleteRoute takes a route out of a table. It is no error if it does not exist.
 func (n *Network) DeleteRoute(table, name string) {
 	if t, ok := n.RouteTable(table); ok {
 		t.Routes = slices.DeleteFunc(t.Routes, func(r UserRoute) bool { return r.Name == name })

@@ -46,6 +46,9 @@ func Read(ctx context.Context, n *netns.Namespace, group uint16, each func(Entry
 		return fmt.Errorf("open packet log: %w", err)
 	}
 	defer conn.Close()
+	if err := conn.SetOption(netlink.NoENOBUFS, true); err != nil { // a flood would end the log
+		return fmt.Errorf("open packet log: %w", err)
+	}
 	if err := bind(conn, group); err != nil {
 		return fmt.Errorf("read packet log: %w", err)
 	}

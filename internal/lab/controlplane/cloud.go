@@ -13,7 +13,7 @@ const CloudControllerManager = "cloud-controller-manager"
 // CloudControllerUser is their identity in the API.
 var CloudControllerUser = User{Name: CloudControllerManager, Common: "cloud-controller-manager"}
 
-// Cloud is what Azure's provider works with.
+// Cloud holds the settings of Azure's provider.
 type Cloud struct {
 	Manager       netip.Addr // where Azure Resource Manager answers, TCP port 443
 	Token         string     // the lab's own, for the managed identity

@@ -43,7 +43,7 @@ func NodeNetworkConfig(c *cluster.Cluster, n cluster.Node, owner types.UID, part
 	return string(text), err
 }
 
-// ApplyStatus makes the status of objects what the documents say, of kinds whose status has a path of its own. It waits as [Apply] does.
+// ApplyStatus sets the status of objects to that in the documents, of kinds with the subresource status. It waits as [Apply] does.
 func ApplyStatus(ctx context.Context, api rest.Interface, docs []string) error {
 	return applyAt(ctx, api, docs, "/status")
 }

@@ -37,7 +37,7 @@ const buildTime = 15 * time.Minute
 // diskSize is the size of a file system in bytes. Its file takes only what is written.
 const diskSize = 16 << 30
 
-// freeSpace is what the disk must have free for a build, in bytes: a file system of AKS's images takes a third of it.
+// freeSpace is how much of the disk must be free for a build, in bytes: a file system of images takes a third of it.
 const freeSpace = 2 << 30
 
 // checkSpace returns an error if the disk has too little room for a build.

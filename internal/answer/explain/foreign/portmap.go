@@ -3,7 +3,7 @@ package foreign
 import "packetwalk.dev/internal/model/attribution"
 
 // portmap describes the rules of CNI's plugin for host ports (containernetworking/plugins, plugins/meta/portmap/portmap_iptables.go). With
-// externalSetMarkChain, as AKS has it with kubenet, kube-proxy's chain marks in place of its own.
+// externalSetMarkChain, as AKS has it with kubenet, kube-proxy's chain marks instead of portmap's.
 func portmap() attribution.Writer {
 	chain := func(name, purpose string, rules ...attribution.Line) attribution.Chain {
 		return attribution.Chain{Table: "nat", Name: name, For: purpose, Rules: rules}
