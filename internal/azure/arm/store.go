@@ -170,7 +170,7 @@ func Get(n vnet.Network, p Path) (object, error) {
 func get(n vnet.Network, p Path) (object, error) {
 	all, ok, err := List(n, p.Kind)
 	if !ok {
-		return nil, newError(http.StatusNotFound, "InvalidResourceType", "The resource type '%s/%s' is not one of the lab's.", provider, p.Kind)
+		return nil, newError(http.StatusNotFound, unknownType, "The resource type '%s/%s' is not one of the lab's.", provider, p.Kind)
 	}
 	if err != nil {
 		return nil, err
@@ -425,8 +425,11 @@ func (c Conditions) check(o object) error {
 
 func isMissing(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Status == http.StatusNotFound
+	return errors.As(err, &e) && e.Status == http.StatusNotFound && e.Code != unknownType
 }
+
+// unknownType is the code of the error for a type of resources that no network of the lab has.
+const unknownType = "InvalidResourceType"
 
 func decode(body []byte) (object, error) {
 	var o object
