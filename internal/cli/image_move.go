@@ -49,7 +49,7 @@ func moveTags(ctx context.Context, out, warnings io.Writer, loaded ...images.Ima
 				if !isTag {
 					continue
 				}
-				moved, err := moveTag(ctx, bin, d, node.Name, full, i.Digest)
+				moved, err := moveTag(ctx, warnings, bin, d, node.Name, full, i.Digest)
 				if err != nil {
 					errs = errors.Join(errs, fmt.Errorf("move %s on node %s of lab %s: %w; pods there run the old image", i.Name, node.Name, d.Name(), err))
 				}
@@ -68,14 +68,17 @@ const awayTime = time.Minute
 var errAway = errors.New("the container runtime does not answer")
 
 // moveTag moves a tag on a node, which may go down or start its container runtime again meanwhile.
-func moveTag(ctx context.Context, bin layout.Binaries, d lab.Dir, node, tag, digest string) (moved bool, err error) {
-	for began := time.Now(); ; {
+func moveTag(ctx context.Context, warnings io.Writer, bin layout.Binaries, d lab.Dir, node, tag, digest string) (moved bool, err error) {
+	for began, said := time.Now(), false; ; said = true {
 		machines := d.Machines()
 		at := slices.IndexFunc(machines, func(m layout.CommandTarget) bool { return m.Name == node })
 		if at < 0 {
 			return false, nil
 		}
 		moved, err = fetchOn(ctx, bin, machines[at], tag, digest)
+		if errors.Is(err, errAway) && !said {
+			fmt.Fprintf(warnings, "node %s of lab %s: %v; waiting for up to %v\n", node, d.Name(), errAway, awayTime)
+		}
 		if !errors.Is(err, errAway) || time.Since(began) > awayTime || !pause.For(ctx, time.Second) {
 			return moved, err
 		}
