@@ -50,7 +50,7 @@ func lock(how int) (unlock func(), err error) {
 
 // lockFile returns a file that flock(2) has locked, until it is closed.
 func lockFile(path string, how int) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|syscall.O_CLOEXEC, 0o600)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
