@@ -44,6 +44,8 @@ func (d Detector) IsZero() bool { return !d.CIDR.IsValid() && d.Interface == "" 
 // Result is what a sync did.
 type Result struct {
 	Full bool
+	// Unchanged: no rule was written or deleted.
+	Unchanged bool
 	// Written counts the rules written, Total those that the rule set has, each by table.
 	Written, Total map[string]int
 	// NoLocalInternal and NoLocalExternal are those of iptables.RuleSet.

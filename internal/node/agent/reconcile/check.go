@@ -42,7 +42,7 @@ func (c *Check) Run(check func()) {
 	end := time.Now()
 	if asked {
 		c.soon = time.Time{}
-		c.pace.After(start, end, true)
+		c.pace.After(start, end, Changed)
 	}
 	if !c.next.After(start) {
 		c.next = end.Add(untilLook(c.period, end.Sub(start)))

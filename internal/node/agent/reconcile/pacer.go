@@ -19,7 +19,7 @@ const longRest = 5 * time.Second
 
 // rests are how long the agent of a backend rests.
 type rests struct {
-	least time.Duration // on average
+	least time.Duration // on average, from syncs that change rules
 	short time.Duration // at most from a sync that is not long, beyond what it has to
 	long  time.Duration // from here on a sync is long: the machine is overloaded, or a Service has very many endpoints
 }
@@ -76,19 +76,33 @@ func NewPacer(backend string, period, most time.Duration) Pacer {
 	return p
 }
 
+// Outcome is what became of a sync.
+type Outcome int
+
+// The outcomes of a sync.
+const (
+	Failed    Outcome = iota
+	Unchanged         // the kernel already had the rules
+	Changed
+)
+
 // Request asks for a sync.
 func (p *Pacer) Request() { p.asked = true }
 
-// After notes a sync from start to end, and whether it succeeded. A failed one is tried again when something has changed, which may be
-// what was wrong; else by the back-off.
-func (p *Pacer) After(start, end time.Time, ok bool) {
+// After notes a sync from start to end. A failed one is tried again when something has changed, which may be what was wrong; else by the
+// back-off. One that changed no rules does not delay the next one: most changes of a Service's status change none.
+func (p *Pacer) After(start, end time.Time, outcome Outcome) {
 	p.asked, p.retry, p.next = false, time.Time{}, end.Add(p.min)
+	ok := outcome != Failed
 	if ok && !p.began {
 		p.began = true
 		return
 	}
-	took := end.Sub(start)
-	rest := max(p.min, p.rests.from(took))
+	took, rests := end.Sub(start), p.rests
+	if outcome == Unchanged {
+		rests.least = 0
+	}
+	rest := max(p.min, rests.from(took))
 	p.rested = Later(p.rested, start).Add(took + rest)
 	p.next = Later(p.next, Later(end.Add(took), p.rested.Add(-burst)))
 	if p.backoff.After(ok); ok {

@@ -27,7 +27,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 	} {
 		p := NewPacer(c.backend, c.min, 30*time.Second)
 		now := time.Unix(0, 0)
-		if p.After(now, now.Add(c.took), true); p.Delay(now.Add(c.took)) != 0 {
+		if p.After(now, now.Add(c.took), Changed); p.Delay(now.Add(c.took)) != 0 {
 			t.Errorf("%v: the first sync is rested from", c.took)
 		}
 		now = now.Add(c.took)
@@ -37,7 +37,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 			}
 			for i := range 40 {
 				start := now
-				p.After(start, start.Add(c.took), true)
+				p.After(start, start.Add(c.took), Changed)
 				now = start.Add(c.took)
 				d := p.Delay(now)
 				switch {
@@ -58,7 +58,7 @@ func TestPacerIsNoLag(t *testing.T) {
 	p := NewPacer(options.BackendNFTables, 0, 30*time.Second)
 	for now := time.Unix(0, 0); now.Before(time.Unix(60, 0)); {
 		end := now.Add(5 * time.Millisecond)
-		p.After(now, end, true)
+		p.After(now, end, Changed)
 		if now = end.Add(p.Delay(end)); now.Sub(end) > 30*time.Millisecond {
 			t.Fatalf("at %v: %v from one sync to the next", end, now.Sub(end))
 		}
@@ -71,7 +71,7 @@ func TestPacerKeepsThePeriod(t *testing.T) {
 		p := NewPacer(backend, period, 30*time.Second)
 		for now, i := time.Unix(0, 0), 0; i < 10; i++ {
 			end := now.Add(5 * time.Millisecond)
-			p.After(now, end, true)
+			p.After(now, end, Changed)
 			if now = end.Add(p.Delay(end)); now.Sub(end) < period {
 				t.Errorf("%s: %v after sync %d, want %v", backend, now.Sub(end), i+1, period)
 			}
@@ -83,26 +83,40 @@ func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 	now := time.Unix(0, 0)
 	p := Pacer{min: time.Second, backoff: Backoff{Max: 30 * time.Second}, began: true}
 	for i, c := range []struct {
-		took time.Duration
-		ok   bool
-		want time.Duration
+		took    time.Duration
+		outcome Outcome
+		want    time.Duration
 	}{
-		{0, false, time.Second},
-		{0, false, 2 * time.Second},
-		{0, false, 4 * time.Second},
-		{10 * time.Second, false, 55 * time.Second},
-		{0, false, 16 * time.Second},
-		{0, false, 30 * time.Second},
-		{0, true, Forever},
-		{0, false, time.Second},
+		{0, Failed, time.Second},
+		{0, Failed, 2 * time.Second},
+		{0, Failed, 4 * time.Second},
+		{10 * time.Second, Failed, 55 * time.Second},
+		{0, Failed, 16 * time.Second},
+		{0, Failed, 30 * time.Second},
+		{0, Changed, Forever},
+		{0, Failed, time.Second},
 	} {
-		p.After(now, now.Add(c.took), c.ok)
+		p.After(now, now.Add(c.took), c.outcome)
 		now = now.Add(c.took)
 		if got := p.UntilSync(now); got != c.want {
 			t.Errorf("sync %d: wait %v, want %v", i, got, c.want)
 		}
-		if !c.ok {
+		if c.outcome == Failed {
 			now = now.Add(p.UntilSync(now))
 		}
+	}
+}
+
+// TestPacerUnchanged: syncs that change no rule, as those of a new Service's status, do not delay the one that does.
+func TestPacerUnchanged(t *testing.T) {
+	p := NewPacer(options.BackendIPTables, time.Second, 30*time.Second)
+	now := time.Unix(0, 0)
+	for range 20 {
+		end := now.Add(time.Millisecond)
+		p.After(now, end, Unchanged)
+		if d := p.Delay(end); d > 20*time.Millisecond {
+			t.Fatalf("at %v: wait %v", now, d)
+		}
+		now = now.Add(100 * time.Millisecond)
 	}
 }

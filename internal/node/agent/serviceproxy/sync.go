@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/node/agent/options"
+	"packetwalk.dev/internal/node/agent/reconcile"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/proxy"
 	"packetwalk.dev/internal/node/proxy/nftables"
@@ -25,15 +26,15 @@ func (p *Proxy) sync(ctx context.Context, families ...*family) {
 	for _, f := range families {
 		start := time.Now()
 		if f.mustYield() {
-			f.pace.After(start, start, true)
+			f.pace.After(start, start, reconcile.Unchanged)
 			p.Health.Updated(f.Family) // the other service proxy writes what changes
 			continue
 		}
-		err := f.sync(ctx, delta)
+		outcome, err := f.sync(ctx, delta)
 		if err == nil {
 			p.removeUnserved(ctx)
 		}
-		f.pace.After(start, time.Now(), err == nil || ctx.Err() != nil)
+		f.pace.After(start, time.Now(), outcome)
 		p.Faults.Note(fmt.Sprintf("sync %s", f), err)
 		f.reportFailure(ctx, delta.Node, err)
 	}
@@ -127,11 +128,11 @@ func (f *family) reportFailure(ctx context.Context, node *corev1.Node, err error
 	})
 }
 
-// sync brings the family's rules to its service ports.
-func (f *family) sync(ctx context.Context, delta kube.Delta) error {
+// sync brings the family's rules to its service ports. A sync that the context ends has not failed.
+func (f *family) sync(ctx context.Context, delta kube.Delta) (reconcile.Outcome, error) {
 	start := time.Now()
 	if err := f.configure(delta); err != nil {
-		return err
+		return reconcile.Failed, err
 	}
 	f.syncer.Configure(f.config)
 	result, err := f.syncer.Sync(ctx, f.ports, slices.Collect(maps.Keys(f.pending)))
@@ -139,8 +140,12 @@ func (f *family) sync(ctx context.Context, delta kube.Delta) error {
 	if result.PartialErr != nil {
 		f.Logger.Warnf("sync %s: %v; comparing all rules with the kernel's", f, result.PartialErr)
 	}
-	if err != nil {
-		return err
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return reconcile.Changed, err
+	default:
+		return reconcile.Failed, err
 	}
 	if result.CleanupErr != nil {
 		f.Logger.Warnf("sync %s: %v", f, result.CleanupErr)
@@ -160,5 +165,8 @@ func (f *family) sync(ctx context.Context, delta kube.Delta) error {
 	f.Health.Updated(f.Family)
 	f.cleanFlows()
 	f.observe()
-	return nil
+	if result.Unchanged {
+		return reconcile.Unchanged, nil
+	}
+	return reconcile.Changed, nil
 }

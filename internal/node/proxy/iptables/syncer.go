@@ -68,7 +68,7 @@ func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (proxy.Result, 
 	}
 	if !result.Full {
 		p := difference(from, to, s.most)
-		result.Written = p.rules
+		result.Written, result.Unchanged = p.rules, p.isZero()
 		if result.CleanupErr, result.PartialErr = s.apply(ctx, &p); ctx.Err() != nil {
 			return result, result.PartialErr
 		}
@@ -90,7 +90,7 @@ func (s *Syncer) full(ctx context.Context, result *proxy.Result) error {
 		return err
 	}
 	p := compare(s.state, now, nil, s.askMaxStep(ctx))
-	result.Written = p.rules
+	result.Written, result.Unchanged = p.rules, p.isZero()
 	result.CleanupErr, err = s.apply(ctx, &p)
 	return err
 }

@@ -78,6 +78,7 @@ func (s *Syncer) Sync(ctx context.Context, ports *service.Ports, changed []servi
 	result.CleanupErr = s.clean(ctx, &c)
 	result.Written = map[string]int{TableName: c.elements()}
 	result.Total = map[string]int{TableName: state.total}
+	result.Unchanged = len(c.Steps)+len(c.GoneSets)+len(c.GoneChains) == 0
 	result.NoLocalInternal, result.NoLocalExternal = state.Without()
 	s.state = state
 	return result, nil
