@@ -36,7 +36,7 @@ func captureCommand(s Streams) *cobra.Command {
 	var o captureOptions
 	c := &cobra.Command{
 		Use:   "capture [HOST...] -o FILE [--here] [--kubeconfig FILE] [--redact [--map FILE]]",
-		Short: "write the network state of a lab's hosts, or of this machine, into one file for 'packetwalk walk --snapshot'",
+		Short: "write the network state of hosts into one file, for 'walk --snapshot'",
 		Long: `Write the network state of hosts into one compressed file: links, addresses, routes, rules, sets, connections, settings and sockets as the
 machine's own tools print them, and the Kubernetes objects that give addresses their names. 'packetwalk walk --snapshot FILE' walks through it
 anywhere. Nothing is changed, and Secrets are never read.

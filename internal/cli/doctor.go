@@ -39,7 +39,7 @@ func doctorCommand(s Streams) *cobra.Command {
 	var inside bool
 	c := &cobra.Command{
 		Use:   "doctor [-f cluster.yaml] [-o wide|json]",
-		Short: "try the kernel features and programs that labs need (exit status 1 if one does not work)",
+		Short: "try the kernel features and programs that labs need",
 		Long: `Tries each kernel feature and program that labs, live walks and node components need, by using it in a network namespace that it makes
 and removes, and prints what does not work and what to do about it; with -o wide all that it tried. With -f it tries only what that world
 needs. It also names known holes in the containerd and runc of nodes, and packages of Debian that are older than 90 days.

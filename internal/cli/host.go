@@ -61,7 +61,7 @@ func kubectlCommand(Streams) *cobra.Command {
 func sshCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ssh [--name NAME] HOST [-- COMMAND...]",
-		Short: "a shell or a command in the network of a node, VM, internet host, the fabric or pod/NAMESPACE/NAME",
+		Short: "a shell or a command in the network of a node, VM, internet host, fabric or pod",
 		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", pod/NAMESPACE/NAME,
 deploy/NAME, sts/, ds/, job/ or svc/NAME (their first pod), as walk names them, container-group/NAME (a pod of the virtual node) or
 container-host/NAME (the machine of Azure's that it runs on).

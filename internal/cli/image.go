@@ -39,15 +39,16 @@ func imageLoadCommand(s Streams) *cobra.Command {
 	var private []string
 	c := &cobra.Command{
 		Use:   "load FILE|DIR|REF...",
-		Short: "load images from archives that docker save, podman save, buildx or skopeo made, or from their registries",
+		Short: "load images from archives, as docker save makes them, or from registries",
 		Long: `Loads images from archives that docker save, podman save, buildx or skopeo made, compressed or not, or from the directory of an OCI image
 layout; - is standard input. An image whose archive gives it no name is named after the file. What is no file is pulled by its name, with the
 logins (docker login) of the user who called sudo. Of an archive or a name for several platforms the image for this machine is taken.
 Nodes that have another image of that name get the new one: "kubectl rollout restart" runs it.`,
 		Example: `  packetwalk image load nginx:1.27
-  packetwalk image load --private-registry registry.corp.example:5000 registry.corp.example:5000/shop:v1
+  packetwalk image load --private-registry registry.example:5000 registry.example:5000/shop:v1
   docker save nginx:1.27 | packetwalk image load -
-  skopeo copy docker://registry.k8s.io/pause:3.10 docker-archive:pause.tar:registry.k8s.io/pause:3.10 && packetwalk image load pause.tar`,
+  skopeo copy docker://nginx:1.27 docker-archive:nginx.tar:nginx:1.27
+  packetwalk image load nginx.tar`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("image load needs an archive that docker save or skopeo made, - for standard input, or an image's name")

@@ -255,6 +255,9 @@ func downCommand(s Streams) *cobra.Command {
 					return nil
 				}
 				d, err := lab.Select(name)
+				if missing, ok := errors.AsType[*lab.NotFoundError](err); ok { // how to make it is no remedy here
+					err = missing
+				}
 				if err != nil {
 					return badInput{err}
 				}
@@ -281,7 +284,7 @@ func logsCommand(s Streams) *cobra.Command {
 	var tail int
 	c := &cobra.Command{
 		Use:   "logs HOST|COMPONENT|container-group/NAME [--tail N] [--follow]",
-		Short: "print the log of a node's agent, a VM's application, a component of the control plane or a container group's service proxy",
+		Short: "print the log of a host, a component of the lab or a container group",
 		Long: `Prints the log of a HOST (a node's agent, the application of a VM or an internet host), of a COMPONENT (lab, etcd, kube-apiserver,
 kube-controller-manager, kube-scheduler, cloud-controller-manager), or of a container group's service proxy. Of each at least the last 4 MB
 are kept. Pods' logs are kubectl's: packetwalk kubectl logs POD.`,

@@ -92,6 +92,7 @@ administrator, and removes what it created at the end. It changes nothing else. 
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
 	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), versionCommand(s))
 	addNodeCommand(root, s)
+	wrapHelp(root)
 	return root
 }
 
@@ -149,7 +150,7 @@ func pluginCaptureCommand(s Streams, o *pluginOptions) *cobra.Command {
 	var redacted redaction
 	c := &cobra.Command{
 		Use:   "capture [NODE...] -o FILE [--all-nodes] [--redact [--map FILE]]",
-		Short: "write the network state of nodes and their pods into one file for 'packetwalk walk --snapshot'",
+		Short: "write the network state of nodes into one file, for 'packetwalk walk --snapshot'",
 		Long: `Write the network state of nodes, and of all pods on them, into one compressed file, which only you can read. 'packetwalk walk --snapshot FILE'
 walks through it anywhere. Secrets are never read.`,
 		RunE: func(c *cobra.Command, nodes []string) (err error) {

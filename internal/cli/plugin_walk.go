@@ -18,7 +18,7 @@ import (
 func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
 	o := walkOptions{plugin: plugin}
 	c := &cobra.Command{
-		Use:   "walk --from END --to END [--proto tcp|udp|icmp] [--live] [-o text|wide|json|pcapng]",
+		Use:   "walk --from END --to END [--live] [-o text|wide|json|pcapng]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the cluster's nodes as their kernels would and says, machine by machine, what rules, routes and translations make of it; at
 the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet (of TCP a connection that is
@@ -30,7 +30,7 @@ job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT], a DNS name[:POR
 those of the cluster's services, pods and nodes need --resolve or --live: the sender's own resolver is then asked, from its network namespace.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from pod/shop/web-1 --to example.com:443 --resolve
-  kubectl packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,
+  kubectl packetwalk walk --from node/node-1 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,
 		Args: noArguments("the ends are --from END and --to END"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
 	}

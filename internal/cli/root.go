@@ -133,6 +133,8 @@ go in it, which source address their destination sees, and which rule decided th
 	root.AddGroup(&cobra.Group{ID: "packets", Title: "Its packets:"})
 	add(root, "packets", walkCommand(s), captureCommand(s))
 	root.AddCommand(versionCommand(s))
+	addCompletion(root)
+	wrapHelp(root)
 	return root
 }
 

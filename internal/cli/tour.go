@@ -45,7 +45,7 @@ func tourCommand(s Streams) *cobra.Command {
 	var f tourFlags
 	c := &cobra.Command{
 		Use:   "tour [EXAMPLE] [--yes]",
-		Short: "go through an example step by step: what we ask, the command, its output, what it shows",
+		Short: "go through an example step by step: a command, its output, what it shows",
 		Long: `Goes through an example's page step by step: what we ask, the command, its output, what it shows. The tour waits
 before each command. Enter runs the command, b and Enter goes back one step, q and Enter ends the tour. Any other line runs as a command of
 your own: kubectl, ssh, az and packetwalk in it mean the tour's lab. The first command brings the example's cluster up, or uses the one

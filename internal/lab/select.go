@@ -70,11 +70,13 @@ func Select(name string) (layout.Dir, error) {
 		if d := DirOf(name); d.Exists() {
 			return d, nil
 		}
-		return "", fmt.Errorf("no lab called %q; 'packetwalk up --name %s' makes one", name, name)
 	}
 	dirs, err := List()
 	if err != nil {
 		return "", err
+	}
+	if name != "" {
+		return "", fmt.Errorf("%w; 'packetwalk up --name %s' makes it", &NotFoundError{name, dirs}, name)
 	}
 	switch len(dirs) {
 	case 0:
@@ -85,11 +87,30 @@ func Select(name string) (layout.Dir, error) {
 	if slices.Contains(dirs, DirOf(DefaultName)) {
 		return DirOf(DefaultName), nil
 	}
-	names := make([]string, len(dirs))
-	for i, d := range dirs {
+	return "", fmt.Errorf("several labs are here (%s); say which with --name or %s", nameList(dirs), NameVariable)
+}
+
+// A NotFoundError says that there is no lab of a name, and which labs there are.
+type NotFoundError struct {
+	Name string
+	Labs []layout.Dir
+}
+
+// Error implements error.
+func (e *NotFoundError) Error() string {
+	if len(e.Labs) == 0 {
+		return fmt.Sprintf("no lab called %q, nor any other", e.Name)
+	}
+	return fmt.Sprintf("no lab called %q; there are: %s", e.Name, nameList(e.Labs))
+}
+
+// nameList returns the names of labs, separated by commas.
+func nameList(labs []layout.Dir) string {
+	names := make([]string, len(labs))
+	for i, d := range labs {
 		names[i] = d.Name()
 	}
-	return "", fmt.Errorf("several labs are here (%s); say which with --name or %s", strings.Join(names, ", "), NameVariable)
+	return strings.Join(names, ", ")
 }
 
 // FindBinaries finds the programs beside the one that runs.

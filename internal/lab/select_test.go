@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"packetwalk.dev/internal/lab/layout"
 )
 
 // TestLabsIn: labs of which only nodes' disks are left are among all, once each, and directories that are no labs' are not.
@@ -23,6 +25,18 @@ func TestLabsIn(t *testing.T) {
 		}
 		if err != nil || !slices.Equal(names, strings.Fields(want)) {
 			t.Errorf("in %q are %q, %v", roots, names, err)
+		}
+	}
+}
+
+// TestNotFoundError names the labs that exist.
+func TestNotFoundError(t *testing.T) {
+	for want, labs := range map[string][]layout.Dir{
+		`no lab called "x"; there are: a, b`: {DirOf("a"), DirOf("b")},
+		`no lab called "x", nor any other`:   nil,
+	} {
+		if got := (&NotFoundError{"x", labs}).Error(); got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }

@@ -279,7 +279,7 @@ func (p *page) line(l line, indent string) {
 		left += p.paint(dim, fmt.Sprintf("%-*s", column-1, l.label)) + " "
 		below += strings.Repeat(" ", column)
 	}
-	lines := wrapText(l.text, p.o.room(below)) // of which the second begins two columns further in
+	lines := termsafe.Wrap(l.text, p.o.room(below)) // of which the second begins two columns further in
 	for i, text := range lines {
 		if i > 0 {
 			left = below + "  "
@@ -338,34 +338,10 @@ func (p *page) summary(a summary, g []*explanation, several bool) {
 // wrapped writes a text behind its beginning, on a terminal broken between words to its width.
 func (p *page) wrapped(begin, look, text string) {
 	below := strings.Repeat(" ", utf8.RuneCountInString(begin))
-	for i, line := range wrapText(text, p.o.room(begin)) {
+	for i, line := range termsafe.Wrap(text, p.o.room(begin)) {
 		if i > 0 {
 			begin = below
 		}
 		fmt.Fprintf(p, "%s%s\n", begin, p.paint(look, line))
-	}
-}
-
-// wrapText splits a text at spaces into lines of at most width characters. It does not split if width is not positive.
-func wrapText(text string, width int) []string {
-	if width <= 0 {
-		return []string{text}
-	}
-	var lines []string
-	begin, end, room := 0, 0, width // of the line so far, and what it has left
-	for at := 0; ; at = end + 1 {
-		word, _, more := strings.Cut(text[at:], " ")
-		length := utf8.RuneCountInString(word)
-		if at > 0 && length+1 > room {
-			lines = append(lines, text[begin:end])
-			begin, room = at, width-length
-		} else if at > 0 {
-			room -= length + 1
-		} else {
-			room -= length
-		}
-		if end = at + len(word); !more {
-			return append(lines, text[begin:])
-		}
 	}
 }
