@@ -24,12 +24,12 @@ func sumBySocket(p *packet.Packet) packet.Sum {
 	return packet.SumRight
 }
 
-// sumAt computes the checksums that were left to a device, at a link that the packet leaves by. A veth leaves them to the next device. A bridge
-// and a VXLAN link do so unless the packet carries another one (net_device.hw_enc_features). What other devices can do is unknown.
+// sumAt computes the checksums that were left to a device, at a link that the packet leaves by. A veth leaves them to the next device. A
+// bridge, a VXLAN link and lo do so unless the packet carries another one (net_device.hw_enc_features). What other devices can do is unknown.
 func (t *transit) sumAt(l *fib.Link) {
 	p := &t.p
 	left := p.Sum == packet.SumLater || p.Sum == packet.SumUnknown
-	software := l.Kind == "bridge" || l.Kind == "vxlan"
+	software := l.Kind == "bridge" || l.Kind == "vxlan" || l.Type == "loopback"
 	if !left || l.Kind == "veth" || p.Tunnel == nil && software {
 		return
 	}

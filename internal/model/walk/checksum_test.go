@@ -44,6 +44,9 @@ func TestSpoiledChecksum(t *testing.T) {
 			inBridge(router)
 			a.FIB.Links[2].VXLAN.NoChecksum = true
 		}, ends: []string{delivered}},
+		"redirected to the host itself": {change: func(a, _, _ *host) {
+			a.iptables(nat("-A OUTPUT -p udp -m udp --dport 8472 -j REDIRECT --to-ports 5000"))
+		}, ends: []string{"dropped at node/a: udp 10.1.1.4:32768-60998 > 127.0.0.1:5000 ttl 64 (its UDP checksum is wrong"}},
 		"another device": {change: func(a, router, _ *host) { translated(a); router.FIB.Links[2].Kind = "" }, ends: []string{dropped, delivered}},
 		"a segment that a program made": {change: func(a, router, _ *host) { translated(a); inBridge(router) },
 			packet: packet.Packet{TCPFlags: packet.ACK}, ends: []string{dropped, delivered}},

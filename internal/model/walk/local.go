@@ -335,7 +335,10 @@ func (t transit) postrouting() passage {
 // loopBack gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit:
 // skb_orphan).
 func (t transit) loopBack() passage {
-	if l := t.m.FIB.Link("lo"); l != nil {
+	if l := t.m.FIB.Link("lo"); l == nil {
+		t.sumAt(&fib.Link{Type: "loopback"})
+	} else {
+		t.sumAt(l)
 		if why := cmp.Or(t.m.programAt(l, true), t.m.programAt(l, false)); why != "" {
 			return t.finish(Undecided, why)
 		}
