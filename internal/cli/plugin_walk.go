@@ -27,7 +27,8 @@ The exit status is 3 where it is not known what becomes of the packet.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME] (as a sender its first ready pod), deploy/, sts/, ds/ or
 job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT], a DNS name[:PORT], or an address with an optional port. Names other than
-those of the cluster's services, pods and nodes need --resolve or --live: the sender's own resolver is then asked, from its network namespace.`,
+those of the cluster's services, pods and nodes need --resolve or --live: the sender's own resolver is then asked, from its network namespace.
+The walk then begins with the query's own way. If the query is lost, no packet is walked, and the exit status is 1.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from pod/shop/web-1 --to example.com:443 --resolve
   kubectl packetwalk walk --from node/node-1 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,

@@ -49,7 +49,8 @@ func walkCommand(s Streams) *cobra.Command {
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; at the end
 stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
-The exit status is 3 where it is not known what becomes of the packet.
+The exit status is 3 where it is not known what becomes of the packet. For a DNS name, the walk begins with the query's own way to the sender's
+resolver; if the query is lost, no packet is walked, and the exit status is 1.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME], deploy/, sts/, ds/ or job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT],
 vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], the name of a node, VM or internet host alone as ssh takes it (client, testvm:22),
@@ -224,8 +225,18 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	read, err := endpoint.Read(opened.World(ctx, o.at), from, to, proto)
-	if err != nil {
+	if err != nil && (read.Query == nil || read.Query.Resolved || read.Query.Unanswered == "") {
 		return badInput{err}
+	}
+	on := o.colour.screen(s.Out)
+	options := explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Read: opened.Assumed, Text: opened.Text,
+		Colour: on.colour, Width: on.width}
+	query, agreed, queryErr := o.query(ctx, s, opened, read.Query, options)
+	if queryErr != nil {
+		return queryErr
+	}
+	if options.Query = query; query != nil && (err != nil || query.Fate() == explain.QueryLost) {
+		return o.notSent(s, query, err, options)
 	}
 	req := read.Request
 	ownerNotes, err := o.setOwner(&req)
@@ -233,10 +244,8 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return badInput{err}
 	}
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Notes: slices.Concat(read.Notes, ownerNotes, opened.Notes), Read: opened.Assumed, Text: opened.Text}
-	on := o.colour.screen(s.Out)
-	options.Colour, options.Width = on.colour, on.width
-	result, agreed, err := o.walk(ctx, s, opened, req, &options)
+	options.Notes = slices.Concat(read.Notes, ownerNotes, opened.Notes)
+	result, packetAgreed, err := o.walk(ctx, s, opened, req, o.choose, &options)
 	if other, ok := errors.AsType[*armview.MismatchError](err); ok {
 		return azureError(opened, other)
 	}
@@ -271,12 +280,53 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	switch {
-	case !agreed:
+	case !agreed || !packetAgreed:
 		return exitStatus(1)
-	case explain.IsUndecided(result, o.live):
+	case query != nil && query.Fate() == explain.QueryUnknown, explain.IsUndecided(result, o.live):
 		return exitUndecided
 	}
 	return nil
+}
+
+// notSent prints the query of a name that is not resolved, in place of a walk, and returns the exit status. cause is why there is no address;
+// nil where one is known.
+func (o *walkOptions) notSent(s Streams, query *explain.Query, cause error, options explain.Options) error {
+	fate := query.Fate()
+	switch {
+	case fate == explain.QueryAnswered: // by the walk, but no answer came
+		return badInput{cause}
+	case o.output == "pcapng":
+		printNotes(s, query.Text())
+	default:
+		if err := formats[o.output](s, nil, options); err != nil {
+			return err
+		}
+	}
+	if fate == explain.QueryUnknown {
+		return exitUndecided
+	}
+	return exitStatus(1)
+}
+
+// query walks the query before the packet and, with --live, compares. The second result is as walk's.
+func (o *walkOptions) query(
+	ctx context.Context, s Streams, opened *session.Session, asked *endpoint.Query, options explain.Options,
+) (*explain.Query, bool, error) {
+	if asked == nil {
+		return nil, true, nil
+	}
+	if _, err := o.setOwner(&asked.Request); err != nil {
+		return nil, false, badInput{err}
+	}
+	asked.EveryRule = o.output == "wide"
+	result, agreed, err := o.walk(ctx, s, opened, asked.Request, "", &options)
+	if err != nil {
+		return nil, false, fmt.Errorf("walk the DNS query for %s: %w", asked.Name, err)
+	}
+	options.Owners = opened.Owners(result.Hosts())
+	options.Owners.States = opened.Source()
+	options.Read = slices.Concat(options.Read, explain.NetworkPolicies(opened.Source(), result, options.Owners))
+	return &explain.Query{Name: asked.Name, Resolved: asked.Resolved, Unanswered: asked.Unanswered, Result: result, Options: options}, agreed, nil
 }
 
 // exitUndecided is the status of a walk that does not know what becomes of the packet.
@@ -311,12 +361,12 @@ func closeSession(ctx context.Context, s Streams, opened *session.Session, err e
 
 // walk predicts and, with --live, compares. The second result is false where prediction and kernel part, or the packet was not sent.
 func (o *walkOptions) walk(
-	ctx context.Context, s Streams, opened *session.Session, req walk.Request, options *explain.Options,
+	ctx context.Context, s Streams, opened *session.Session, req walk.Request, choose string, options *explain.Options,
 ) (*walk.Result, bool, error) {
 	if !o.live {
 		objects := opened.Source().Objects()
 		result, err := opened.WalkSome(ctx, req, func(outcomes []walk.Outcome) []walk.Outcome {
-			return explain.MayChoose(outcomes, o.choose, &objects)
+			return explain.MayChoose(outcomes, choose, &objects)
 		})
 		return result, true, err
 	}

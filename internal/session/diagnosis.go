@@ -50,7 +50,7 @@ func FailingProbes(frontends ...Frontend) (probes []diagnosis.Probe) {
 // and that a network policy engine does not follow its policies.
 func (s *Session) Diagnose(ctx context.Context, p *packet.Packet, from, to endpoint.End) (notes []string) {
 	network := s.Network(ctx)
-	if to.Kind == endpoint.DNSName && from.Kind == endpoint.Pod && s.Cluster == nil {
+	if to.Kind == endpoint.DNSName && from.Kind == endpoint.Pod && s.Cluster == nil && s.Lab == nil { // which has no resolver to ask
 		if by := network.DNSDrop(from, p); by != "" {
 			notes = append(notes, fmt.Sprintf("%s is resolved by the cluster's DNS; requests of %s to it: %s", to.Name, from, by))
 		}

@@ -21,6 +21,7 @@ import (
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/hosts"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/witness"
 )
 
 // labBackend is a lab that runs on this machine.
@@ -103,8 +104,8 @@ func (f *labFacts) PublicAddresses() map[string]netip.Addr {
 	return all
 }
 
-func (f *labFacts) LookUp(ctx context.Context, name string) ([]netip.Addr, error) {
-	return hosts.LookUp(ctx, f.dir, name)
+func (f *labFacts) LookUp(ctx context.Context, host, name string) (witness.Lookup, error) {
+	return hosts.LookUp(ctx, f.dir, host, name)
 }
 func (f *labFacts) Frontends() []Frontend { return Frontends(f.status()) }
 func (f *labFacts) Problems() []string    { return f.status().Problems }

@@ -63,8 +63,8 @@ type hostReader interface {
 type Lab interface {
 	// PublicAddresses returns the public addresses of VMs, by the names of these.
 	PublicAddresses() map[string]netip.Addr
-	// LookUp asks the lab's resolver for the addresses of a name.
-	LookUp(ctx context.Context, name string) ([]netip.Addr, error)
+	// LookUp asks the resolver of a host for the addresses of a name; without a host, Azure's.
+	LookUp(ctx context.Context, host, name string) (witness.Lookup, error)
 	// Frontends returns the front ends of the load balancer.
 	Frontends() []Frontend
 	// Problems returns what is broken, in words.
@@ -102,10 +102,7 @@ func (s *Session) World(ctx context.Context, at string) endpoint.World {
 	w := endpoint.World{Source: s.source, Unread: s.Unread, At: at, Far: s.Cluster != nil}
 	if s.Lab != nil {
 		w.Public = s.Lab.PublicAddresses
-		w.LookUp = func(_, name string) (witness.Lookup, error) {
-			addresses, err := s.Lab.LookUp(ctx, strings.TrimSuffix(name, "."))
-			return witness.Lookup{Addresses: addresses}, err
-		}
+		w.LookUp = func(host, name string) (witness.Lookup, error) { return s.Lab.LookUp(ctx, host, name) }
 	}
 	if s.Cluster != nil && s.Resolves {
 		w.LookUp = func(host, name string) (witness.Lookup, error) { return s.Cluster.LookUp(ctx, host, name) }

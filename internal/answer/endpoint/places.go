@@ -20,6 +20,13 @@ type places struct {
 	names   []string                                        // of hosts
 	far     bool                                            // hosts are not searched: World.Far
 	lookUp  func(host, name string) (witness.Lookup, error) // World.LookUp
+	asked   lookup                                          // the last
+}
+
+// lookup is a question to a host's resolver, and what it found.
+type lookup struct {
+	host string
+	witness.Lookup
 }
 
 // errBlind says that nothing of the kind is known.

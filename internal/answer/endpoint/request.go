@@ -33,12 +33,23 @@ type Resolution struct {
 	walk.Request
 	Notes []string // what was taken for granted
 	Hosts []string // that the ends are, as far as they are at hand
+	// Query is the DNS query by which the sender looks the destination up; nil where it asks no name server, or which one is unknown.
+	Query *Query
+}
+
+// Query is a DNS query of the sender.
+type Query struct {
+	walk.Request
+	Name       string // that it asks for
+	Resolved   bool   // the name has addresses
+	Unanswered string // why some or all of the addresses are unknown; "" where all questions were answered
 }
 
 // defaultPort is taken where an end names none and there is no service to ask.
 const defaultPort = 80
 
-// Read makes the packet that from sends to to. proto is 0 where the user named none. What is wrong with an end is the user's to mend.
+// Read makes the packet that from sends to to. proto is 0 where the user named none. What is wrong with an end is the user's to mend. With
+// an error, the resolution has the query for a name that was not resolved.
 func Read(w World, from, to End, proto packet.Protocol) (Resolution, error) {
 	r := &reader{World: w, written: from, places: w.places()}
 	err := r.read(to, proto)
@@ -59,19 +70,20 @@ type reader struct {
 }
 
 func (r *reader) read(to End, proto packet.Protocol) error {
-	to, err := r.resolveBoth(to)
-	if err != nil {
-		return err
-	}
-	if to.Kind == Service && proto == 0 {
-		proto = r.onlyProtocol(to)
-	}
 	if r.At != "" {
 		full, err := r.complete(r.At)
 		if err != nil {
 			return err
 		}
 		r.At = full
+	}
+	to, err := r.resolveBoth(to)
+	r.query()
+	if err != nil {
+		return err
+	}
+	if to.Kind == Service && proto == 0 {
+		proto = r.onlyProtocol(to)
 	}
 	p := &r.Packet
 	p.Protocol = cmp.Or(proto, packet.TCP)
@@ -114,6 +126,24 @@ func (r *reader) resolveBoth(to End) (End, error) {
 		r.note("%s stands for %s%s", to, receiver, how)
 	}
 	return receiver, nil
+}
+
+// query sets the query for a name that a name server was asked for, where the sender is at hand.
+func (r *reader) query() {
+	host, found := r.asked.host, &r.asked.Lookup
+	server, err := netip.ParseAddr(found.Server)
+	if err != nil || !slices.Contains(r.names, host) || r.At != "" && r.At != host {
+		return
+	}
+	q := Query{Request: walk.Request{Host: host}, Name: found.Name, Resolved: len(found.Addresses) > 0, Unanswered: found.Unanswered}
+	q.Packet.Protocol, q.Packet.Destination, q.Packet.DestinationPort = packet.UDP, server, packet.Exactly(53)
+	if found.OverTCP {
+		q.Packet.Protocol, q.Packet.TCPFlags = packet.TCP, packet.SYN
+	}
+	if a := r.from.Address; r.from.Kind == Address && a.Is4() == server.Is4() {
+		q.Packet.Source = a
+	}
+	r.Query = &q
 }
 
 func (r *reader) note(format string, values ...any) {

@@ -204,7 +204,8 @@ func TestRequest(t *testing.T) {
 		{from: "pod/web-1", to: "svc/kube-system/kube-dns:x", want: "it has no tcp port named x"},
 
 		{from: "pod/web-1", to: "kube-dns.kube-system.svc.cluster.local:dns", want: "pod/default/web-1: udp ?:0 > 10.0.0.10:53",
-			note: "kube-dns.kube-system.svc.cluster.local:dns stands for svc/kube-system/kube-dns:dns"},
+			note: "kube-dns.kube-system.svc.cluster.local:dns stands for svc/kube-system/kube-dns:dns; " +
+				"its known address is taken, because the resolver did not answer: no such host"},
 		{from: "web.default.svc", to: "10.13.1.4:443", want: "none of its pods is ready"},
 		{from: "behind.default.svc", to: "10.13.1.4:443", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:443"},
 		{from: "pod/web-1", to: "web.default", want: "pod/default/web-1: tcp ?:0 > 10.0.0.9:8080"},
@@ -290,7 +291,7 @@ func TestLookUps(t *testing.T) {
 			": 10.0.0.10 has it for example.com, asked from pod/default/web-1; further addresses, which are not walked: 2001:db8::7, 203.0.113.2"},
 		{"pod/far-1", "example.com.:443", witness.Lookup{Name: "example.com.", Addresses: many, More: 100, Server: "/etc/hosts"},
 			"pod/default/far-1 example.com.", "203.0.113.0:443",
-			": /etc/hosts has it for example.com, asked from pod/default/far-1; further addresses, which are not walked: 203.0.113.1, 203.0.113.2, " +
+			": /etc/hosts of pod/default/far-1 has it, and no resolver is asked; further addresses, which are not walked: 203.0.113.1, 203.0.113.2, " +
 				"203.0.113.3, 203.0.113.4, 203.0.113.5, 203.0.113.6, 203.0.113.7, 203.0.113.8 and 103 more"},
 		{"pod/web-1", "six.example:443", witness.Lookup{Name: "six.example", Addresses: []netip.Addr{v6}, Server: "10.0.0.10"},
 			"pod/default/web-1 six.example", "[2001:db8::7]:443", ": 10.0.0.10 has it for six.example, asked from pod/default/web-1"},
@@ -300,7 +301,10 @@ func TestLookUps(t *testing.T) {
 			"pod/default/web-1 half.example", "203.0.113.1:443", ": 10.0.0.10 has it for half.example, asked from pod/default/web-1; IPv6 addresses unknown: no"},
 		{"pod/far-1", "half.example:443", witness.Lookup{Name: "half.example", Addresses: []netip.Addr{v6}, Server: "10.0.0.10", Unanswered: "IPv4 addresses unknown: no"},
 			"pod/default/far-1 half.example", "it has no address of the sender's family; it has 2001:db8::7; IPv4 addresses unknown: no", ""},
-		{"node/n0", "none.example", witness.Lookup{}, "node/n0 none.example", "it has no address; write one", ""},
+		{"node/n0", "none.example", witness.Lookup{Server: "10.0.0.10"}, "node/n0 none.example",
+			"unknown name: 10.0.0.10 has no address for it, asked from node/n0; write its address", ""},
+		{"node/n0", "none.example", witness.Lookup{Server: "10.0.0.10", Unanswered: "silence"}, "node/n0 none.example",
+			"unknown name: silence; write its address", ""},
 		{"10.13.76.7", "example.com:443", witness.Lookup{Name: "example.com", Addresses: many[1:2], Server: "10.0.0.10"},
 			"pod/default/web-1 example.com", "203.0.113.1:443", ": 10.0.0.10 has it for example.com, asked from pod/default/web-1"},
 	} {
@@ -523,5 +527,87 @@ func TestPublicUnknown(t *testing.T) {
 	_, err := Read(World{Source: world1(), Public: unknown}, End{Kind: Internet}, End{Kind: VM, Name: "testvm", Port: 80}, 0)
 	if err == nil || !strings.Contains(err.Error(), "its public address is unknown, because the lab's process does not answer") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestQuery shows which query the sender's resolver gets for a name, and what the name then stands for.
+func TestQuery(t *testing.T) {
+	service, elsewhere := netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("203.0.113.9")
+	found := func(server string, all ...netip.Addr) witness.Lookup {
+		return witness.Lookup{Name: "whole.example", Server: server, Addresses: all}
+	}
+	overTCP := found("10.0.0.10", elsewhere)
+	overTCP.OverTCP = true
+	for name, test := range map[string]struct {
+		from, to, at string
+		found        witness.Lookup
+		query        string // "" for none
+		stands       string // what the name stands for, or the error
+	}{
+		"other name":       {"pod/web-1", "example.com:443", "", found("10.0.0.10", elsewhere), "pod/default/web-1: udp ?:0 > 10.0.0.10:53 whole.example", "203.0.113.9:443"},
+		"by TCP":           {"pod/web-1", "example.com:443", "", overTCP, "pod/default/web-1: tcp ?:0 > 10.0.0.10:53 whole.example", "203.0.113.9:443"},
+		"from an address":  {"10.13.76.7", "example.com:443", "", found("10.0.0.10", elsewhere), "pod/default/web-1: udp 10.13.76.7:0 > 10.0.0.10:53 whole.example", "203.0.113.9:443"},
+		"service":          {"pod/web-1", "web.default.svc", "", found("10.0.0.10", service), "pod/default/web-1: udp ?:0 > 10.0.0.10:53 whole.example", "svc/default/web"},
+		"another's":        {"pod/web-1", "web.default.svc:443", "", found("10.0.0.10", elsewhere), "pod/default/web-1: udp ?:0 > 10.0.0.10:53 whole.example", "203.0.113.9:443"},
+		"pod of a service": {"pod/web-1", "web-0.web.default.svc:443", "", found("10.0.0.10", elsewhere), "pod/default/web-1: udp ?:0 > 10.0.0.10:53 whole.example", "203.0.113.9:443"},
+		"hosts file":       {"pod/web-1", "example.com:443", "", found(witness.HostsFile, elsewhere), "", "203.0.113.9:443"},
+		"no answer":        {"pod/web-1", "example.com:443", "", witness.Lookup{Name: "example.com", Server: "10.0.0.10", Unanswered: "silence"}, "pod/default/web-1: udp ?:0 > 10.0.0.10:53 example.com unresolved", "unknown name: silence"},
+		"known, no answer": {"pod/web-1", "web.default.svc", "", witness.Lookup{Name: "web.default.svc", Server: "10.0.0.10", Unanswered: "silence"}, "pod/default/web-1: udp ?:0 > 10.0.0.10:53 web.default.svc unresolved", "svc/default/web"},
+		"known, not so":    {"node/n0", "web.default.svc", "", found("168.63.129.16"), "node/n0: udp ?:0 > 168.63.129.16:53 whole.example unresolved", "168.63.129.16 has no address for it"},
+		"unknown server":   {"pod/web-1", "example.com:443", "", found("", elsewhere), "", "203.0.113.9:443"},
+		"comes in":         {"pod/web-1", "example.com:443", "n0", found("10.0.0.10", elsewhere), "", "203.0.113.9:443"},
+		"address":          {"pod/web-1", "203.0.113.9:443", "", witness.Lookup{}, "", ""},
+		"Kubernetes end":   {"pod/web-1", "svc/web", "", witness.Lookup{}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, err := Parse(test.from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, err := Parse(test.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Read(World{Source: world1(), At: test.at, LookUp: func(string, string) (witness.Lookup, error) { return test.found, nil }}, from, to, 0)
+			query := ""
+			if q := got.Query; q != nil {
+				if query = q.Host + ": " + q.Packet.String() + " " + q.Name; !q.Resolved {
+					query += " unresolved"
+				}
+				if q.Unanswered != test.found.Unanswered {
+					t.Errorf("unanswered: %q", q.Unanswered)
+				}
+			}
+			if query != test.query {
+				t.Errorf("query %s, want %s", query, test.query)
+			}
+			note := fmt.Sprint(err)
+			for _, n := range got.Notes {
+				if strings.HasPrefix(n, test.to+" stands for ") {
+					note = n
+				}
+			}
+			if !strings.Contains(note, test.stands) {
+				t.Errorf("%s; want %s", note, test.stands)
+			}
+		})
+	}
+}
+
+// TestNoResolver shows that a walk to a name says so where no resolver is asked.
+func TestNoResolver(t *testing.T) {
+	for far, want := range map[bool]string{
+		false: "web.default stands for svc/default/web; no resolver is asked",
+		true:  "web.default stands for svc/default/web; no resolver is asked (add --resolve to ask the sender's)",
+	} {
+		from, _ := Parse("pod/web-1")
+		to, err := Parse("web.default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Read(World{Source: world1(), Far: far}, from, to, 0)
+		if err != nil || !slices.Contains(got.Notes, want) || got.Query != nil {
+			t.Errorf("%v, %q, %v", err, got.Notes, got.Query)
+		}
 	}
 }

@@ -158,22 +158,39 @@ func (w *places) podOf(e End) (End, error) {
 // clusterDomain is where a cluster's DNS has its names, unless an administrator has changed that.
 const clusterDomain = ".cluster.local"
 
-// named returns what a DNS name is the name of: a service or a pod by the names of a cluster's DNS, a node, a host of the internet, or what
-// the sender's resolver says.
+// named returns what a DNS name is the name of, by the sender's resolver and its hosts file where these can be asked. Of the address that
+// they have, it returns the service, node or host that has it and such a name. Where they cannot be asked or do not answer, the objects
+// decide. how says who had the address.
 func (w *places) named(e, from End) (end End, how string, err error) {
-	if end, ok, err := w.known(e, from.Kind); ok || err != nil {
-		return end, "", err
-	}
+	end, known, err := w.known(e, from.Kind)
 	switch {
+	case err != nil && (w.lookUp == nil || isOutside(from.Kind)), known && from.Kind == "":
+		return end, "", err
+	case w.lookUp == nil && known && w.far:
+		return end, "; no resolver is asked (add --resolve to ask the sender's)", nil
+	case w.lookUp == nil && known:
+		return end, "; no resolver is asked", nil
 	case w.lookUp == nil && w.far && from.Kind != "":
 		return End{}, "", errors.New("unknown name: it is not a service's or a node's; add --resolve to ask the sender's resolver, or write its address")
 	case w.lookUp == nil:
 		return End{}, "", errors.New("unknown name: it is not a service's, a node's or an internet host's, and no resolver can be asked; write its address")
 	}
 	host, addresses := w.asker(from)
-	found, err := w.lookUp(host, e.Name)
-	if err != nil {
-		return End{}, "", fmt.Errorf("unknown name: %w; write its address", err)
+	found, failed := w.lookUp(host, e.Name)
+	if failed == nil {
+		w.asked = lookup{host, found}
+	} else {
+		found.Unanswered = failed.Error()
+	}
+	switch none := len(found.Addresses) == 0; {
+	case none && found.Unanswered != "" && known:
+		return end, "; its known address is taken, because the resolver did not answer: " + found.Unanswered, nil
+	case none && err != nil:
+		return End{}, "", err
+	case none && found.Unanswered != "":
+		return End{}, "", fmt.Errorf("unknown name: %s; write its address", found.Unanswered)
+	case none:
+		return End{}, "", fmt.Errorf("unknown name: %s has no address for it, asked from %s; write its address", found.Server, host)
 	}
 	a, err := usable(found.Addresses, addresses)
 	if err != nil && found.Unanswered != "" {
@@ -182,7 +199,23 @@ func (w *places) named(e, from End) (end End, how string, err error) {
 	if err != nil {
 		return End{}, "", err
 	}
-	return End{Kind: Address, Address: a, Port: e.Port, PortName: e.PortName}, describe(found, a, host), nil
+	if !known || !w.hasAddress(end, a) {
+		end = End{Kind: Address, Address: a, Port: e.Port, PortName: e.PortName}
+	}
+	return end, describe(found, a, host), nil
+}
+
+// hasAddress reports whether an end that a DNS name is known for has an address.
+func (w *places) hasAddress(e End, a netip.Addr) bool {
+	switch e.Kind {
+	case Address:
+		return e.Address == a
+	case Service:
+		s, err := w.findService(e)
+		return err == nil && slices.Contains(s.ClusterIPs, a)
+	}
+	host, addresses, err := w.place(e)
+	return err == nil && (slices.Contains(addresses, a) || len(addresses) == 0 && slices.Contains(w.addresses(host), a))
 }
 
 // asker returns the host whose resolver a sender uses, and the sender's addresses, as far as they are known.
@@ -222,6 +255,9 @@ func describe(found witness.Lookup, taken netip.Addr, host string) string {
 		return ""
 	}
 	how := fmt.Sprintf(": %s has it for %s, asked from %s", found.Server, strings.TrimSuffix(found.Name, "."), host)
+	if found.Server == witness.HostsFile {
+		how = fmt.Sprintf(": %s of %s has it, and no resolver is asked", found.Server, host)
+	}
 	others := slices.DeleteFunc(slices.Clone(found.Addresses), func(a netip.Addr) bool { return a == taken })
 	more := found.More + max(0, len(others)-mostOthers)
 	if len(others) > 0 {
@@ -270,8 +306,11 @@ func (w *places) known(e End, from Kind) (end End, ok bool, err error) {
 
 // ofCluster refuses names of a cluster's DNS to hosts whose resolvers do not know them.
 func ofCluster(e End, from Kind) (end End, ok bool, err error) {
-	if from == Internet || from == VM {
+	if isOutside(from) {
 		return End{}, false, fmt.Errorf("only pods resolve names of the cluster's DNS, not %s; write %s", from, e)
 	}
 	return e, true, nil
 }
+
+// isOutside reports whether hosts of a kind do not ask the cluster's DNS.
+func isOutside(k Kind) bool { return k == Internet || k == VM }

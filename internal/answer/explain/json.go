@@ -28,12 +28,13 @@ const (
 type Document struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
-	Packet     PacketDoc    `json:"packet"` // as it was sent
+	Packet     PacketDoc    `json:"packet"` // as it was sent; empty where its name was not resolved
 	Outcomes   []OutcomeDoc `json:"outcomes"`
 	More       bool         `json:"more,omitempty"` // there are more outcomes than these
 	Assumed    []AssumedDoc `json:"assumed,omitempty"`
 	Notes      []string     `json:"notes,omitempty"`
 	Lines      []LinesDoc   `json:"lines,omitempty"` // the account of a text
+	Query      *QueryDoc    `json:"query,omitempty"` // by which the sender looks the destination up
 }
 
 // LinesDoc is the fate of consecutive lines of a text that have the same.
@@ -208,7 +209,14 @@ func JSON(w io.Writer, r *walk.Result, o Options) error {
 
 // newDocument makes the JSON form of a walk.
 func newDocument(r *walk.Result, o Options) Document {
-	d := Document{APIVersion: apiVersion, Kind: kind, More: r.More, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
+	d := Document{APIVersion: apiVersion, Kind: kind, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
+	if o.Query != nil {
+		d.Query = o.Query.doc()
+	}
+	if r == nil {
+		return d
+	}
+	d.More = r.More
 	for i, s := range o.explanations(r) {
 		if i == 0 {
 			start := s.start()

@@ -38,6 +38,9 @@ type Options struct {
 	Total int
 	// Live holds what the kernel showed of a packet that was sent; nil where none was.
 	Live *Live
+	// Query is the DNS query before the packet; nil for none. A walk without a result is of a packet that is not sent, as its name was not
+	// resolved.
+	Query *Query
 }
 
 // room returns what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
@@ -94,6 +97,9 @@ func (p *page) paint(look, s string) string {
 // at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes,
 // what they share stands once.
 func Text(w io.Writer, r *walk.Result, o Options) error {
+	if err := o.writeQuery(w, false, r != nil); err != nil || r == nil {
+		return err
+	}
 	return write(w, r, o, (*explanation).flat, func(p *page, all []*explanation, shared int) {
 		var nodes []string
 		for _, s := range all {

@@ -13,6 +13,9 @@ import (
 // Wide writes every step in order: each rule that was evaluated with its number, text, verdict and, where it did not apply, the test that
 // failed. Rules that did not apply are there when the walk noted them (walk.Request.EveryRule).
 func Wide(w io.Writer, r *walk.Result, o Options) error {
+	if err := o.writeQuery(w, true, r != nil); err != nil || r == nil {
+		return err
+	}
 	every := func(s *explanation) []hostLine { return s.everyStep(o.Owners) }
 	return write(w, r, o, every, func(p *page, all []*explanation, shared int) {
 		for _, s := range all {

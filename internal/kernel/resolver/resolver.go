@@ -40,22 +40,27 @@ type Files struct{ ResolvConf, Hosts []byte }
 // Dial opens a connection to a literal address and port.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// LookUp returns the addresses of a name, which is not completed by the search list where it ends in a dot.
+// LookUp returns the addresses of a name, which is not completed by the search list where it ends in a dot. The error is that of a ctx that
+// was cancelled: a name without addresses, or without an answer, is none.
 func LookUp(ctx context.Context, dial Dial, files Files, name string) (witness.Lookup, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("no answer within %s", longest))
 	defer cancel()
 	absolute := strings.HasSuffix(name, ".")
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if addresses := hosts(files.Hosts, name); len(addresses) > 0 {
-		return lookup(name, addresses, "/etc/hosts"), nil
-	}
 	c := parse(files.ResolvConf)
+	if addresses := hosts(files.Hosts, name); len(addresses) > 0 {
+		return c.lookup(name, addresses, witness.HostsFile), nil
+	}
+	none := c.lookup(name, nil, c.servers[0])
 	var failed error // of the first name that was not answered: it may exist
 	for _, candidate := range c.candidates(name, absolute) {
 		found, err := c.ask(ctx, dial, candidate)
 		switch {
-		case ctx.Err() != nil:
+		case errors.Is(ctx.Err(), context.Canceled):
 			return witness.Lookup{}, context.Cause(ctx)
+		case ctx.Err() != nil:
+			none.Unanswered = fmt.Sprintf("ask %s for %s: %v", none.Server, candidate, context.Cause(ctx))
+			return none, nil
 		case len(found.Addresses) > 0:
 			if failed != nil {
 				found.Unanswered = strings.TrimPrefix(found.Unanswered+"; a name before it may exist: "+failed.Error(), "; ")
@@ -65,14 +70,18 @@ func LookUp(ctx context.Context, dial Dial, files Files, name string) (witness.L
 		failed = cmp.Or(failed, err)
 	}
 	if failed != nil {
-		return witness.Lookup{}, failed
+		none.Unanswered = failed.Error()
 	}
-	return witness.Lookup{}, fmt.Errorf("no name server has an address for it (asked: %s)", strings.Join(c.servers, ", "))
+	return none, nil
 }
 
-func lookup(name string, addresses []netip.Addr, server string) witness.Lookup {
+// lookup returns what a server, or a file, has for a name.
+func (c *config) lookup(name string, addresses []netip.Addr, server string) witness.Lookup {
 	n := min(len(addresses), mostAddresses)
-	return witness.Lookup{Name: name, Addresses: addresses[:n], More: len(addresses) - n, Server: server}
+	if at, err := netip.ParseAddrPort(server); err == nil {
+		server = at.Addr().Unmap().WithZone("").String()
+	}
+	return witness.Lookup{Name: name, Addresses: addresses[:n], More: len(addresses) - n, Server: server, OverTCP: c.overTCP}
 }
 
 // hosts returns the addresses that a hosts(5) file has for a name.
@@ -191,10 +200,9 @@ func (c *config) ask(ctx context.Context, dial Dial, name string) (found witness
 			}()
 			v4, err4 := c.exchange(ctx, dial, server, name, dns.TypeA)
 			r := <-v6
-			host := netip.MustParseAddrPort(server).Addr().WithZone("").String()
 			fault := cmp.Or(err4, r.err)
 			if addresses := slices.Concat(v4, r.addresses); len(addresses) > 0 {
-				found = lookup(name, addresses, host)
+				found = c.lookup(name, addresses, server)
 				if fault != nil {
 					family := "IPv4"
 					if err4 == nil {
@@ -207,6 +215,7 @@ func (c *config) ask(ctx context.Context, dial Dial, name string) (found witness
 			if fault == nil {
 				return found, nil
 			}
+			host := c.lookup(name, nil, server).Server
 			if err = cmp.Or(err, fmt.Errorf("ask %s for %s: %w", host, name, fault)); ctx.Err() != nil {
 				return found, err
 			}

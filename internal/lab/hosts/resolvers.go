@@ -1,26 +1,31 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/kernel/hostns"
 	"packetwalk.dev/internal/kernel/netns"
+	"packetwalk.dev/internal/kernel/resolver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/layout"
 	"packetwalk.dev/internal/lab/lifecycle"
 	"packetwalk.dev/internal/lab/network"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/lab/status"
+	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/pods/isolation"
 )
 
@@ -123,33 +128,66 @@ func resolverArgs(m *host, c *cluster.Cluster) []string {
 	return append(args, plan.InternetNames(c)...)
 }
 
-// lookUpTime bounds an answer of the lab's own resolver.
+// lookUpTime bounds the look-up of a name in a lab, whose name servers are near.
 const lookUpTime = 3 * time.Second
 
-// LookUp asks Azure's resolver of a lab that runs for the addresses of a name, as the lab's nodes and VMs do.
-func LookUp(ctx context.Context, d layout.Dir, name string) ([]netip.Addr, error) {
-	at, err := d.FindHost("fabric")
+// maxFile limits the files of a host's resolver, bytes.
+const maxFile = 64 << 10
+
+// LookUp asks the resolver of a host for the addresses of a name, as the host's processes do. Without a host it asks Azure's resolver.
+func LookUp(ctx context.Context, d layout.Dir, host, name string) (witness.Lookup, error) {
+	at, err := d.FindHost(cmp.Or(host, "fabric"))
 	if err != nil {
-		return nil, err
+		return witness.Lookup{}, err
 	}
 	ns, err := netns.Open(at.NetNS)
 	if err != nil {
-		return nil, err
+		return witness.Lookup{}, err
 	}
 	defer ns.Close()
-	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
+	files, err := resolverFiles(d, host, at, ns)
+	if err != nil {
+		return witness.Lookup{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lookUpTime, fmt.Errorf("no answer within %s", lookUpTime))
 	defer cancel()
-	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return ns.Dial(ctx, network, netip.AddrPortFrom(plan.AzureResolver, 53).String())
-	}}
-	addresses, err := resolver.LookupNetIP(ctx, "ip", name+".")
-	if e, ok := errors.AsType[*net.DNSError](err); ok {
-		return nil, fmt.Errorf("the lab's resolver %s says: %s", plan.AzureResolver, e.Err)
+	found, err := resolver.LookUp(ctx, ns.Dial, files, name)
+	if host == "" {
+		found.Server = ""
 	}
-	for i := range addresses {
-		addresses[i] = addresses[i].Unmap()
+	return found, err
+}
+
+// resolverFiles returns the files by which a host's processes look names up. Of a simulated pod, they are as kubelet writes them for
+// containers.
+func resolverFiles(d layout.Dir, host string, at layout.CommandTarget, ns *netns.Namespace) (resolver.Files, error) {
+	pod, isPod := strings.CutPrefix(host, "pod/")
+	files := resolver.Files{ResolvConf: at.ResolvConf}
+	switch {
+	case at.Machine > 0:
+		root := fmt.Sprintf("/proc/%d/root", at.Machine)
+		if text, err := dump.ReadIn(root, "etc/resolv.conf", maxFile); err == nil {
+			files.ResolvConf = text
+		}
+		files.Hosts, _ = dump.ReadIn(root, "etc/hosts", maxFile) // a machine may lack it
+	case isPod && at.ResolvConf != nil:
+		if own, err := hostns.Files(ns.Inode(), maxFile, "etc/resolv.conf", "etc/hosts"); err == nil { // of a container that runs
+			files.ResolvConf, files.Hosts = own[0], own[1]
+		}
+	case isPod:
+		c, err := d.Cluster()
+		if err != nil {
+			return files, err
+		}
+		namespace, _, _ := strings.Cut(pod, "/")
+		files.ResolvConf = fmt.Appendf(layout.ResolvConf(c.Spec.Network.DNSServiceIP),
+			"search %s.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n", namespace)
+	case host == "":
+		files.ResolvConf = layout.ResolvConf(plan.AzureResolver)
+	case at.ResolvConf == nil:
+		return files, fmt.Errorf("%s has no /etc/resolv.conf", host)
 	}
-	return addresses, err
+	return files, nil
 }
 
 // DropZone takes the addon's zone away, with what is in it.

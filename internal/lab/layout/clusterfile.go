@@ -76,6 +76,19 @@ func (d Dir) placement() (cluster.Placement, error) {
 	return plan.Placement(n), err
 }
 
+// Cluster reads the lab's own cluster.yaml.
+func (d Dir) Cluster() (*cluster.Cluster, error) {
+	var c *cluster.Cluster
+	source, err := ReadClusterFile(d.ClusterFile())
+	if err == nil {
+		c, err = d.Parse(source)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
+	}
+	return c, nil
+}
+
 // Parse reads a cluster.yaml for the lab as it is, or one that is not there yet. A file that is wrong gives [cluster.Errors].
 func (d Dir) Parse(source []byte) (*cluster.Cluster, error) {
 	placed, err := d.placement()

@@ -319,13 +319,9 @@ func (d Dir) Namespaces() (map[string]string, error) {
 
 // kinds gives the full names of the hosts that the cluster's description has.
 func (d Dir) kinds() (map[string]string, error) {
-	source, err := ReadClusterFile(d.ClusterFile())
+	c, err := d.Cluster()
 	if err != nil {
-		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
-	}
-	c, err := d.Parse(source)
-	if err != nil {
-		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
+		return nil, err
 	}
 	network, err := fabric.ReadNetwork(d.FabricState())
 	if err != nil {

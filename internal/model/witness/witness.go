@@ -161,12 +161,17 @@ const TraceTable = "packetwalk-trace-"
 // IsTraceTable reports whether a table is one by which packets are traced: its rules are no part of what a namespace filters with.
 func IsTraceTable(name string) bool { return strings.HasPrefix(name, TraceTable) }
 
-// Lookup holds the addresses that a resolver found for a name.
+// HostsFile is a Lookup's Server where the sender's hosts file has the addresses, and no name server was asked.
+const HostsFile = "/etc/hosts"
+
+// Lookup holds the addresses that a resolver found for a name; none where it has none or did not answer.
 type Lookup struct {
 	Name      string // whole, as it was asked for in the end: a search list may have completed it
 	Addresses []netip.Addr
-	More      int    // further addresses
-	Server    string // the address of the name server, or the file, that has them
-	// Unanswered says which family's addresses are unknown, and why; "" where both were answered.
+	More      int // further addresses
+	// Server is the address of the name server, or the file, that has them; without addresses it is the first server that was asked.
+	Server  string
+	OverTCP bool // the resolver asks by TCP alone
+	// Unanswered says which addresses are unknown, and why; "" where all questions were answered.
 	Unanswered string
 }
