@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -22,35 +23,31 @@ const (
 	tableBase = 1000       // a place's routing table is this and its mark
 )
 
-// platform are the addresses at which Azure's host answers by itself ("What is IP address 168.63.129.16?" and "Azure Instance Metadata
-// Service", learn.microsoft.com).
-var platform = parseAll("168.63.129.16", "169.254.169.254")
-
 var anywhere = netip.MustParsePrefix("0.0.0.0/0")
 
 // fabric is the host as it is compiled.
 type fabric struct {
 	*Resources
 	table
-	objects  snapshot.Objects
-	host     *snapshot.Host
-	nics     []*nic
-	owners   map[string]*config   // by the ids of IP configurations
-	members  map[string][]*config // of back-end pools, by the pools' ids
-	others   map[string][]netip.Addr
-	lost     map[string]bool   // pools of which a member was not read
-	names    map[string]string // short names of ids
-	taken    map[string]string // and the ids of short names
-	marks    map[string]int    // of links
-	notes    []string
-	overlay  []netip.Prefix // of pods that have no address of the virtual network
-	frontend map[netip.Addr]bool
-	pools    map[string]int // numbers of ways out
-	nodeAt   map[netip.Addr]*snapshot.Node
-	podsOn   map[string][]netip.Addr // by the nodes' names
-	strays   map[string]netfilter.Statement
-	inTags   map[string]netfilter.Statement // the questions of [fabric.inTag]
-	publicOf map[*config]string             // ids of public addresses that name the configuration
+	objects   snapshot.Objects
+	host      *snapshot.Host
+	nics      []*nic
+	owners    map[string]*config   // by the ids of IP configurations
+	members   map[string][]*config // of back-end pools, by the pools' ids
+	others    map[string][]netip.Addr
+	lost      map[string]bool   // pools of which a member was not read
+	names     map[string]string // short names of ids
+	taken     map[string]string // and the ids of short names
+	marks     map[string]int    // of links
+	notes     []string
+	overlay   []netip.Prefix // of pods that have no address of the virtual network
+	frontend  map[netip.Addr]bool
+	pools     map[string]int // numbers of ways out
+	nodeAt    map[netip.Addr]*snapshot.Node
+	podsOn    map[string][]netip.Addr // by the nodes' names
+	strays    map[string]netfilter.Statement
+	questions map[string]netfilter.Statement // by their texts in lower case
+	publicOf  map[*config]string             // ids of public addresses that name the configuration
 	// unreadLinks are those of nodes of which no interface was read, by their names.
 	unreadLinks map[string]string
 }
@@ -83,7 +80,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo", "pods": "pods"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]*snapshot.Node{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
-		lost: map[string]bool{}, strays: map[string]netfilter.Statement{}, inTags: map[string]netfilter.Statement{},
+		lost: map[string]bool{}, strays: map[string]netfilter.Statement{}, questions: map[string]netfilter.Statement{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil),
@@ -94,7 +91,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 		},
 	}
 	f.addLink("lo", "loopback", packet.MAC{})
-	for _, p := range platform {
+	for _, p := range vnet.Platform {
 		f.host.FIB.Addresses = append(f.host.FIB.Addresses, fib.Address{Link: "lo", Prefix: p, Scope: "host"})
 		f.route(fib.TableLocal, p, "lo", "local")
 	}

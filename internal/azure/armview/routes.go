@@ -1,9 +1,11 @@
 package armview
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"packetwalk.dev/internal/azure/vnet"
@@ -27,9 +29,9 @@ const (
 
 func (f *fabric) rules() {
 	raw := f.base("raw", "filter", netfilter.Prerouting, netfilter.PriorityRaw, netfilter.Accept)
-	add(raw, "Azure's host, next to every machine", in(uplink), addresses(false, false, platform...),
+	add(raw, "Azure's host, next to every machine", in(uplink), addresses(false, false, vnet.Platform...),
 		unknown("Azure's host serves machines in Azure: what it does with a packet from the internet is not known"))
-	add(raw, "Azure's host, next to every machine", addresses(false, false, platform...), decide(netfilter.Accept))
+	add(raw, "Azure's host, next to every machine", addresses(false, false, vnet.Platform...), decide(netfilter.Accept))
 	for _, n := range f.nics {
 		f.senders(raw, n)
 	}
@@ -49,9 +51,8 @@ func (f *fabric) rules() {
 
 // Links that lead to the virtual network gateway, for routes with this next hop, and to appliances.
 const (
-	gatewayLink    = "virtual network gateway"
-	applianceLink  = "virtual appliance " // and its address
-	nextHopGateway = "VirtualNetworkGateway"
+	gatewayLink   = "virtual network gateway"
+	applianceLink = "virtual appliance " // and its address
 )
 
 // area is a subnet of which an interface has addresses: its configurations', or those of pods behind it.
@@ -183,7 +184,8 @@ type way struct {
 	kind   string
 	hop    string // address of an appliance, or id of a virtual network
 	own    *Peering
-	over   string // where a user-defined route of everything leads, of Azure's routes to nowhere
+	over   string // next hop type of a user-defined route of everything, of Azure's routes to nowhere
+	gone   bool   // a user-defined route takes its place, or takes it away
 }
 
 // routesOf returns the chain of a subnet's routes.
@@ -220,8 +222,7 @@ func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t
 	}
 	for _, w := range f.ways(v, id, t) {
 		tests := []netfilter.Statement{addresses(false, false, w.prefix)}
-		gone := w.over == vnet.NextHopAppliance || w.over == nextHopGateway
-		if learnt && !gone && w.kind != vnet.NextHopVNetLocal && w.kind != vnet.NextHopPeering && w.prefix.Bits() < 32 {
+		if learnt && !w.gone && w.kind != vnet.NextHopVNetLocal && w.kind != vnet.NextHopPeering && w.prefix.Bits() < 32 {
 			add(c, "a route that the virtual network gateway learnt", with(tests,
 				maybe("the virtual network gateway has learnt a longer route (BGP)"), to(f.gatewayChain(), false))...)
 		}
@@ -232,7 +233,7 @@ func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t
 			add(c, "a peered network that was not read", with(tests, maybe("the destination is in the network of peering %s", dark),
 				unknown("the network of peering %s was not read", dark))...)
 		}
-		if gone {
+		if w.gone {
 			continue
 		}
 		if w.over != "" && w.over != vnet.NextHopNone {
@@ -252,62 +253,44 @@ func (w *way) mayHidePeer(v *VirtualNetwork) bool {
 		!slices.ContainsFunc(parseAll(v.AddressSpace.AddressPrefixes...), within)
 }
 
-// defaultNextHop returns the next hop of a table's own route of 0.0.0.0/0; "" for none. One to an appliance or a gateway takes Azure's
-// routes of private ranges to nowhere away ("Virtual network traffic routing", routing example, learn.microsoft.com, of an appliance's;
-// what it says of 0.0.0.0/0 before that is of both). What others do is not documented.
-func (t *RouteTable) defaultNextHop() string {
-	if t == nil {
-		return ""
-	}
-	i := slices.IndexFunc(t.Routes, func(r Route) bool {
-		p, ok := parse(r.AddressPrefix)
-		return ok && p.Bits() == 0
-	})
-	if i < 0 {
-		return ""
-	}
-	return t.Routes[i].NextHopType
-}
-
 // ways returns the effective routes, the longest prefix first and a user-defined one first among equals.
 func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
-	var all []way
-	for _, p := range parseAll(v.AddressSpace.AddressPrefixes...) {
-		all = append(all, way{prefix: p, kind: vnet.NextHopVNetLocal, hop: id})
-	}
+	networks := []vnet.Reachable{{VNet: id, NextHopType: vnet.NextHopVNetLocal, Prefixes: parseAll(v.AddressSpace.AddressPrefixes...)}}
+	peerings := map[string]*Peering{}
 	for i := range v.Peerings {
 		p := &v.Peerings[i]
 		if p.PeeringState != vnet.PeeringConnected {
 			continue
 		}
-		for _, prefix := range f.remote(p) {
-			w := way{prefix: prefix, kind: vnet.NextHopPeering, hop: p.Remote.id(), own: p}
-			if p.ofSubnets() { // which subnets of it the peering holds is not modelled: the rest of the way is unknown
-				w.kind, w.own = subnetPeering, nil
-			}
-			all = append(all, w)
+		kind := vnet.NextHopPeering
+		if p.ofSubnets() { // which subnets of it the peering holds is not modelled: the rest of the way is unknown
+			kind = subnetPeering
 		}
+		networks, peerings[p.Remote.id()] = append(networks, vnet.Reachable{VNet: p.Remote.id(), NextHopType: kind, Prefixes: f.remote(p)}), p
 	}
-	for _, p := range private {
-		all = append(all, way{prefix: p, kind: vnet.NextHopNone, over: t.defaultNextHop()})
-	}
-	all = append(all, way{prefix: anywhere, kind: vnet.NextHopInternet})
+	var user []vnet.UserRoute
+	hops := map[string]string{}
 	if t != nil {
-		for _, r := range t.Routes {
+		for i, r := range t.Routes {
 			if p, ok := parse(r.AddressPrefix); ok {
-				all = append(all, way{prefix: p, user: true, kind: r.NextHopType, hop: r.NextHopIPAddress})
+				name := strconv.Itoa(i)
+				user, hops[name] = append(user, vnet.UserRoute{Name: name, Prefix: p, NextHopType: r.NextHopType}), r.NextHopIPAddress
 			}
 		}
 	}
-	rank := map[string]int{vnet.NextHopNone: 2, vnet.NextHopInternet: 2}
+	var all []way
+	for _, r := range vnet.EffectiveRoutes(networks, user) {
+		w := way{prefix: r.Prefix, user: r.User != "", kind: r.NextHopType, hop: r.VNet, over: r.Beside, gone: !r.Active}
+		if w.user && w.hop == "" {
+			w.hop = hops[r.User]
+		}
+		if w.kind == vnet.NextHopPeering && !w.user {
+			w.own = peerings[r.VNet]
+		}
+		all = append(all, w)
+	}
 	slices.SortStableFunc(all, func(a, b way) int {
-		if d := b.prefix.Bits() - a.prefix.Bits(); d != 0 {
-			return d
-		}
-		if d := order(b.user) - order(a.user); d != 0 {
-			return d
-		}
-		return rank[a.kind] - rank[b.kind]
+		return cmp.Or(b.prefix.Bits()-a.prefix.Bits(), order(b.user)-order(a.user), order(a.gone)-order(b.gone))
 	})
 	return all
 }
@@ -330,7 +313,7 @@ func (f *fabric) tagged(c *netfilter.Chain, id string, t *RouteTable) {
 		}
 		w := way{user: true, kind: r.NextHopType, hop: r.NextHopIPAddress}
 		add(c, "by the route of a service tag", addresses(false, true, slices.Concat(private, notPublic)...),
-			f.inTag(false, r.AddressPrefix), to(f.target(w, id), false))
+			f.inTag(r.AddressPrefix), to(f.target(w, id), false))
 	}
 }
 
@@ -344,9 +327,6 @@ func (r *Route) ofTag() bool {
 func (f *fabric) target(w way, network string) *netfilter.Chain {
 	switch w.kind {
 	case vnet.NextHopVNetLocal, vnet.NextHopPeering:
-		if w.user {
-			w.hop = network
-		}
 		return f.vnetChain(w.hop)
 	case vnet.NextHopInternet:
 		c, fresh := f.chain("internet")
@@ -363,7 +343,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 		return c
 	case vnet.NextHopAppliance:
 		return f.hop(w.hop, network)
-	case nextHopGateway:
+	case vnet.NextHopGateway:
 		return f.gatewayChain()
 	}
 	c, fresh := f.chain("next-hop/" + plain(w.kind))

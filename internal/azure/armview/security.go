@@ -123,20 +123,8 @@ func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 		add(c, "a network security group that was not read", unknown("%s", f.UnreadResource(id)))
 		return c
 	}
-	if direction == vnet.DirectionOutbound {
-		f.platformRules(c, g, subnet)
-	}
-	rules := g.sorted(direction)
-	space, _ := f.tagSpace(subnet)
-	comparable := comparableRules(rules)
-	for i, r := range rules {
-		f.securityRule(c, r, subnet)
-		switch d := space.DoubtOf(comparable, i); d {
-		case vnet.DoubtRule:
-			f.writeRule(c, r, subnet, d)
-		case vnet.DoubtAccess:
-			f.writeRule(c, r, subnet, d, internetDoubt)
-		}
+	for _, clause := range vnet.SecurityClauses(g.sorted(direction), direction, f.tagSpace(subnet)) {
+		f.writeClause(c, clause)
 	}
 	return c
 }
@@ -144,21 +132,33 @@ func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 // internetDoubt is the question that all rules ask whose tag Internet may hold an address, so that one answer holds for all.
 var internetDoubt = maybe("%s", vnet.InternetDoubt)
 
-// comparableRules returns the rules as vnet compares them. What is not understood gets a form that vnet takes for unknown.
-func comparableRules(rules []SecurityRule) []vnet.SecurityRule {
+// sorted returns the rules of a direction as vnet reads them, in the order in which they are asked. Where the group's defaults were not
+// read, they are those that every group has.
+func (g *SecurityGroup) sorted(direction string) []vnet.SecurityRule {
+	defaults := vnet.DefaultSecurityRules()
+	if len(g.Defaults) > 0 {
+		defaults = readRules(g.Defaults)
+	}
+	return vnet.SortedSecurityRules(readRules(g.Rules), defaults, direction)
+}
+
+// readRules returns the rules as vnet has them, whatever the case of their words.
+func readRules(rules []SecurityRule) []vnet.SecurityRule {
 	var all []vnet.SecurityRule
 	for _, r := range rules {
 		c := vnet.SecurityRule{
-			Name: r.Name, Priority: r.Priority, Direction: r.Direction, Access: canonical(r.Access, vnet.AccessAllow, vnet.AccessDeny),
-			Protocol:     canonical(cmp.Or(r.Protocol, vnet.Any), vnet.Any, vnet.ProtocolTCP, vnet.ProtocolUDP, vnet.ProtocolICMP),
-			Sources:      comparableEnds(join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups),
-			Destinations: comparableEnds(join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups),
+			Name: title(r.Resource), Priority: r.Priority, Direction: canonical(r.Direction, vnet.DirectionInbound, vnet.DirectionOutbound),
+			Access: canonical(r.Access, vnet.AccessAllow, vnet.AccessDeny),
+			Protocol: canonical(cmp.Or(r.Protocol, vnet.Any), vnet.Any, vnet.ProtocolTCP, vnet.ProtocolUDP, vnet.ProtocolICMP, vnet.ProtocolESP,
+				vnet.ProtocolAH),
+			Sources:      readEnds(join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups),
+			Destinations: readEnds(join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups),
 		}
 		var known, sourcesKnown bool
 		c.SourcePorts, sourcesKnown = portRanges(join(r.SourcePortRange, r.SourcePortRanges))
 		c.DestinationPorts, known = portRanges(join(r.DestinationPortRange, r.DestinationPortRanges))
-		if !known || !sourcesKnown {
-			c.Protocol, c.SourcePorts, c.DestinationPorts = "unknown", nil, nil
+		if _, understood := protocolNumber(c.Protocol); !understood || !known || !sourcesKnown {
+			c.Protocol, c.SourcePorts, c.DestinationPorts = vnet.NotUnderstood, nil, nil
 		}
 		all = append(all, c)
 	}
@@ -175,112 +175,62 @@ func canonical(word string, words ...string) string {
 	return word
 }
 
-func comparableEnds(list []string, groups []ref) []string {
+// readEnds returns the words of a rule's list, with the ids of its application security groups.
+func readEnds(list []string, groups []ref) []string {
 	var all []string
 	for _, s := range list {
-		if !strings.Contains(s, ":") { // of IPv6 nothing is walked
-			all = append(all, canonical(s, vnet.TagVirtualNetwork, vnet.TagInternet, vnet.TagAzureLoadBalancer, vnet.Any))
+		p, isPrefix := parse(s)
+		word := canonical(s, append(vnet.ServiceTags(), vnet.Any, "any")...)
+		switch {
+		case word == "any", isPrefix && p.Bits() == 0:
+			word = vnet.Any
+		case isPrefix:
+			word = p.String()
+		case word != vnet.Any && !strings.Contains(word, ":"):
+			word = plain(word)
 		}
+		all = append(all, word)
 	}
 	for _, g := range groups {
 		all = append(all, g.id())
 	}
-	if len(all) == 0 && len(list) > 0 {
-		return []string{"IPv6"}
-	}
-	return all
-}
-
-// The service tags of what Azure's host serves.
-const (
-	tagPlatformDNS  = "AzurePlatformDNS"
-	tagPlatformIMDS = "AzurePlatformIMDS"
-)
-
-// platformRules: about what Azure's host serves only the rules are asked that name its service tags ("Azure network security groups
-// overview", Azure platform considerations, learn.microsoft.com). Whether others before them count then is not documented.
-func (f *fabric) platformRules(c *netfilter.Chain, g *SecurityGroup, subnet string) {
-	var before []SecurityRule
-	for _, r := range g.sorted(vnet.DirectionOutbound) {
-		var doubt []netfilter.Statement
-		if slices.ContainsFunc(before, func(b SecurityRule) bool { return !strings.EqualFold(b.Access, r.Access) }) {
-			doubt = append(doubt, maybe("no rule before it is asked about Azure's host"))
-		}
-		list := join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes)
-		for _, tag := range list {
-			r.DestinationAddressPrefix, r.DestinationAddressPrefixes = tag, nil
-			switch {
-			case strings.EqualFold(tag, tagPlatformDNS):
-				f.securityRule(c, r, subnet, append(doubt, ports(false, netfilter.PortRange{Low: 53, High: 53}))...)
-				f.securityRule(c, r, subnet, ports(false, netfilter.PortRange{High: 52}, netfilter.PortRange{Low: 54, High: 65535}),
-					maybe("service tag %s holds all that Azure's host serves, not DNS alone", tagPlatformDNS))
-			case strings.EqualFold(tag, tagPlatformIMDS):
-				f.securityRule(c, r, subnet, doubt...)
-			}
-		}
-		if slices.ContainsFunc(list, mayHoldPlatform) {
-			before = append(before, r)
-		}
-	}
-	add(c, "what Azure's host serves", addresses(false, false, platform...), decide(netfilter.Return))
-}
-
-// mayHoldPlatform reports whether a destination that does not name Azure's host may hold it.
-func mayHoldPlatform(destination string) bool {
-	if strings.EqualFold(destination, tagPlatformDNS) || strings.EqualFold(destination, tagPlatformIMDS) {
-		return false
-	}
-	p, ok := parse(destination)
-	return !ok || slices.ContainsFunc(platform, p.Overlaps)
-}
-
-// sorted returns the rules of a direction in the order in which they are asked, the group's defaults last.
-func (g *SecurityGroup) sorted(direction string) []SecurityRule {
-	defaults := g.Defaults
-	if len(defaults) == 0 {
-		for _, r := range vnet.DefaultSecurityRules() {
-			d := SecurityRule{Resource: Resource{Name: r.Name}, Priority: r.Priority, Direction: r.Direction, Access: r.Access, Protocol: r.Protocol,
-				SourceAddressPrefixes: r.Sources, DestinationAddressPrefixes: r.Destinations}
-			defaults = append(defaults, d)
-		}
-	}
-	all := slices.DeleteFunc(slices.Concat(g.Rules, defaults), func(r SecurityRule) bool { return !strings.EqualFold(r.Direction, direction) })
-	slices.SortStableFunc(all, func(a, b SecurityRule) int { return a.Priority - b.Priority })
 	return all
 }
 
 // maxTags bounds how often one rule is written.
 const maxTags = 1000
 
-// securityRule writes a rule, as often as its lists have to be told apart: what they hold for certain, and what only may be. What the tag
-// Internet only may hold is not among it.
-func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string, tests ...netfilter.Statement) {
-	f.writeRule(c, r, subnet, vnet.NoDoubt, tests...)
-}
-
-func (f *fabric) writeRule(c *netfilter.Chain, r SecurityRule, subnet string, doubt vnet.Doubt, tests ...netfilter.Statement) {
-	why := doubt.Comment(fmt.Sprintf("%s (%d)", title(r.Resource), r.Priority))
+// writeClause writes a clause, as often as its lists have to be told apart: what they hold for certain, and what only may be.
+func (f *fabric) writeClause(c *netfilter.Chain, clause vnet.SecurityClause) {
+	rule, why := clause.Rule, clause.String()
 	verdict := decide(netfilter.Return)
-	switch {
-	case strings.EqualFold(r.Access, vnet.AccessDeny):
+	switch rule.Access {
+	case vnet.AccessAllow:
+	case vnet.AccessDeny:
 		verdict = decide(netfilter.Drop)
-	case !strings.EqualFold(r.Access, vnet.AccessAllow):
-		verdict = unknown("a rule with access %q", plain(r.Access))
+	default:
+		verdict = unknown("a rule with access %q", plain(rule.Access))
 	}
-	rest, ok := r.otherTests()
-	rest = append(rest, tests...)
-	if !ok {
-		rest = append(rest, maybe("rule %s holds: its protocol or ports are not understood", title(r.Resource)))
+	var rest []netfilter.Statement
+	if number, known := protocolNumber(rule.Protocol); known && number != 0 {
+		rest = append(rest, protocol(number))
 	}
-	sources := f.holds(true, join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups, subnet, doubt)
-	destinations := f.holds(false, join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups, subnet, doubt)
-	if len(sources)*len(destinations) > maxTags {
-		add(c, why, maybe("rule %s holds: it has too many service tags", title(r.Resource)), verdict)
+	rest = append(rest, portTests(true, rule.SourcePorts)...)
+	rest = append(rest, portTests(false, rule.DestinationPorts)...)
+	rest = append(rest, portTests(false, clause.Ports)...)
+	for _, q := range clause.Unknown {
+		rest = append(rest, f.question(q))
+	}
+	if clause.Doubt == vnet.DoubtAccess {
+		rest = append(rest, internetDoubt)
+	}
+	if len(clause.Sources)*len(clause.Destinations) > maxTags {
+		add(c, why, maybe("rule %s holds: it has too many service tags", rule.Name), verdict)
 		return
 	}
-	for _, s := range sources {
-		for _, d := range destinations {
-			add(c, why, with(slices.Concat(s, d, rest), verdict)...)
+	for _, s := range clause.Sources {
+		for _, d := range clause.Destinations {
+			add(c, why, with(slices.Concat(f.tests(true, s), f.tests(false, d), rest), verdict)...)
 		}
 	}
 }
@@ -292,103 +242,49 @@ func join(one string, more []string) []string {
 	return append([]string{one}, more...)
 }
 
-// holds returns the tests for a list of addresses, tags and application security groups, any of which may hold. With a doubt, the tag
-// Internet holds what it may hold, too.
-func (f *fabric) holds(source bool, list []string, groups []ref, subnet string, doubt vnet.Doubt) [][]netfilter.Statement {
-	var all [][]netfilter.Statement
-	var prefixes []netip.Prefix
-	if len(list)+len(groups) == 0 {
-		return [][]netfilter.Statement{nil}
+// tests returns the statements that test for addresses. A destination that the virtual network gateway has learnt is one whose packet was
+// sent there.
+func (f *fabric) tests(source bool, e vnet.Ends) []netfilter.Statement {
+	if e.Learnt && !source {
+		return []netfilter.Statement{&netfilter.MatchMark{Value: uint32(f.beyond(gatewayLink)), Mask: ^uint32(0)}}
 	}
-	for _, s := range list {
-		p, ok := parse(s)
-		switch {
-		case s == vnet.Any, ok && p.Bits() == 0, strings.EqualFold(s, "any"):
-			return [][]netfilter.Statement{nil}
-		case ok:
-			prefixes = append(prefixes, p)
-		case strings.EqualFold(s, vnet.TagVirtualNetwork):
-			space, unread := f.tagSpace(subnet)
-			networks := space.VirtualNetwork()
-			prefixes = append(prefixes, networks...)
-			if f.hasGateway(subnet) {
-				all = append(all, f.learnt(source, networks))
-			}
-			if unread != "" {
-				all = append(all, []netfilter.Statement{addresses(source, true, networks...), maybe("%s in %s", end(source), unread)})
-			}
-			for _, tag := range f.routedTags(subnet) {
-				all = append(all, []netfilter.Statement{addresses(source, true, slices.Concat(networks, private, notPublic)...), f.inTag(source, tag)})
-			}
-		case strings.EqualFold(s, vnet.TagAzureLoadBalancer), strings.EqualFold(s, tagPlatformDNS):
-			prefixes = append(prefixes, platform[0])
-		case strings.EqualFold(s, tagPlatformIMDS):
-			prefixes = append(prefixes, platform[1])
-		case strings.EqualFold(s, vnet.TagInternet):
-			space, _ := f.tagSpace(subnet)
-			not, doubtful := space.NotInternet()
-			if doubt == vnet.NoDoubt {
-				not = append(not, doubtful...)
-			}
-			all = append(all, []netfilter.Statement{addresses(source, true, not...)})
-		case !strings.Contains(s, ":"): // of IPv6 nothing is walked
-			all = append(all, []netfilter.Statement{
-				addresses(source, true, slices.Concat(private, notPublic)...), f.inTag(source, s),
-			})
-		}
+	var all []netfilter.Statement
+	if len(e.NotIn) > 0 {
+		all = append(all, addresses(source, true, e.NotIn...))
 	}
-	prefixes = append(prefixes, f.groupMembers(groups)...)
-	for _, g := range groups {
-		all = append(all, f.unreadMembers(source, g, subnet))
+	if len(e.In) > 0 {
+		all = append(all, addresses(source, false, e.In...))
 	}
-	if len(prefixes) > 0 {
-		all = append([][]netfilter.Statement{{addresses(source, false, prefixes...)}}, all...)
+	switch {
+	case e.Unknown != "" && source:
+		all = append(all, f.question("source "+e.Unknown))
+	case e.Unknown != "":
+		all = append(all, f.question("destination "+e.Unknown))
 	}
 	return all
 }
 
-// learnt tests for what the virtual network gateway has learnt, which VirtualNetwork holds, too. A destination is that where the packet
-// was sent to the gateway for it.
-func (f *fabric) learnt(source bool, known []netip.Prefix) []netfilter.Statement {
-	if source {
-		return []netfilter.Statement{addresses(true, true, known...), maybe("source in what the virtual network gateway has learnt")}
+// question returns the test of what is unknown: one statement for each text, so that one answer holds for all rules.
+func (f *fabric) question(text string) netfilter.Statement {
+	key := strings.ToLower(text)
+	if f.questions[key] == nil {
+		f.questions[key] = maybe("%s", text)
 	}
-	m := uint32(f.beyond(gatewayLink))
-	return []netfilter.Statement{&netfilter.MatchMark{Value: m, Mask: ^uint32(0)}}
+	return f.questions[key]
 }
 
-func end(source bool) string {
-	if source {
-		return "source"
-	}
-	return "destination"
-}
-
-// groupMembers returns the addresses of application security groups, as far as interfaces were read.
-func (f *fabric) groupMembers(groups []ref) []netip.Prefix {
-	var all []netip.Prefix
+// groupMembers returns the addresses of an application security group, as far as interfaces were read, and which others there may be: within
+// the subnet's virtual network or its peers, where these are known.
+func (f *fabric) groupMembers(group, subnet string) (members []netip.Prefix, more vnet.Ends) {
 	for _, n := range f.nics {
 		for _, c := range n.configs {
-			for _, g := range c.ApplicationGroups {
-				if slices.ContainsFunc(groups, func(r ref) bool { return r.id() == g.id() }) {
-					all = append(all, netip.PrefixFrom(c.address, 32))
-				}
+			address := netip.PrefixFrom(c.address, 32)
+			more.NotIn = append(more.NotIn, address)
+			if slices.ContainsFunc(c.ApplicationGroups, func(g ref) bool { return g.id() == group }) {
+				members = append(members, address)
 			}
 		}
 	}
-	return all
-}
-
-// unreadMembers tests for members of an application security group that were not read: none of the known addresses, and within
-// the virtual network or its peers, where these are known.
-func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilter.Statement {
-	var known []netip.Prefix
-	for _, n := range f.nics {
-		for _, c := range n.configs {
-			known = append(known, netip.PrefixFrom(c.address, 32))
-		}
-	}
-	tests := []netfilter.Statement{addresses(source, true, known...)}
 	if v := f.VNets[vnetOf(subnet)]; v != nil && v.ID != "" {
 		space, sure := parseAll(v.AddressSpace.AddressPrefixes...), true
 		for i := range v.Peerings {
@@ -396,41 +292,29 @@ func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilte
 			space, sure = append(space, far...), sure && len(far) > 0
 		}
 		if sure {
-			tests = append(tests, addresses(source, false, space...))
+			more.In = space
 		}
 	}
-	return append(tests, maybe("%s is a member of application security group %s", end(source), plain(last(group.ID))))
+	more.Unknown = "is a member of application security group " + plain(last(group))
+	return members, more
 }
 
-// otherTests returns a rule's protocol and ports; false where they are not understood.
-func (r SecurityRule) otherTests() ([]netfilter.Statement, bool) {
-	var all []netfilter.Statement
-	numbers := map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "icmp": packet.ICMP, "esp": 50, "ah": 51}
-	name := strings.ToLower(r.Protocol)
-	if name != vnet.Any && name != "" {
-		n, ok := numbers[name]
-		if !ok {
-			return nil, false
-		}
-		all = append(all, protocol(n))
+// protocolNumber returns 0 for every protocol, and false for a word that is not understood.
+func protocolNumber(word string) (packet.Protocol, bool) {
+	n, ok := map[string]packet.Protocol{vnet.Any: 0, vnet.ProtocolTCP: packet.TCP, vnet.ProtocolUDP: packet.UDP, vnet.ProtocolICMP: packet.ICMP,
+		vnet.ProtocolESP: 50, vnet.ProtocolAH: 51}[word]
+	return n, ok
+}
+
+func portTests(source bool, ranges []vnet.PortRange) []netfilter.Statement {
+	if len(ranges) == 0 {
+		return nil
 	}
-	for _, side := range []struct {
-		source bool
-		list   []string
-	}{{true, join(r.SourcePortRange, r.SourcePortRanges)}, {false, join(r.DestinationPortRange, r.DestinationPortRanges)}} {
-		ranges, ok := portRanges(side.list)
-		if !ok {
-			return nil, false
-		}
-		var matched []netfilter.PortRange
-		for _, p := range ranges {
-			matched = append(matched, netfilter.PortRange{Low: p.First, High: p.Last})
-		}
-		if len(matched) > 0 {
-			all = append(all, ports(side.source, matched...))
-		}
+	var matched []netfilter.PortRange
+	for _, p := range ranges {
+		matched = append(matched, netfilter.PortRange{Low: p.First, High: p.Last})
 	}
-	return all, true
+	return []netfilter.Statement{ports(source, matched...)}
 }
 
 // portRanges reads a rule's ports; none stands for every port. It returns false where they are not understood.

@@ -2,8 +2,8 @@ package armview
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
-	"strings"
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/netfilter"
@@ -12,14 +12,14 @@ import (
 // tagSpace returns the ranges behind the tags VirtualNetwork and Internet for a subnet: its network, those peered with it, the prefixes
 // of its subnet's user-defined routes to appliances, and pods of an overlay network. A peer to which the peering does not allow access is
 // routed to, but the tag VirtualNetwork does not hold it ("Create, change, or delete a virtual network peering", learn.microsoft.com).
-// What else that tag may hold and was not read is said in words.
-func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
-	t.Networks = slices.Clone(f.overlay)
+func (f *fabric) tagSpace(subnet string) vnet.TagSpace {
+	t := vnet.TagSpace{Networks: slices.Clone(f.overlay), Gateway: f.hasGateway(subnet), RoutedTags: f.routedTags(subnet),
+		Members: func(group string) ([]netip.Prefix, vnet.Ends) { return f.groupMembers(group, subnet) }}
 	id := vnetOf(subnet)
 	v := f.VNets[id]
 	if v == nil || v.ID == "" {
-		t.Open = true
-		return t, fmt.Sprintf("virtual network %s, which was not read", plain(last(id)))
+		t.Unread = fmt.Sprintf("virtual network %s, which was not read", plain(last(id)))
+		return t
 	}
 	t.Networks = append(t.Networks, parseAll(v.AddressSpace.AddressPrefixes...)...)
 	for i := range v.Peerings {
@@ -30,9 +30,9 @@ func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
 		far := f.remote(p)
 		switch {
 		case p.ofSubnets():
-			unread = fmt.Sprintf("the subnets of peering %s", title(p.Resource))
+			t.Unread = fmt.Sprintf("the subnets of peering %s", title(p.Resource))
 		case len(far) == 0:
-			unread = fmt.Sprintf("the network of peering %s, which was not read", title(p.Resource))
+			t.Unread = fmt.Sprintf("the network of peering %s, which was not read", title(p.Resource))
 		default:
 			t.Networks = append(t.Networks, far...)
 		}
@@ -46,8 +46,7 @@ func (f *fabric) tagSpace(subnet string) (t vnet.TagSpace, unread string) {
 			}
 		}
 	}
-	t.Open = unread != "" || f.hasGateway(subnet) || len(f.routedTags(subnet)) > 0
-	return t, unread
+	return t
 }
 
 // routedTags returns the service tags of a subnet's user-defined routes that the tag VirtualNetwork holds.
@@ -58,7 +57,7 @@ func (f *fabric) routedTags(subnet string) (all []string) {
 	}
 	for _, r := range f.RouteTables[s.RouteTable.id()].Routes {
 		if r.ofTag() && vnet.InVirtualNetwork(r.NextHopType) {
-			all = append(all, r.AddressPrefix)
+			all = append(all, plain(r.AddressPrefix))
 		}
 	}
 	return all
@@ -71,13 +70,7 @@ func (f *fabric) hasGateway(subnet string) bool {
 	return v != nil && v.ID != "" && f.gateway(v, id)
 }
 
-// inTag returns the question whether a service tag holds an address: one statement for each tag, so that one answer holds for all rules of
-// a group.
-func (f *fabric) inTag(source bool, tag string) netfilter.Statement {
-	text := end(source) + " in service tag " + plain(tag)
-	key := strings.ToLower(text)
-	if f.inTags[key] == nil {
-		f.inTags[key] = maybe("%s", text)
-	}
-	return f.inTags[key]
+// inTag returns the question whether a service tag holds a destination.
+func (f *fabric) inTag(tag string) netfilter.Statement {
+	return f.question("destination in service tag " + plain(tag))
 }

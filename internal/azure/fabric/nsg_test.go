@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/azure/arm"
+	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/nftables"
 )
 
@@ -99,14 +103,15 @@ func (emptyHost) Route(netfilter.RouteQuery) (a netfilter.RouteAnswer, known boo
 func (emptyHost) Link(string) (netfilter.Link, bool)                               { return netfilter.Link{}, false }
 func (emptyHost) Choose(netfilter.Choice) int                                      { return 0 }
 
-// TestSecurityGroupsAsRules: what the plan's rules, as the kernel has them, say of random flows is what Network.Decide says, rule by rule.
+// TestSecurityGroupsAsRules: what the plan's rules, as the kernel has them, say of random flows is what Network.Decide says, rule by rule; and
+// so do the rules of a walk that knows the same network by Azure's resources.
 func TestSecurityGroupsAsRules(t *testing.T) {
 	ns, err := netns.Create(t.TempDir() + "/nsg")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ns.Remove()
-	decided := 0
+	decided, compared := 0, 0
 	for seed := range uint64(25) {
 		m := nsgMaker{rand.New(rand.NewPCG(seed, 1))}
 		n := network(t, 2, 2)
@@ -128,22 +133,32 @@ func TestSecurityGroupsAsRules(t *testing.T) {
 		if err := ruleset.ApplyNFT(t.Context(), ns, vnet.NewPlan(n, vnet.Health{}).NFT); err != nil {
 			t.Fatal(err)
 		}
-		chains := securityChains(t, ns)
+		chains, walked := securityChains(t, ns), map[string]*netfilter.Chain(nil)
+		links := map[string]string{}
+		if !n.Overlay.IsValid() { // which is not among the network's resources
+			walked, links = walkedChains(t, n)
+		}
 		for range 400 {
 			nic := n.NICs[m.IntN(len(n.NICs))]
 			direction := m.one(vnet.DirectionInbound, vnet.DirectionOutbound)
 			f := m.flow(nic, direction)
 			want := fmt.Sprint(n.Decide(nic, direction, f))
-			if got := evaluate(t, chains[direction], nic, direction, f); got != want {
+			if got := evaluate(t, chains[direction], nic.Link(), direction, f); got != want {
 				t.Fatalf("seed %d: %s %s %+v:\nrules  %s\nDecide %s\n%+v", seed, nic.Name, direction, f, got, want, n.SecurityGroups)
+			}
+			if walked != nil {
+				if got := evaluate(t, walked[direction], links[nic.Name], direction, f); got != want {
+					t.Fatalf("seed %d: %s %s %+v:\nwalk   %s\nDecide %s\n%+v", seed, nic.Name, direction, f, got, want, n.SecurityGroups)
+				}
+				compared++
 			}
 			if want != "[]" {
 				decided++
 			}
 		}
 	}
-	if decided < 2000 {
-		t.Errorf("only %d flows were judged by a group", decided)
+	if decided < 2000 || compared < 4000 {
+		t.Errorf("only %d flows were judged by a group, %d by a walk", decided, compared)
 	}
 }
 
@@ -162,6 +177,46 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 	return f
 }
 
+// noHosts is a source without machines.
+type noHosts struct{}
+
+func (noHosts) Names() []string                          { return nil }
+func (noHosts) Host(name string) (*snapshot.Host, error) { return nil, snapshot.NotFound(name, nil) }
+func (noHosts) Objects() (none snapshot.Objects)         { return none }
+
+// walkedChains returns the base chains that ask the groups in a walk by the network's resources, and the names of its links by the NICs'.
+func walkedChains(t *testing.T, n vnet.Network) (chains map[string]*netfilter.Chain, links map[string]string) {
+	t.Helper()
+	known, all := armview.NewResources(), arm.NewResources(n)
+	for _, list := range []any{all.Interfaces, all.VirtualNetworks, all.RouteTables, all.SecurityGroups, all.PublicIPAddresses,
+		all.LoadBalancers, all.NATGateways} {
+		text, err := json.Marshal(list)
+		if err == nil && string(text) != "null" {
+			err = known.Read("", text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := armview.Extend(noHosts{}, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := source.Host(armview.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links = map[string]string{}
+	for _, nic := range n.NICs {
+		for _, r := range host.FIB.Routes {
+			if r.Destination == netip.PrefixFrom(nic.Primary().Address, 32) {
+				links[nic.Name] = r.Link
+			}
+		}
+	}
+	return chainsOf(host.Rules), links
+}
+
 // securityChains returns the base chains that ask the groups.
 func securityChains(t *testing.T, ns *netns.Namespace) map[string]*netfilter.Chain {
 	t.Helper()
@@ -175,6 +230,10 @@ func securityChains(t *testing.T, ns *netns.Namespace) map[string]*netfilter.Cha
 	}
 	set := &netfilter.Ruleset{Tables: tables}
 	set.Index()
+	return chainsOf(set)
+}
+
+func chainsOf(set *netfilter.Ruleset) map[string]*netfilter.Chain {
 	found := map[string]*netfilter.Chain{}
 	for direction, at := range map[string]struct {
 		hook netfilter.Hook
@@ -190,7 +249,7 @@ func securityChains(t *testing.T, ns *netns.Namespace) map[string]*netfilter.Cha
 }
 
 // evaluate takes a flow's first packet through the chain and gives the decisions that it met, as Decide prints them.
-func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction string, f vnet.SecurityFlow) string {
+func evaluate(t *testing.T, chain *netfilter.Chain, link, direction string, f vnet.SecurityFlow) string {
 	t.Helper()
 	if chain == nil { // no NIC has a group
 		return "[]"
@@ -200,8 +259,8 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	p.SourcePort, p.DestinationPort = packet.Exactly(f.Source.Port()), packet.Exactly(f.Destination.Port())
 	p.Track = packet.Track{Flow: &packet.Flow{}, State: packet.New}
 	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Postrouting, Host: emptyHost{}, Chooser: emptyHost{}}
-	if p.Out = nic.Link(); direction == vnet.DirectionOutbound {
-		ctx.Hook, p.In, p.Out = netfilter.Prerouting, nic.Link(), ""
+	if p.Out = link; direction == vnet.DirectionOutbound {
+		ctx.Hook, p.In, p.Out = netfilter.Prerouting, link, ""
 	}
 	verdict, err := chain.Run(ctx)
 	if err != nil {
@@ -209,7 +268,7 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	}
 	var met []string
 	for _, v := range ctx.Visits {
-		if group, ok := strings.CutPrefix(v.Chain.Name, "nsg/"); ok && v.Rule != nil &&
+		if group, ok := strings.CutPrefix(v.Chain.Name, "nsg/"); ok && v.Rule != nil && v.Rule.Comment != "what Azure's host serves" &&
 			(v.Verdict.Kind == netfilter.Return || v.Verdict.Kind == netfilter.Drop) {
 			group, _, _ = strings.Cut(group, "/")
 			does := map[netfilter.VerdictKind]string{netfilter.Return: "allows", netfilter.Drop: "denies"}[v.Verdict.Kind]

@@ -79,7 +79,8 @@ const (
 	NextHopVNetLocal = "VnetLocal"        // within the virtual network
 	NextHopPeering   = "VNetPeering"      // to a peered virtual network; system routes only
 	NextHopInternet  = "Internet"
-	NextHopNone      = "None" // dropped
+	NextHopGateway   = "VirtualNetworkGateway" // in no lab
+	NextHopNone      = "None"                  // dropped
 )
 
 // Peering joins a virtual network with another one.

@@ -35,6 +35,8 @@ const (
 	AccessAllow       = "Allow"
 	AccessDeny        = "Deny"
 	ProtocolICMP      = "Icmp"
+	ProtocolESP       = "Esp"
+	ProtocolAH        = "Ah"
 	Any               = "*"
 )
 
@@ -47,6 +49,12 @@ const (
 	TagInternet = "Internet"
 	// TagAzureLoadBalancer is where health probes come from.
 	TagAzureLoadBalancer = "AzureLoadBalancer"
+)
+
+// The service tags of what Azure's host serves. A lab's rules cannot name them.
+const (
+	tagPlatformDNS  = "AzurePlatformDNS"
+	tagPlatformIMDS = "AzurePlatformIMDS"
 )
 
 // Bounds of a security rule's priority.
@@ -101,10 +109,15 @@ func DefaultSecurityRules() []SecurityRule {
 	}
 }
 
-// sorted returns the rules of a direction, the defaults too, in the order in which they are asked.
-func (g SecurityGroup) sorted(direction string) []SecurityRule {
-	all := slices.DeleteFunc(slices.Concat(g.Rules, DefaultSecurityRules()), func(r SecurityRule) bool { return r.Direction != direction })
+// SortedSecurityRules returns the rules of a direction, with Azure's own, in the order in which they are asked.
+func SortedSecurityRules(rules, defaults []SecurityRule, direction string) []SecurityRule {
+	all := slices.DeleteFunc(slices.Concat(rules, defaults), func(r SecurityRule) bool { return r.Direction != direction })
 	return sortedBy(all, func(r SecurityRule) int { return r.Priority })
+}
+
+// clauses returns what the group does with new flows of a direction.
+func (g SecurityGroup) clauses(direction string, t TagSpace) []SecurityClause {
+	return SecurityClauses(SortedSecurityRules(g.Rules, DefaultSecurityRules(), direction), direction, t)
 }
 
 // SecurityGroup finds a group; the pointer is into the network.
@@ -158,7 +171,7 @@ func (d SecurityDecision) String() string {
 	if d.Allowed() {
 		does = "allows"
 	}
-	return fmt.Sprintf("NSG %s rule %s %s", d.Group, d.Doubt.Comment(fmt.Sprintf("%s (%d)", d.Rule.Name, d.Rule.Priority)), does)
+	return fmt.Sprintf("NSG %s rule %s %s", d.Group, SecurityClause{Rule: d.Rule, Doubt: d.Doubt}, does)
 }
 
 // Decide gives what each security group says of a new flow of the NIC, in their order, up to the first that denies. A flow that none denies
@@ -179,20 +192,15 @@ func (n *Network) IsUnknown(nic NIC, direction string, f SecurityFlow) bool {
 }
 
 func (n *Network) decide(nic NIC, direction string, f SecurityFlow, by internetReading) []SecurityDecision {
-	if a := f.Destination.Addr(); direction == DirectionOutbound && (a == ProbeSource || a == MetadataService) {
-		return nil
-	}
 	tags := n.tagSpace(n.scopeOf(nic))
 	var all []SecurityDecision
 	for _, g := range n.securityGroups(nic, direction) {
-		rules := g.sorted(direction)
-		i := slices.IndexFunc(rules, func(r SecurityRule) bool { return r.matches(f, tags, by) }) // the last one holds everything
-		d := SecurityDecision{Group: g.Name, Rule: rules[i]}
-		if !d.Rule.matches(f, tags, narrow) {
-			d.Doubt = tags.DoubtOf(rules, i)
+		clauses := g.clauses(direction, tags)
+		i := slices.IndexFunc(clauses, func(c SecurityClause) bool { return (by == wide || c.Doubt == NoDoubt) && c.holds(f) })
+		if c := clauses[i]; !c.Platform { // the last one holds everything
+			all = append(all, SecurityDecision{Group: g.Name, Rule: c.Rule, Doubt: c.Doubt})
 		}
-		all = append(all, d)
-		if !d.Allowed() {
+		if clauses[i].Rule.Access == AccessDeny {
 			break
 		}
 	}
@@ -222,21 +230,6 @@ func (n *Network) ProbeDenial(t ProbeTarget) (SecurityDecision, bool) {
 		return SecurityDecision{}, false
 	}
 	return decisions[len(decisions)-1], true
-}
-
-func (r SecurityRule) matches(f SecurityFlow, tags TagSpace, by internetReading) bool {
-	number, known := map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17}[r.Protocol]
-	if known && number != f.Protocol {
-		return false
-	}
-	ports := f.Protocol == 6 || f.Protocol == 17
-	return holdsAddress(tags.spans(r.Sources, by), f.Source.Addr()) &&
-		holdsAddress(tags.spans(r.Destinations, by), f.Destination.Addr()) &&
-		holdsPort(r.SourcePorts, f.Source.Port(), ports) && holdsPort(r.DestinationPorts, f.Destination.Port(), ports)
-}
-
-func holdsAddress(spans []span, a netip.Addr) bool {
-	return slices.ContainsFunc(spans, func(s span) bool { return s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 })
 }
 
 func holdsPort(ranges []PortRange, port uint16, has bool) bool {
@@ -316,7 +309,12 @@ func anyAddress(list []string) bool {
 	return len(list) == 0 || slices.Contains(list, Any) || slices.Contains(list, anywhere.String())
 }
 
-// IsServiceTag reports whether a rule can name the tag.
+// ServiceTags returns the tags whose addresses are known.
+func ServiceTags() []string {
+	return []string{TagVirtualNetwork, TagInternet, TagAzureLoadBalancer, tagPlatformDNS, tagPlatformIMDS}
+}
+
+// IsServiceTag reports whether a lab's rule can name the tag.
 func IsServiceTag(s string) bool {
 	return s == TagVirtualNetwork || s == TagInternet || s == TagAzureLoadBalancer
 }

@@ -94,14 +94,17 @@ func (s scope) tagSet(tag string, by internetReading) string {
 	return "tag/" + tag + "/" + s.id()
 }
 
+// scopeTags are the tags whose ranges are sets.
+var scopeTags = []struct {
+	name string
+	by   internetReading
+}{{TagVirtualNetwork, narrow}, {TagInternet, narrow}, {TagInternet, wide}}
+
 // securitySets writes the tags, and which NICs are asked about.
 func (w *nftWriter) securitySets(f *firewall) {
 	for _, s := range f.scopes {
 		t := f.n.tagSpace(s)
-		for _, tag := range []struct {
-			name string
-			by   internetReading
-		}{{TagVirtualNetwork, narrow}, {TagInternet, narrow}, {TagInternet, wide}} {
+		for _, tag := range scopeTags {
 			spans := t.spans([]string{tag.name}, tag.by)
 			if tag.by == wide && slices.Equal(spans, t.spans([]string{tag.name}, narrow)) {
 				continue
@@ -270,45 +273,47 @@ func (w *nftWriter) group(f *firewall, g SecurityGroup, direction string, s scop
 		return name
 	}
 	f.chains[name] = true
-	rules := g.sorted(direction)
-	writer := ruleWriter{f.n.tagSpace(s), s, rules}
-	parts := groupParts(rules)
+	parts := groupParts(g.clauses(direction, f.n.tagSpace(s)))
 	for i := len(parts) - 1; i >= 0; i-- { // a chain is written before those that lead to it
 		next := ""
 		if i < len(parts)-1 {
 			next = partName(name, i+1, parts)
 		}
-		w.part(partName(name, i, parts), parts[i], writer, next)
+		w.part(partName(name, i, parts), parts[i], f.tagSets(s), next)
 	}
 	return name
 }
 
-// A groupPart is a row of rules that are asked one after the other, or, keyed, found by where the flow goes to.
+// A groupPart is a row of clauses that are asked one after the other, or, keyed, found by where the flow goes to.
 type groupPart struct {
-	keyed bool
-	rules []SecurityRule
+	keyed   bool
+	clauses []SecurityClause
 }
 
-// minKeyed is how many rules in a row are worth a map.
+// minKeyed is how many clauses in a row are worth a map.
 const minKeyed = 2
 
-// groupParts cuts rules into rows. Rules for one port of one address each, as those of Services are, become a map: a row of them costs as
-// much as one. Their order among each other means nothing but for those of the same key.
-func groupParts(rules []SecurityRule) []groupPart {
+// groupParts cuts clauses into rows. Rules for one port of one address each, as those of Services are, become a map: a row of them costs as
+// much as one. Their order among each other means nothing but for those of the same key. The sender's groups are not asked about what
+// Azure's host serves (outboundRules), so that clause is not written.
+func groupParts(clauses []SecurityClause) []groupPart {
 	var parts []groupPart
-	for _, r := range rules {
-		_, keyed := r.key()
+	for _, c := range clauses {
+		if c.Platform {
+			continue
+		}
+		_, keyed := c.Rule.key()
 		if k := len(parts) - 1; k >= 0 && parts[k].keyed == keyed {
-			parts[k].rules = append(parts[k].rules, r)
+			parts[k].clauses = append(parts[k].clauses, c)
 		} else {
-			parts = append(parts, groupPart{keyed, []SecurityRule{r}})
+			parts = append(parts, groupPart{keyed, []SecurityClause{c}})
 		}
 	}
 	var joined []groupPart
 	for _, p := range parts {
-		p.keyed = p.keyed && len(p.rules) >= minKeyed
+		p.keyed = p.keyed && len(p.clauses) >= minKeyed
 		if k := len(joined) - 1; k >= 0 && !joined[k].keyed && !p.keyed {
-			joined[k].rules = append(joined[k].rules, p.rules...)
+			joined[k].clauses = append(joined[k].clauses, p.clauses...)
 		} else {
 			joined = append(joined, p)
 		}
@@ -334,20 +339,20 @@ func partName(group string, i int, parts []groupPart) string {
 	if i == 0 {
 		return group
 	}
-	return fmt.Sprintf("%s/%d", group, parts[i].rules[0].Priority)
+	return fmt.Sprintf("%s/%d", group, parts[i].clauses[0].Rule.Priority)
 }
 
 const nextRules = "no rule so far: the next ones"
 
 // part writes a part's chain; next is the one that follows, "" for the last, which decides everything.
-func (w *nftWriter) part(name string, p groupPart, by ruleWriter, next string) {
+func (w *nftWriter) part(name string, p groupPart, sets tagSets, next string) {
 	var rules []string
 	if p.keyed {
-		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, by, next),
+		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.clauses, sets, next),
 			"rules for one port of one address"))
 	} else {
-		for _, r := range p.rules {
-			rules = append(rules, by.nft(r, false)...)
+		for _, c := range p.clauses {
+			rules = append(rules, sets.nft(c, false)...)
 		}
 	}
 	if next != "" {
@@ -357,15 +362,15 @@ func (w *nftWriter) part(name string, p groupPart, by ruleWriter, next string) {
 }
 
 // keyedRules writes a chain for each key and the map to them.
-func (w *nftWriter) keyedRules(name string, rules []SecurityRule, by ruleWriter, next string) string {
+func (w *nftWriter) keyedRules(name string, clauses []SecurityClause, sets tagSets, next string) string {
 	byKey := map[string][]string{}
 	var keys []string
-	for _, r := range rules {
-		k, _ := r.key()
+	for _, c := range clauses {
+		k, _ := c.Rule.key()
 		if byKey[k] == nil {
 			keys = append(keys, k)
 		}
-		byKey[k] = append(byKey[k], by.nft(r, true)...)
+		byKey[k] = append(byKey[k], sets.nft(c, true)...)
 	}
 	var elements []string
 	for _, k := range keys {
@@ -377,37 +382,32 @@ func (w *nftWriter) keyedRules(name string, rules []SecurityRule, by ruleWriter,
 	return name
 }
 
-// ruleWriter writes a group's rules of one direction, for one scope.
-type ruleWriter struct {
-	tags  TagSpace
-	scope scope
-	rules []SecurityRule // in the order in which they are asked
+// tagSets are the names of a scope's sets of addresses, by their ranges.
+type tagSets map[string]string
+
+func (f *firewall) tagSets(s scope) tagSets {
+	sets := tagSets{}
+	for _, tag := range scopeTags {
+		key := fmt.Sprint(f.n.tagSpace(s).spans([]string{tag.name}, tag.by))
+		if sets[key] == "" {
+			sets[key] = s.tagSet(tag.name, tag.by)
+		}
+	}
+	return sets
 }
 
-// nft returns the rule; found says that protocol and destination are known to fit. A rule that no flow can fit is none. One that names the
-// tag Internet is written twice where its readings differ: for what the tag surely holds, and with a comment for what it may hold.
-func (w ruleWriter) nft(r SecurityRule, found bool) []string {
-	lines := w.line(r, found, narrow, NoDoubt)
-	i := slices.IndexFunc(w.rules, func(o SecurityRule) bool { return o.Name == r.Name && o.Priority == r.Priority })
-	if d := w.tags.DoubtOf(w.rules, i); d != NoDoubt {
-		lines = append(lines, w.line(r, found, wide, d)...)
-	}
-	return lines
-}
-
-// line returns the rule by one reading of its tags: one line, or none where no flow can fit it.
-func (w ruleWriter) line(r SecurityRule, found bool, by internetReading, d Doubt) []string {
-	source, ok := w.addresses("ip saddr", r.Sources, by)
-	if !ok {
-		return nil
-	}
+// nft returns a clause as a line, or as none where no flow can fit it; found says that protocol and destination are known to fit.
+func (sets tagSets) nft(c SecurityClause, found bool) []string {
+	r := c.Rule
+	source, fits := sets.addresses("ip saddr", c.Sources)
 	match := []string{source}
 	if !found {
-		destination, ok := w.addresses("ip daddr", r.Destinations, by)
-		if !ok {
-			return nil
-		}
+		destination, ok := sets.addresses("ip daddr", c.Destinations)
+		fits = fits && ok
 		match = append(match, destination, r.nftProtocol())
+	}
+	if !fits {
+		return nil
 	}
 	match = append(match, nftPorts("th sport", r.SourcePorts))
 	if !found {
@@ -417,7 +417,7 @@ func (w ruleWriter) line(r SecurityRule, found bool, by internetReading, d Doubt
 	if r.Access == AccessDeny {
 		verdict = "drop"
 	}
-	match = append(match, fmt.Sprintf(`%s comment "%s"`, verdict, d.Comment(fmt.Sprintf("%s (%d)", r.Name, r.Priority))))
+	match = append(match, fmt.Sprintf(`%s comment "%s"`, verdict, c))
 	return []string{strings.Join(slices.DeleteFunc(match, func(s string) bool { return s == "" }), " ")}
 }
 
@@ -432,16 +432,13 @@ func (r SecurityRule) nftProtocol() string {
 }
 
 // addresses tests an address; ok is false when none can fit.
-func (w ruleWriter) addresses(field string, list []string, by internetReading) (test string, ok bool) {
-	if anyAddress(list) {
+func (sets tagSets) addresses(field string, ends []Ends) (test string, ok bool) {
+	spans := spansOfEnds(ends)
+	switch name := sets[fmt.Sprint(spans)]; {
+	case slices.ContainsFunc(ends, Ends.isEverything):
 		return "", true
-	}
-	spans := w.tags.spans(list, by)
-	if len(list) == 1 && (list[0] == TagVirtualNetwork || list[0] == TagInternet) {
-		if by == wide && slices.Equal(spans, w.tags.spans(list, narrow)) {
-			by = narrow
-		}
-		return field + " @" + w.scope.tagSet(list[0], by), true
+	case name != "" && len(spans) > 0:
+		return field + " @" + name, true
 	}
 	return field + " " + nftRanges(spans), len(spans) > 0
 }

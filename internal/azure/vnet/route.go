@@ -15,64 +15,87 @@ type EffectiveRoute struct {
 	NextHop     netip.Addr // of NextHopAppliance
 	VNet        string     // the virtual network that NextHopVNetLocal and NextHopPeering lead into
 	User        string     // the user-defined route's name, "" for a system route
-	Active      bool       // false for a system route that a user-defined one of the same prefix overrides
+	Active      bool       // false for a system route that a user-defined one overrides or takes away
+	// Beside is set of Azure's routes to nowhere: the next hop type of a user-defined route of 0.0.0.0/0, "" for none. One to an appliance or a
+	// gateway takes them away ("Virtual network traffic routing", routing example, learn.microsoft.com, of an appliance's; what it says of
+	// 0.0.0.0/0 before that is of both). What others do is not documented. The lab keeps Azure's own beside them.
+	Beside string
+}
+
+func (r EffectiveRoute) isTakenAway() bool {
+	return r.Beside == NextHopAppliance || r.Beside == NextHopGateway
 }
 
 // Private are the ranges that Azure routes nowhere unless a virtual network has them (RFC 1918, RFC 6598; "Virtual network traffic
-// routing", default system routes, learn.microsoft.com), nor a user-defined route leads everything to an appliance (routing example there;
-// what one of everything to the internet does is not documented, and taken to change nothing).
+// routing", default system routes, learn.microsoft.com).
 var Private = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
 	netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 }
 
-// EffectiveRoutes gives the routes of a virtual network's subnets that have the route table ("" for none): the system routes and the
-// user-defined ones, in the order of the prefixes. Where several hold an address the longest active prefix counts.
-func (n *Network) EffectiveRoutes(vnet, table string) []EffectiveRoute {
+// Reachable is a virtual network to which Azure routes by itself.
+type Reachable struct {
+	VNet        string
+	NextHopType string
+	Prefixes    []netip.Prefix
+}
+
+// EffectiveRoutes returns the routes of subnets with some user-defined routes: those, and the system routes, in the order of the prefixes.
+// The first of the networks is the subnets' own. Where several routes hold an address the longest active prefix counts.
+func EffectiveRoutes(networks []Reachable, user []UserRoute) []EffectiveRoute {
 	var all []EffectiveRoute
-	for _, v := range n.VNets {
-		hop := NextHopVNetLocal
-		if v.Name != vnet {
-			if !peered(*n, vnet, v.Name) {
-				continue
-			}
-			hop = NextHopPeering
-		}
-		for _, p := range v.AddressPrefixes {
-			all = append(all, EffectiveRoute{Prefix: p.Masked(), NextHopType: hop, VNet: v.Name, Active: true})
+	for _, v := range networks {
+		for _, p := range v.Prefixes {
+			all = append(all, EffectiveRoute{Prefix: p.Masked(), NextHopType: v.NextHopType, VNet: v.VNet, Active: true})
 		}
 	}
 	taken := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(all, func(r EffectiveRoute) bool { return r.Prefix == p })
 	}
-	t, ok := n.RouteTable(table)
-	firewalled := ok && slices.ContainsFunc(t.Routes, func(r UserRoute) bool {
-		return r.NextHopType == NextHopAppliance && r.Prefix.Bits() == 0
-	})
+	byDefault, _ := find(user, func(r UserRoute) bool { return r.Prefix.Bits() == 0 })
 	for _, p := range Private {
-		if !firewalled && !taken(p) {
-			all = append(all, EffectiveRoute{Prefix: p, NextHopType: NextHopNone, Active: true})
+		if !taken(p) {
+			r := EffectiveRoute{Prefix: p, NextHopType: NextHopNone, Beside: byDefault.NextHopType}
+			r.Active = !r.isTakenAway()
+			all = append(all, r)
 		}
 	}
 	if !taken(anywhere) {
 		all = append(all, EffectiveRoute{Prefix: anywhere, NextHopType: NextHopInternet, Active: true})
 	}
-	if ok {
-		for _, r := range t.Routes {
-			for i := range all {
-				all[i].Active = all[i].Active && (all[i].User != "" || all[i].Prefix != r.Prefix.Masked())
-			}
-			e := EffectiveRoute{Prefix: r.Prefix.Masked(), NextHopType: r.NextHopType, NextHop: r.NextHop, User: r.Name, Active: true}
-			if r.NextHopType == NextHopVNetLocal {
-				e.VNet = vnet
-			}
-			all = append(all, e)
+	for _, r := range user {
+		for i := range all {
+			all[i].Active = all[i].Active && (all[i].User != "" || all[i].Prefix != r.Prefix.Masked())
 		}
+		e := EffectiveRoute{Prefix: r.Prefix.Masked(), NextHopType: r.NextHopType, NextHop: r.NextHop, User: r.Name, Active: true}
+		if r.NextHopType == NextHopVNetLocal {
+			e.VNet = networks[0].VNet
+		}
+		all = append(all, e)
 	}
 	slices.SortStableFunc(all, func(a, b EffectiveRoute) int {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Prefix.Bits()-b.Prefix.Bits())
 	})
 	return all
+}
+
+// EffectiveRoutes returns those of a virtual network's subnets that have the route table ("" for none), without what a user-defined route
+// takes away.
+func (n *Network) EffectiveRoutes(vnet, table string) []EffectiveRoute {
+	networks := []Reachable{{VNet: vnet, NextHopType: NextHopVNetLocal}}
+	for _, v := range n.VNets {
+		switch {
+		case v.Name == vnet:
+			networks[0].Prefixes = v.AddressPrefixes
+		case peered(*n, vnet, v.Name):
+			networks = append(networks, Reachable{v.Name, NextHopPeering, v.AddressPrefixes})
+		}
+	}
+	var user []UserRoute
+	if t, ok := n.RouteTable(table); ok {
+		user = t.Routes
+	}
+	return slices.DeleteFunc(EffectiveRoutes(networks, user), EffectiveRoute.isTakenAway)
 }
 
 // interval is a range of addresses, both ends within, and the route that holds for all of them.

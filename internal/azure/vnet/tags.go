@@ -6,12 +6,17 @@ import (
 	"strings"
 )
 
-// TagSpace is what the service tags VirtualNetwork and Internet are made of for one subnet.
+// TagSpace holds what words of rules stand for in one subnet: the service tags VirtualNetwork and Internet, and application security groups.
 type TagSpace struct {
 	Networks []netip.Prefix // of the subnet's virtual network, of those peered with it, and of the pods' overlay
 	Routes   []netip.Prefix // of the subnet's user-defined routes that [InVirtualNetwork] counts
-	// Open says that VirtualNetwork may hold more, which is unknown: what a gateway has learnt, a network that was not read.
-	Open bool
+	// What VirtualNetwork holds besides, and is unknown: what a gateway has learnt, a network that was not read (in words, "" for none), and
+	// service tags of user-defined routes.
+	Gateway    bool
+	Unread     string
+	RoutedTags []string
+	// Members returns the members of an application security group, and which others there may be. It is nil where there are no such groups.
+	Members func(id string) (known []netip.Prefix, more Ends)
 }
 
 // InVirtualNetwork reports whether the tag VirtualNetwork holds the prefixes of user-defined routes with a next hop of the type. Azure
@@ -121,10 +126,7 @@ func (t TagSpace) widestRanges(list []string) []span {
 
 // isOpen reports whether a list may hold more than its spans.
 func (t TagSpace) isOpen(list []string) bool {
-	return slices.ContainsFunc(list, func(s string) bool {
-		_, err := parseAddressPrefix(s)
-		return s == TagVirtualNetwork && t.Open || err != nil && s != Any && !IsServiceTag(s)
-	})
+	return slices.ContainsFunc(t.ends(list, wide), func(e Ends) bool { return e.Unknown != "" })
 }
 
 // mayHold reports whether a list may hold any of the ranges, by the narrow reading.
@@ -137,7 +139,7 @@ func (t TagSpace) holds(list []string, ranges []span) bool {
 	return len(subtract(ranges, t.spans(list, narrow))) == 0
 }
 
-var protocols = map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17}
+var protocols = map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17, ProtocolESP: 50, ProtocolAH: 51}
 
 // mayMeet reports whether a flow of the other rule may be of this one's protocol and ports.
 func (r SecurityRule) mayMeet(other SecurityRule) bool {
@@ -186,29 +188,16 @@ func (n *Network) tagSpace(s scope) (t TagSpace) {
 	return t
 }
 
-// spans returns the ranges that a rule's list of addresses stands for; an empty list is every address. What is no address and no tag of the
-// lab stands for none.
+// spans returns the ranges that a rule's list of addresses stands for, as far as that is known.
 func (t TagSpace) spans(list []string, by internetReading) []span {
-	if anyAddress(list) {
-		return []span{spanOf(anywhere)}
-	}
+	return spansOfEnds(t.ends(list, by))
+}
+
+func spansOfEnds(ends []Ends) []span {
 	var all []span
-	for _, s := range list {
-		switch s {
-		case TagVirtualNetwork:
-			all = append(all, spansOf(t.VirtualNetwork())...)
-		case TagInternet:
-			not, doubtful := t.NotInternet()
-			if by == narrow {
-				not = slices.Concat(not, doubtful)
-			}
-			all = append(all, subtract([]span{spanOf(anywhere)}, merge(spansOf(not)))...)
-		case TagAzureLoadBalancer:
-			all = append(all, spanOf(host(ProbeSource)))
-		default:
-			if p, err := parseAddressPrefix(s); err == nil {
-				all = append(all, spanOf(p))
-			}
+	for _, e := range ends {
+		if e.Unknown == "" {
+			all = append(all, e.spans()...)
 		}
 	}
 	return merge(all)
