@@ -49,6 +49,10 @@ func commands() []command {
 			needs: []string{needsGroup, needsName}, run: effectiveRoutes,
 		},
 		command{
+			words: effectiveGroupsWords, usage: effectiveGroupsWords + " -g GROUP -n NAME", flags: common, table: &effectiveGroupTable,
+			needs: []string{needsGroup, needsName}, run: effectiveGroups,
+		},
+		command{
 			words: ipFlowWords, run: testIPFlow, needs: []string{"--direction", "--local", "--protocol", "--remote", "--vm"},
 			usage: ipFlowWords +
 				" [-g GROUP] --vm NAME [--nic NAME] --direction Inbound|Outbound --protocol TCP|UDP --local ADDRESS:PORT --remote ADDRESS:PORT",
@@ -92,7 +96,7 @@ const (
 	kindGroup = "Microsoft.Network/networkSecurityGroups"
 )
 
-// nics has what effective routes are of.
+// nics has what effective routes and security groups are of.
 var nics = listing{words: "network nic", kind: kindNIC, all: allNICs}
 
 var (

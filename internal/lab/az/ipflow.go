@@ -27,10 +27,7 @@ func testIPFlow(l Lab, o options, _ io.Writer) (any, error) {
 	verdict := armnetwork.VerificationIPFlowResult{Access: new(armnetwork.AccessAllow)}
 	if all := l.Network.Decide(nic, direction, f); len(all) > 0 {
 		last := all[len(all)-1]
-		verdict.Access, verdict.RuleName = new(armnetwork.Access(last.Rule.Access)), new("securityRules/"+last.Rule.Name)
-		if last.Rule.Priority > vnet.MaxSecurityPriority {
-			verdict.RuleName = new("defaultSecurityRules/" + last.Rule.Name)
-		}
+		verdict.Access, verdict.RuleName = new(armnetwork.Access(last.Rule.Access)), new(ruleName(last.Rule))
 	}
 	answer, err := view([]armnetwork.VerificationIPFlowResult{verdict})
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"packetwalk.dev/internal/azure/aci"
 )
 
-// A table is az's own for a command: its columns, and the field with the rows where the result is none itself.
+// A table is az's own for a command: its columns, and the rows where the result is none itself.
 type table struct {
-	rows    string
+	rows    func(object) []any
 	columns []column
 }
 
@@ -92,8 +92,10 @@ var (
 		wordsColumn("DestinationPortRanges", "destinationPortRange"), wordsColumn("DestinationAddressPrefixes", "destinationAddressPrefix"),
 		fixedColumn("DestinationASG", "None"),
 	})}
-	routeTable = table{rows: "value", columns: append(plainColumns("source", "state"), wordsColumn("Address Prefix", "addressPrefix"),
+	routeTable = table{rows: func(o object) []any { rows, _ := o["value"].([]any); return rows }, columns: append(plainColumns("source", "state"), wordsColumn("Address Prefix", "addressPrefix"),
 		plainColumn("Next Hop Type", "nextHopType"), wordsColumn("Next Hop IP", "nextHopIpAddress"))}
+	effectiveGroupTable = table{rows: effectiveRows, columns: append([]column{plainColumn("NIC", "nic"), plainColumn("Subnet", "subnet"),
+		plainColumn("NSG", "group"), plainColumn("Rule Name", "name")}, plainColumns("protocol", "direction", "access")...)}
 	groupTable = table{columns: slices.Concat(plainColumns("name", "resourceGroup"), []column{
 		{"Status", groupStatus}, {"Image", groupImages}, {"CPU/Memory", groupSize},
 	}, plainColumns("osType", "location"), []column{
@@ -173,8 +175,9 @@ func (t *table) set(result any) string {
 	if !ok {
 		items = []any{result}
 	}
-	if t.rows != "" {
-		items, _ = result.(object)[t.rows].([]any)
+	if t.rows != nil {
+		o, _ := result.(object)
+		items = t.rows(o)
 	}
 	if len(items) == 0 {
 		return ""
