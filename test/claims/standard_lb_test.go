@@ -193,8 +193,7 @@ func TestG5(t *testing.T) {
 
 func TestG7(t *testing.T) {
 	s := standardWorld(t)
-	const internal = `service.beta.kubernetes.io/azure-load-balancer-internal: "true"`
-	service, vip := s.service(t, "inner", "annotations: {"+internal+"}", "ports: [{port: 80}]")
+	service, vip := s.service(t, "inner", "annotations: {"+internalLB+"}", "ports: [{port: 80}]")
 	if !strings.HasPrefix(vip, "10.13.76.") {
 		t.Errorf("the front end is %s, not of the nodes' subnet", vip)
 	}
@@ -203,7 +202,7 @@ func TestG7(t *testing.T) {
 		t.Errorf("the rule is %v", r)
 	}
 	expect(t, s.SSH(t, "testvm", "curl", "-sS", "--max-time", "3", "http://"+vip), `"my_private_ip": "10\.13\.76\.`)
-	service, vip = s.service(t, "subnet", "annotations: {"+internal+", service.beta.kubernetes.io/azure-load-balancer-internal-subnet: vmsubnet}",
+	service, vip = s.service(t, "subnet", "annotations: {"+internalLB+", service.beta.kubernetes.io/azure-load-balancer-internal-subnet: vmsubnet}",
 		"ports: [{port: 80}]")
 	if !strings.HasPrefix(vip, "10.13.1.") {
 		t.Errorf("the front end is %s, not of the annotation's subnet", vip)

@@ -31,7 +31,7 @@ func (p *CloudControllers) Start(ctx context.Context) error {
 	component, err := p.Access.Config.CloudController(controlplane.Cloud{
 		Manager: plan.ManagementAddress, Token: token, Subscription: c.Spec.Azure.Subscription, ResourceGroup: c.NodeResourceGroup(),
 		NetworkGroup: c.Spec.Azure.ResourceGroup, Location: c.Spec.Azure.Location, VNet: nodes[0].VNet, Subnet: subnet,
-		SecurityGroup: c.NodeSecurityGroup(),
+		SecurityGroup: c.NodeSecurityGroup(), ProbeMode: string(c.Spec.LoadBalancer.ClusterServiceLoadBalancerHealthProbeMode),
 	})
 	if err != nil {
 		return err

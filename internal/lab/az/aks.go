@@ -134,6 +134,7 @@ func gatewayProfile(l Lab, name string) object {
 // balancerProfile has the fields of armcontainerservice.ManagedClusterLoadBalancerProfile.
 func balancerProfile(l Lab) object {
 	out := l.Cluster.Spec.LoadBalancer.Outbound
+	modes := map[cluster.HealthProbeMode]string{cluster.ProbeServiceNodePort: "ServiceNodePort", cluster.ProbeShared: "Shared"}
 	var ids []any
 	for _, lb := range l.Network.LoadBalancers {
 		for _, r := range lb.OutboundRules {
@@ -149,6 +150,7 @@ func balancerProfile(l Lab) object {
 	return object{
 		"allocatedOutboundPorts": float64(out.Ports), "idleTimeoutInMinutes": float64(out.IdleTimeoutMinutes),
 		"managedOutboundIPs": object{"count": float64(out.ManagedIPs)}, "effectiveOutboundIPs": ids,
+		"clusterServiceLoadBalancerHealthProbeMode": modes[l.Cluster.Spec.LoadBalancer.ClusterServiceLoadBalancerHealthProbeMode],
 	}
 }
 

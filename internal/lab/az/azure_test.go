@@ -132,6 +132,7 @@ func TestTranscript(t *testing.T) {
 	pools := labWith(world(), []byte("metadata: {name: both}\nspec: {nodePools: [{name: both}, {name: more}]}\n"))
 	standard := labOf(vnets())
 	standard.Cluster.Spec.LoadBalancer = cluster.LoadBalancer{SKU: cluster.SKUStandard,
+		ClusterServiceLoadBalancerHealthProbeMode: cluster.ProbeShared,
 		Outbound: cluster.Outbound{ManagedIPs: 1, Ports: 1024, IdleTimeoutMinutes: 30}}
 	standard.Cluster.Spec.Addons = []string{"http_application_routing"}
 	standard.Changing = true

@@ -63,6 +63,9 @@ func (c *Cluster) setDefaults() {
 	s.setNetworkDefaults()
 	s.setOutboundDefaults()
 	set(&s.LoadBalancer.SKU, SKUBasic)
+	if s.LoadBalancer.SKU == SKUStandard {
+		set(&s.LoadBalancer.ClusterServiceLoadBalancerHealthProbeMode, ProbeServiceNodePort)
+	}
 	if s.LoadBalancer.SKU == SKUStandard && s.OutboundType == OutboundLoadBalancer {
 		set(&s.LoadBalancer.Outbound.ManagedIPs, 1)
 		set(&s.LoadBalancer.Outbound.IdleTimeoutMinutes, 30)

@@ -190,7 +190,20 @@ type LoadBalancer struct {
 	Frontends []netip.Addr `json:"frontends,omitzero"`
 	// Outbound is the outbound rule of a Standard load balancer. A Basic one uses the Services' addresses, and this must be empty.
 	Outbound Outbound `json:"outbound,omitzero"`
+	// ClusterServiceLoadBalancerHealthProbeMode chooses what a Standard load balancer probes for Services with externalTrafficPolicy
+	// Cluster ("az aks create --cluster-service-load-balancer-health-probe-mode"): the node port of each TCP port, or kube-proxy's health
+	// on each node by one probe for all these Services. Default servicenodeport.
+	ClusterServiceLoadBalancerHealthProbeMode HealthProbeMode `json:"clusterServiceLoadBalancerHealthProbeMode,omitempty"`
 }
+
+// HealthProbeMode is what is probed for Services with externalTrafficPolicy Cluster.
+type HealthProbeMode string
+
+// The modes, as cloud-provider-azure's configuration has them.
+const (
+	ProbeServiceNodePort HealthProbeMode = "servicenodeport"
+	ProbeShared          HealthProbeMode = "shared"
+)
 
 // Outbound is the outbound rule that AKS makes on a Standard load balancer.
 type Outbound struct {

@@ -40,8 +40,20 @@ func (v *validator) network() {
 	v.serviceProxy("spec.serviceProxy")
 	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, SKUBasic, SKUStandard)
 	v.frontends()
+	v.probeMode()
 	v.outboundType()
 	v.outbound()
+}
+
+// probeMode checks what is probed for Services with externalTrafficPolicy Cluster.
+func (v *validator) probeMode() {
+	lb, path := v.c.Spec.LoadBalancer, "spec.loadBalancer.clusterServiceLoadBalancerHealthProbeMode"
+	switch mode := lb.ClusterServiceLoadBalancerHealthProbeMode; {
+	case lb.SKU == SKUStandard || mode != "" && mode != ProbeServiceNodePort && mode != ProbeShared:
+		choice(v, path, mode, ProbeServiceNodePort, ProbeShared)
+	case lb.SKU == SKUBasic && mode == ProbeShared:
+		v.errs.add(path, "leave it out, or write sku: standard", "a Basic load balancer has no shared probe")
+	}
 }
 
 // plugin checks the network plugin, and what only some plugins have.

@@ -23,6 +23,7 @@ type Cloud struct {
 	Location      string
 	VNet, Subnet  string // of the nodes
 	SecurityGroup string // of the nodes' NICs
+	ProbeMode     string // for Services with externalTrafficPolicy Cluster: servicenodeport or shared
 }
 
 // CloudController returns the process of the cloud controllers. Of these it runs the service controller alone: kubelets know their own
@@ -80,6 +81,7 @@ func (c Cloud) configuration() ([]byte, error) {
 		"vnetName": c.VNet, "vnetResourceGroup": c.NetworkGroup, "subnetName": c.Subnet,
 		"securityGroupName": c.SecurityGroup,
 		"vmType":            "standard", "loadBalancerSku": "standard", "disableOutboundSNAT": true,
-		"cloudProviderBackoff": false, "cloudProviderRateLimit": false, "disableAPICallCache": true,
+		"clusterServiceLoadBalancerHealthProbeMode": c.ProbeMode,
+		"cloudProviderBackoff":                      false, "cloudProviderRateLimit": false, "disableAPICallCache": true,
 	}, "", "  ")
 }
