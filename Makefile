@@ -172,12 +172,12 @@ oracle-long: deps ## the same in 2,000 worlds with 20 changes each (hours)
 	cd controlplane/oracle && CI=1 N=$${N:-2000} CHANGES=$${CHANGES:-20} go test -count=1 -v -run TestRandomWorlds -timeout 24h \
 		-exec "$(CURDIR)/scripts/as-root" .
 
-# Kubernetes' own tests: the specs to run and to skip (regular expressions), the number of nodes, the network (bridge, transparent, kubenet or
-# calico), and the page for the results.
+# Kubernetes' own tests: the specs to run and to skip (regular expressions), the number of nodes, the network (overlay, bridge,
+# transparent, kubenet or calico), and the page for the results.
 FOCUS   ?= \[sig-network\].*\[Conformance\]
 SKIP    ?=
 NODES   ?= 3
-NETWORK ?= bridge
+NETWORK ?= overlay
 PAGE    ?= docs/dev/conformance.md
 
 .PHONY: e2e

@@ -41,7 +41,7 @@ func captureCommand(s Streams) *cobra.Command {
 machine's own tools print them, and the Kubernetes objects that give addresses their names. 'packetwalk walk --snapshot FILE' walks through it
 anywhere. Nothing is changed, and Secrets are never read.
 
-Without --here the hosts are a lab's: all of them, or those named as walk names them (client, vm/testvm, pod/NAMESPACE/NAME, deploy/NAME: its first
+Without --here the hosts are a lab's: all of them, or those named as walk names them (client, vm/vm, pod/NAMESPACE/NAME, deploy/NAME: its first
 pod). With --here they are this machine's network namespaces: "node/HOSTNAME" and the pods on it. Of the nodes of a cluster, 'kubectl packetwalk capture' does it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error { return runCapture(c.Context(), s, o, args) },

@@ -68,7 +68,7 @@ container-host/NAME (the machine of Azure's that it runs on).
 The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections;
 on a node with runtime containerd it sees the node's files and processes.
 A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'. As with ssh(1), HOST may be an address and have a
-user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values may stand before it; they change nothing.`,
+user before it (jose@10.224.0.4), and -i, -J, -l, -o and -p with their values may stand before it; they change nothing.`,
 		DisableFlagParsing: true,
 		ValidArgsFunction: completeBy(func(ctx context.Context, args []string) ([]string, error) {
 			name, rest := cutNameFlag(args)

@@ -72,7 +72,8 @@ func upCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up [-f cluster.yaml] [--name NAME] [--timeout DURATION]",
 		Short: "bring a cluster up, or change one that is up to what the file says",
-		Long: `Makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.
+		Long: `Makes a cluster from a cluster.yaml (see examples/), and returns when it is ready. Without a file it is as "az aks create" makes it today: two
+nodes with Azure CNI Overlay behind a Standard load balancer. A VM is in their VNet, and a server in a peered one.
 
 On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables,
 security groups, VMs, internet hosts, front ends, the outbound type, nonMasqueradeCIDRs, addons, images, and node pools: which there are,
@@ -80,7 +81,7 @@ how many nodes each has, their labels and taints. Where the file differs in anyt
 whose process has died is taken up again, and what 'packetwalk status' names as missing of its network is made again; without -f the lab
 stays what it is, or becomes what it was being changed to.`,
 		Example: `  packetwalk up
-  packetwalk up -f examples/azure-cni/cluster.yaml --name demo`,
+  packetwalk up -f examples/azure-cni/cluster.yaml --name part1`,
 		Args: noArguments("the file is -f FILE, the lab's name --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return up(c.Context(), s, file, name, timeout)

@@ -120,8 +120,8 @@ func rootCommand(s Streams) *cobra.Command {
 		Short: "the AKS node network in this machine's kernel, every packet explained",
 		Long: `packetwalk runs Azure Kubernetes Service's node network in the Linux kernel of this machine, under a real Kubernetes API, and says where packets
 go in it, which source address their destination sees, and which rule decided that.`,
-		Example: `  packetwalk up -f examples/azure-cni/cluster.yaml
-  packetwalk kubectl apply -f examples/azure-cni/whereami.yaml
+		Example: `  packetwalk up
+  packetwalk kubectl apply -f examples/overlay/app.yaml
   packetwalk walk --from internet --to svc/whereami`,
 		Version:       Version,
 		SilenceErrors: true,

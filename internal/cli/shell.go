@@ -34,7 +34,7 @@ root already. -c runs a line of shell and ends, -- a command; without a terminal
 kubectl, az or ssh outside stays as it is. A lab called NAME need not be up: packetwalk up in the shell makes it.`,
 		Example: `  packetwalk shell
   packetwalk shell -c 'kubectl get pods -o wide | grep whereami'
-  packetwalk shell --name demo -- ssh testvm curl -s 203.0.113.10`,
+  packetwalk shell --name demo -- ssh vm curl -s 203.0.113.11`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if line != "" && len(args) > 0 {
 				return badInput{errors.New("-c LINE and a COMMAND are two; write one of them")}

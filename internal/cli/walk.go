@@ -53,13 +53,13 @@ The exit status is 3 where it is not known what becomes of the packet. For a DNS
 resolver; if the query is lost, no packet is walked, and the exit status is 1.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT|:PORTNAME], deploy/, sts/, ds/ or job/[NAMESPACE/]NAME[:PORT] (one of its pods), node/NAME[:PORT],
-vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], the name of a node, VM or internet host alone as ssh takes it (client, testvm:22),
+vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT], the name of a node, VM or internet host alone as ssh takes it (client, vm:22),
 a DNS name[:PORT], or an address with an optional port. Packets of a public address that no host has come in at the lab's internet.`,
 		Example: `  packetwalk walk --from internet --to svc/whereami
-  packetwalk walk --from pod/web-1 --to vm/testvm:80 --live
+  packetwalk walk --from pod/web-1 --to vm/vm:80 --live
   packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide
   packetwalk walk --from internet --to svc/whereami --choose 2 -o pcapng > walk.pcapng
-  packetwalk walk --snapshot rules.txt --at node --from 10.13.76.7 --to 10.0.159.58:80`,
+  packetwalk walk --snapshot rules.txt --at node --from 10.244.0.7 --to 10.0.159.58:80`,
 		Args: noArguments("the ends are --from END and --to END"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
 	}

@@ -21,7 +21,8 @@ func TestNeeds(t *testing.T) {
 		name, spec string
 		want       []preflight.Need
 	}{
-		{"default", "", p(preflight.PodBridge, preflight.IPTablesProxy)},
+		{"default", "", p(preflight.IPTablesProxy)},
+		{"bridge", "network: {mode: bridge}", p(preflight.PodBridge, preflight.IPTablesProxy)},
 		{"transparent", "network: {mode: transparent}", p(preflight.IPTablesProxy)},
 		{"transparent with nftables", "network: {mode: transparent}\n  serviceProxy: {backend: nftables}", p(preflight.NFTablesProxy)},
 		{"calico", "network: {policy: calico}", p(preflight.IPTablesProxy, preflight.Calico)},

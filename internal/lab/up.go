@@ -178,7 +178,7 @@ func prepare(ctx context.Context, o UpOptions) error {
 	return layout.WriteClusterFile(o.Dir.ClusterFile(), source)
 }
 
-// defaultCluster is the world of the first article.
+// defaultCluster leaves every choice to the defaults.
 var defaultCluster = []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n")
 
 // start runs the lab process in a session of its own and follows its progress.

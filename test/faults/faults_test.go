@@ -261,7 +261,7 @@ func TestDeadNode(t *testing.T) {
 	// The other node sends probes to pods of the dead one, too, until its pods are no end points any more: node-monitor-grace-period, 50 s.
 	eventually.Succeeds(t, 90*time.Second, healthy(1))
 	w.SSH(t, node, "ip", "link", "set", "eth0", "up")
-	w.SSH(t, node, "ip", "route", "replace", "default", "via", "10.13.76.1")
+	w.SSH(t, node, "ip", "route", "replace", "default", "via", "10.224.0.1")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod", "-l", "app=whereami", "--timeout=60s")
 	eventually.Succeeds(t, 20*time.Second, healthy(2))
 	for range 10 {

@@ -19,6 +19,7 @@ import (
 const poolsFile = `apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
+  network: {mode: bridge}
   nodePools:
   - {name: nodepool1, maxPods: 20%s}%s
   azure:

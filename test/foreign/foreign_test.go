@@ -57,7 +57,7 @@ const (
 	calico   = "{policy: calico}"
 
 	podCIDR      = "10.244.0.0/16"
-	subnetPrefix = "10.13.76.0/24" // of the default virtual network, from which Calico's pods have their addresses
+	subnetPrefix = "10.224.0.0/16" // of the default virtual network, from which Calico's pods have their addresses
 )
 
 var clusters = []cluster{

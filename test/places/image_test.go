@@ -103,7 +103,7 @@ func TestLabImage(t *testing.T) {
 	for _, test := range []struct{ command, want string }{
 		{"sed 's#server: .*#server: https://127.0.0.1:6443#' /run/packetwalk/lab/kubeconfig >/tmp/kubeconfig && " +
 			"KUBECONFIG=/tmp/kubeconfig /packetwalk-*/packetwalk-controlplane kubectl apply -f /tmp/whereami.yaml", "service/whereami"},
-		{"curl -sSf -m 5 http://127.0.0.1:8080", "10.13.76."},
+		{"curl -sSf -m 5 http://127.0.0.1:8080", "10.244."},
 	} {
 		eventually.Succeeds(t, 5*time.Minute, func() error {
 			out, err := p.try(time.Minute, "sh", "-c", test.command)

@@ -226,7 +226,12 @@ func lab(t *testing.T, w *world.World, p *place) {
 	p.run(t, packetwalk, "kubectl", "--name", w.Name, "apply", "-f", w.Example("azure-cni", "whereami.yaml"))
 	p.run(t, packetwalk, "kubectl", "--name", w.Name, "rollout", "status", "deployment/whereami", "--timeout=10m")
 	eventually.Succeeds(t, time.Minute, func() error {
-		_, err := p.try(time.Minute, packetwalk, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "5", "http://203.0.113.10")
+		address, err := p.try(time.Minute, packetwalk, "kubectl", "--name", w.Name, "get", "service", "whereami", "-o",
+			"jsonpath={.status.loadBalancer.ingress[0].ip}")
+		if err != nil || address == "" {
+			return errors.Join(err, errors.New("the service has no address"))
+		}
+		_, err = p.try(time.Minute, packetwalk, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "5", "http://"+address)
 		return err
 	})
 	unlock, err := bpflock.Walk()

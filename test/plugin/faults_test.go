@@ -338,7 +338,7 @@ kind: EndpointSlice
 metadata: {name: mixed-1, labels: {kubernetes.io/service-name: mixed}}
 addressType: IPv4
 ports: [{name: http, port: 80, protocol: TCP}]
-endpoints: [{addresses: [10.13.76.200], nodeName: hung}, {addresses: [%s]}]
+endpoints: [{addresses: [10.244.9.200], nodeName: hung}, {addresses: [%s]}]
 `
 
 // hungNode: a node whose pod does not run makes only the outcomes on it undecided, and is not waited for where it is not chosen.
@@ -351,9 +351,9 @@ func hungNode(t *testing.T, p *plugin) {
 	p.Kubectl(t, "apply", "-f", p.file(t, "hung.yaml", fmt.Sprintf(hung, two.Status.PodIP)))
 	defer p.Kubectl(t, "delete", "--force", "-f", filepath.Join(p.dir, "hung.yaml"))
 	p.Kubectl(t, "patch", "node", "hung", "--subresource=status", "--type=merge", "-p",
-		`{"status":{"conditions":[{"type":"Ready","status":"True"}],"addresses":[{"type":"InternalIP","address":"10.13.76.250"}]}}`)
+		`{"status":{"conditions":[{"type":"Ready","status":"True"}],"addresses":[{"type":"InternalIP","address":"10.224.0.250"}]}}`)
 	p.Kubectl(t, "patch", "pod", "away", "--subresource=status", "--type=merge", "-p",
-		`{"status":{"phase":"Running","podIP":"10.13.76.200","podIPs":[{"ip":"10.13.76.200"}]}}`)
+		`{"status":{"phase":"Running","podIP":"10.244.9.200","podIPs":[{"ip":"10.244.9.200"}]}}`)
 	walk := []string{"walk", "--from", "pod/one", "--to", "svc/mixed:http", "--start-timeout", "3s"}
 	eventually.Succeeds(t, limit, func() error {
 		s, err := p.try(append(walk, "--choose", two.Status.PodIP)...)

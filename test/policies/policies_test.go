@@ -29,6 +29,7 @@ apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
   network: {policy: calico}
+  loadBalancer: {sku: basic}
   nodePools:
   - {name: system}
   - {name: many, count: 3, mode: User, runtime: simulated}

@@ -172,11 +172,10 @@ func ways(t *testing.T, w *world.World, node string) {
 		}
 	}
 	asked["host port"] = func() (string, error) {
-		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "testvm", "--"}, curl("http://"+address+":8080"))...)
+		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "vm", "--"}, curl("http://"+address+":8080"))...)
 	}
 	asked["load balancer"] = func() (string, error) {
-		front := w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
-		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "client", "--"}, curl("http://"+front))...)
+		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "client", "--"}, curl("http://"+frontEnd(t, w)))...)
 	}
 	for name, ask := range asked {
 		eventually.Succeeds(t, 20*time.Second, func() error {
@@ -296,14 +295,15 @@ func kills(t *testing.T, w *world.World, node string) {
 	if pods < 2 {
 		t.Errorf("the node has %d pods, want 2 at least", pods)
 	}
+	public := frontEnd(t, w)
 	kill(t, status.Pid)
-	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://203.0.113.10/hostname")
+	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://"+public+"/hostname")
 	w.Run(t, "up", "--name", w.Name)
 	if again, _ := machine(); again != pid {
 		t.Errorf("the node's first process was %d and is %d after the lab process was killed", pid, again)
 	}
 	w.SSH(t, node, "sh", "-c", "kill -9 $(pidof kubelet containerd)")
-	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://203.0.113.10/hostname")
+	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://"+public+"/hostname")
 	eventually.Succeeds(t, 30*time.Second, func() error {
 		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "web", "--", "/agnhost", "connect", "127.0.0.1:80", "--timeout=5s")
 		return err
@@ -330,11 +330,18 @@ func kills(t *testing.T, w *world.World, node string) {
 	}
 }
 
+// frontEnd returns the public address of the service web.
+func frontEnd(t *testing.T, w *world.World) string {
+	t.Helper()
+	return w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+}
+
 // answers waits until the pod web answers by the load balancer.
 func answers(t *testing.T, w *world.World) {
 	t.Helper()
+	public := frontEnd(t, w)
 	eventually.Succeeds(t, time.Minute, func() error {
-		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "2", "http://203.0.113.10/hostname")
+		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "2", "http://"+public+"/hostname")
 		return err
 	})
 }

@@ -20,6 +20,7 @@ import (
 
 // networks are the pods' networks: what it is called, and its part of cluster.yaml.
 var networks = map[string]struct{ title, spec string }{
+	"overlay":     {"Azure CNI Overlay", "{plugin: azure, mode: overlay}"},
 	"bridge":      {"Azure CNI, mode bridge", "{plugin: azure, mode: bridge}"},
 	"transparent": {"Azure CNI, mode transparent", "{plugin: azure, mode: transparent}"},
 	"kubenet":     {"kubenet", "{plugin: kubenet}"},
@@ -50,7 +51,7 @@ spec:
 // up makes the lab and what the suite reaches it with, kubectl and kubeconfig in bin/e2e/report.
 func (l lab) up(ctx context.Context, o options) error {
 	if networks[o.network].spec == "" {
-		return fmt.Errorf("unknown network %q: it is bridge, transparent, kubenet or calico", o.network)
+		return fmt.Errorf("unknown network %q: it is overlay, bridge, transparent, kubenet or calico", o.network)
 	}
 	file := filepath.Join(report, "cluster.yaml")
 	if err := os.WriteFile(file, []byte(clusterYAML(o)), 0o644); err != nil {

@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.focus, "focus", `\[sig-network\].*\[Conformance\]`, "`RE`: the specs that run; or beyond: those of the network beyond Conformance; or policies: Netpol")
 	flag.StringVar(&o.skip, "skip", "", "`RE`: specs of those that do not run")
 	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the lab")
-	flag.StringVar(&o.network, "network", "bridge", "the pods' network: bridge or transparent (Azure CNI's modes), calico (transparent, with its policies), or kubenet")
+	flag.StringVar(&o.network, "network", "overlay", "the pods' network: overlay, bridge or transparent (Azure CNI's modes), calico (transparent, with its policies), or kubenet")
 	flag.StringVar(&o.page, "page", "docs/dev/conformance.md", "the `file` that gets a section with the results, where the specs are a whole group's")
 	flag.IntVar(&o.procs, "procs", 8, "specs that run at the same time")
 	flag.DurationVar(&o.limit, "limit", time.Hour, "how long the suite may take")

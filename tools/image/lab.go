@@ -21,7 +21,7 @@ import (
 // zstdLayer is the media type of a layer that zstd compressed (OCI image specification, layer.md).
 const zstdLayer types.MediaType = "application/vnd.oci.image.layer.v1.tar+zstd"
 
-// labPorts are where the entry point publishes the API server and the first front end.
+// labPorts are where the entry point publishes the API server and the oldest Service of type LoadBalancer.
 var labPorts = map[string]struct{}{"6443/tcp": {}, "8080/tcp": {}}
 
 // labVolumes are where a container needs another file system than overlayfs: a node's root is the writable layer of an overlayfs.

@@ -28,7 +28,7 @@ func TestREADME(t *testing.T) {
 }
 
 func TestRefuses(t *testing.T) {
-	if _, err := picture(defaultLab, "vm/testvm", "svc/whereami"); err == nil || !strings.Contains(err.Error(), "internet host") {
+	if _, err := picture(defaultLab, "vm/vm", "svc/whereami"); err == nil || !strings.Contains(err.Error(), "internet host") {
 		t.Errorf("a packet from a VM: %v", err)
 	}
 	if _, err := picture("none.tar.gz", "internet", "svc/whereami"); err == nil {

@@ -55,8 +55,11 @@ func world() vnet.Network {
 	}
 }
 
-// labOf returns a lab with the network, and the default cluster. It changes by its cluster.yaml alone.
-func labOf(n vnet.Network) Lab { return labWith(n, nil) }
+// articles is the cluster.yaml of the world of the Part 1 article, with today's rules.
+const articles = "spec:\n  network: {mode: bridge}\n"
+
+// labOf returns a lab with the network, and the articles' cluster. It changes by its cluster.yaml alone.
+func labOf(n vnet.Network) Lab { return labWith(n, []byte(articles)) }
 
 // labWith does what labOf does with another cluster.
 func labWith(n vnet.Network, source []byte) Lab {
@@ -129,7 +132,7 @@ func TestChangingCommands(t *testing.T) {
 
 // TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
 func TestTranscript(t *testing.T) {
-	pools := labWith(world(), []byte("metadata: {name: both}\nspec: {nodePools: [{name: both}, {name: more}]}\n"))
+	pools := labWith(world(), []byte("metadata: {name: both}\n"+articles+"  nodePools: [{name: both}, {name: more}]\n"))
 	standard := labOf(vnets())
 	standard.Cluster.Spec.LoadBalancer = cluster.LoadBalancer{SKU: cluster.SKUStandard,
 		ClusterServiceLoadBalancerHealthProbeMode: cluster.ProbeShared,

@@ -57,17 +57,45 @@ func describeCluster(t *testing.T, c *Cluster) []byte {
 	return []byte(b.String())
 }
 
-// worldA returns the cluster that "up" makes without a file: the world of the Part 1 article (Azure CNI in bridge mode, one node).
-func worldA() *Cluster {
+// defaultCluster returns the cluster that "up" makes without a file.
+func defaultCluster() *Cluster {
 	c := &Cluster{}
 	c.setDefaults()
 	return c
 }
 
-// TestDefaultIsWorldA checks the default against the article's own figures, not against a golden file that the code wrote.
-func TestDefaultIsWorldA(t *testing.T) {
-	c := worldA()
-	if errs := c.Validate(testApps...); len(errs) > 0 {
+// TestDefaultIsOverlay checks the default against examples/overlay, which writes every value out. Its name alone is another, and its nodes
+// pull nothing.
+func TestDefaultIsOverlay(t *testing.T) {
+	parsed, errs := Parse(nil, nil, testApps...)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if !reflect.DeepEqual(parsed, defaultCluster()) {
+		t.Error("an empty file is not the default")
+	}
+	data, err := os.ReadFile("../../../examples/overlay/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, errs := Parse(nil, data, testApps...)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	var got []string
+	for _, change := range Compare(want, parsed) {
+		got = append(got, change.String())
+	}
+	if d := cmp.Diff([]string{"~ metadata.name: overlay → aksPacketWalkAzure", "~ spec.images.pull: never → ifNeeded"}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestArticlesWorld checks what older rules make the default against the figures of the Part 1 article, not against a golden file that the
+// code wrote.
+func TestArticlesWorld(t *testing.T) {
+	c, errs := Parse(nil, []byte(`spec: {serviceProxy: {rules: "1.11"}}`), testApps...)
+	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	nodes := c.Nodes()
@@ -75,9 +103,10 @@ func TestDefaultIsWorldA(t *testing.T) {
 		t.Fatalf("%d nodes, want 1", len(nodes))
 	}
 	n := nodes[0]
-	want := []string{"aks-nodepool1-31351229-0", "aks-nodepool1-31351229-nic-0", "10.13.76.4", "10.13.76.5", "10.13.76.34", "10.13.76.0/24"}
-	got := []string{n.Name, n.NIC, n.Address.String(), n.PodAddresses[0].String(), n.PodAddresses[len(n.PodAddresses)-1].String(),
-		c.PodRange().String()}
+	want := []string{"bridge", "basic", "aks-nodepool1-31351229-0", "aks-nodepool1-31351229-nic-0", "10.13.76.4", "10.13.76.5", "10.13.76.34",
+		"10.13.76.0/24"}
+	got := []string{string(c.Spec.Network.Mode), string(c.Spec.LoadBalancer.SKU), n.Name, n.NIC, n.Address.String(), n.PodAddresses[0].String(),
+		n.PodAddresses[len(n.PodAddresses)-1].String(), c.PodRange().String()}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -87,15 +116,51 @@ func TestDefaultIsWorldA(t *testing.T) {
 	if vm := c.Spec.Azure.VMs[0]; vm.Address != netip.MustParseAddr("10.13.1.4") {
 		t.Errorf("testvm has %s, want 10.13.1.4", vm.Address)
 	}
-	parsed, errs := Parse(nil, nil)
-	if len(errs) > 0 || !reflect.DeepEqual(parsed, c) {
-		t.Errorf("an empty file is not the default: %v", errs)
+}
+
+// TestDefaultMode tells apart what decides the mode of a file that names none.
+func TestDefaultMode(t *testing.T) {
+	for spec, want := range map[string]struct {
+		mode  Mode
+		sku   SKU
+		vnet  string
+		nodes int
+	}{
+		"{}":                                                            {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		"{network: {mode: transparent}}":                                {ModeTransparent, SKUStandard, "aks-vnet", 2},
+		"{network: {mode: bridge}}":                                     {ModeBridge, SKUBasic, "aksVnet", 1},
+		"{network: {policy: calico}}":                                   {ModeTransparent, SKUStandard, "aks-vnet", 2},
+		"{network: {plugin: kubenet}}":                                  {"", SKUStandard, "aks-vnet", 2},
+		"{network: {plugin: none}}":                                     {"", SKUStandard, "aks-vnet", 2},
+		"{virtualNode: {enabled: true}}":                                {ModeTransparent, SKUStandard, "aks-vnet", 2},
+		`{serviceProxy: {rules: "1.19"}}`:                               {ModeBridge, SKUBasic, "aksVnet", 1},
+		`{serviceProxy: {backend: nftables}}`:                           {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		`{nodePools: [{name: a}, {name: b}]}`:                           {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		`{nodePools: [{maxPods: 30}]}`:                                  {ModeOverlay, SKUStandard, "aks-vnet", 1},
+		`{loadBalancer: {sku: basic}}`:                                  {ModeOverlay, SKUBasic, "aks-vnet", 2},
+		`{outboundType: managedNATGateway}`:                             {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		`{nodeOptions: {localDNS: true}}`:                               {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		`{addons: [http_application_routing]}`:                          {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		`{network: {policy: calico, mode: overlay}}`:                    {ModeOverlay, SKUStandard, "aks-vnet", 2},
+		`{virtualNode: {enabled: true}, serviceProxy: {rules: "1.12"}}`: {ModeBridge, SKUBasic, "aksVnet", 1},
+		`{network: {policy: calico}, virtualNode: {enabled: true}, serviceProxy: {rules: "1.12"}}`: {ModeTransparent, SKUBasic, "aksVnet", 1},
+	} {
+		t.Run(spec, func(t *testing.T) {
+			c, errs := Parse(nil, []byte("spec: "+spec), testApps...)
+			if len(errs) > 0 {
+				t.Fatal(errs)
+			}
+			s := c.Spec
+			if s.Network.Mode != want.mode || s.LoadBalancer.SKU != want.sku || s.Azure.VNets[0].Name != want.vnet || len(c.Nodes()) != want.nodes {
+				t.Errorf("mode %q, SKU %s, VNet %s, %d nodes; want %+v", s.Network.Mode, s.LoadBalancer.SKU, s.Azure.VNets[0].Name, len(c.Nodes()), want)
+			}
+		})
 	}
 }
 
 // TestMarshalledParsesBack: what a lab keeps as its cluster.yaml gives the same cluster again.
 func TestMarshalledParsesBack(t *testing.T) {
-	c := worldA()
+	c := defaultCluster()
 	out, err := yaml.Marshal(c)
 	if err != nil {
 		t.Fatal(err)

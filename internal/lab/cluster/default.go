@@ -44,25 +44,22 @@ func (c *Cluster) setDefaults() {
 	set(&c.Metadata.Name, "aksPacketWalkAzure")
 	s := &c.Spec
 	set(&s.KubernetesVersion, SupportedKubernetes)
+	set(&s.ServiceProxy.Implementation, ProxyPacketwalk)
+	set(&s.ServiceProxy.Backend, BackendIPTables)
+	set(&s.ServiceProxy.Rules, RulesCurrent)
 	set(&s.Network.Plugin, PluginAzure)
-	ownVNets := s.Azure.VNets == nil
-	s.Azure.setDefaults()
-	if ownVNets && s.VirtualNode.Enabled && s.VirtualNode.Subnet == "" {
-		v := &s.Azure.VNets[0]
-		v.Subnets = append(v.Subnets, Subnet{Name: "virtual-node-aci", Prefix: netip.MustParsePrefix("10.13.100.0/24")})
-		s.VirtualNode.Subnet = v.Name + "/virtual-node-aci"
+	if s.Network.Plugin == PluginAzure {
+		set(&s.Network.Mode, s.defaultMode())
 	}
+	s.setAzureDefaults()
 	s.setNodePoolDefaults()
 	set(&s.Images.Pull, PullIfNeeded)
 	if s.Images.BuiltIn == nil {
 		s.Images.BuiltIn = new(true)
 	}
-	set(&s.ServiceProxy.Implementation, ProxyPacketwalk)
-	set(&s.ServiceProxy.Backend, BackendIPTables)
-	set(&s.ServiceProxy.Rules, RulesCurrent)
 	s.setNetworkDefaults()
 	s.setOutboundDefaults()
-	set(&s.LoadBalancer.SKU, SKUBasic)
+	set(&s.LoadBalancer.SKU, s.defaultSKU())
 	if s.LoadBalancer.SKU == SKUStandard {
 		set(&s.LoadBalancer.ClusterServiceLoadBalancerHealthProbeMode, ProbeServiceNodePort)
 	}
@@ -79,7 +76,35 @@ func (c *Cluster) setDefaults() {
 	c.setVMAddresses()
 }
 
-func (a *Azure) setDefaults() {
+// isOfArticles reports whether the cluster is as AKS made clusters at the articles' time: by the rules, or by the bridge, which AKS has given
+// up since.
+func (s *Spec) isOfArticles() bool {
+	return s.ServiceProxy.Rules != RulesCurrent || s.Network.Mode == ModeBridge
+}
+
+// defaultMode returns the mode of AKS at the time of the rules. Overlay has no virtual nodes, and "az aks create --network-policy calico"
+// makes a cluster without it.
+func (s *Spec) defaultMode() Mode {
+	switch {
+	case s.Network.Policy == PolicyCalico:
+		return ModeTransparent
+	case s.isOfArticles():
+		return ModeBridge
+	case s.VirtualNode.Enabled:
+		return ModeTransparent
+	}
+	return ModeOverlay
+}
+
+func (s *Spec) defaultSKU() SKU {
+	if s.isOfArticles() {
+		return SKUBasic
+	}
+	return SKUStandard
+}
+
+func (s *Spec) setAzureDefaults() {
+	a := &s.Azure
 	set(&a.Subscription, defaultSubscription)
 	set(&a.ResourceGroup, "akstest")
 	set(&a.Location, "westeurope")
@@ -91,7 +116,49 @@ func (a *Azure) setDefaults() {
 	if a.VNets != nil {
 		return
 	}
-	a.VNets = []VNet{{
+	vnets, vms, forGroups := vnetsOfToday, vmsOfToday, "10.239.0.0/16"
+	if s.isOfArticles() {
+		vnets, vms, forGroups = vnetsOfArticles, vmsOfArticles, "10.13.100.0/24"
+	}
+	a.VNets = vnets()
+	if a.VMs == nil {
+		a.VMs = vms()
+	}
+	if s.VirtualNode.Enabled && s.VirtualNode.Subnet == "" {
+		v := &a.VNets[0]
+		v.Subnets = append(v.Subnets, Subnet{Name: "virtual-node-aci", Prefix: netip.MustParsePrefix(forGroups)})
+		s.VirtualNode.Subnet = v.Name + "/virtual-node-aci"
+	}
+}
+
+// vnetsOfToday returns the VNet that AKS makes, with a subnet for VMs, and a peered one.
+func vnetsOfToday() []VNet {
+	return []VNet{
+		{
+			Name:            "aks-vnet",
+			AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.224.0.0/12")},
+			Subnets: []Subnet{
+				{Name: "aks-subnet", Prefix: netip.MustParsePrefix("10.224.0.0/16")},
+				{Name: "vms", Prefix: netip.MustParsePrefix("10.225.0.0/24")},
+			},
+			Peerings: []string{"hub"},
+		},
+		{
+			Name:            "hub",
+			AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("172.20.0.0/16")},
+			Subnets:         []Subnet{{Name: "servers", Prefix: netip.MustParsePrefix("172.20.1.0/24")}},
+			Peerings:        []string{"aks-vnet"},
+		},
+	}
+}
+
+func vmsOfToday() []VM {
+	return []VM{{Name: "vm", Subnet: "aks-vnet/vms", App: "nginx"}, {Name: "server", Subnet: "hub/servers", App: "nginx"}}
+}
+
+// vnetsOfArticles returns the VNet of the Part 1 article.
+func vnetsOfArticles() []VNet {
+	return []VNet{{
 		Name:            "aksVnet",
 		AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
 		Subnets: []Subnet{
@@ -99,14 +166,16 @@ func (a *Azure) setDefaults() {
 			{Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/24")},
 		},
 	}}
-	if a.VMs == nil {
-		a.VMs = []VM{{Name: "testvm", Subnet: "aksVnet/vmsubnet", PublicIP: true}}
-	}
 }
+
+func vmsOfArticles() []VM { return []VM{{Name: "testvm", Subnet: "aksVnet/vmsubnet", PublicIP: true}} }
 
 func (s *Spec) setNodePoolDefaults() {
 	if s.NodePools == nil {
-		s.NodePools = []NodePool{{Name: "nodepool1"}}
+		s.NodePools = []NodePool{{Name: "nodepool1", Count: 2}}
+		if s.isOfArticles() {
+			s.NodePools[0].Count = 1
+		}
 	}
 	for i := range s.NodePools {
 		p := &s.NodePools[i]
@@ -126,13 +195,6 @@ func (s *Spec) setNodePoolDefaults() {
 
 func (s *Spec) setNetworkDefaults() {
 	n := &s.Network
-	if n.Plugin == PluginAzure {
-		mode := ModeBridge
-		if n.Policy == PolicyCalico {
-			mode = ModeTransparent
-		}
-		set(&n.Mode, mode)
-	}
 	set(&n.Policy, PolicyNone)
 	set(&n.ServiceCIDR, netip.MustParsePrefix("10.0.0.0/16"))
 	if n.Plugin == PluginKubenet || n.IsOverlay() {

@@ -22,9 +22,7 @@ func SetCount(source []byte, pool string, count int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	value := child(f.pools.Content[at], "count", yaml.ScalarNode)
-	value.SetString(strconv.Itoa(count))
-	value.Tag = "!!int"
+	f.setCount(at, count)
 	return f.text()
 }
 
@@ -90,6 +88,7 @@ func openPools(source []byte) (*poolFile, error) {
 		if i == len(f.pools.Content) { // the default pool
 			f.pools.Content = append(f.pools.Content, &yaml.Node{Kind: yaml.MappingNode})
 			f.setName(i)
+			f.setCount(i, c.Spec.NodePools[i].Count)
 		}
 		makeEditable(&f.pools.Content[i], yaml.MappingNode)
 	}
@@ -99,6 +98,13 @@ func openPools(source []byte) (*poolFile, error) {
 // setName writes a pool's name out, which the file may leave out where there is one pool.
 func (f *poolFile) setName(i int) {
 	*child(f.pools.Content[i], "name", yaml.ScalarNode) = yaml.Node{Kind: yaml.ScalarNode, Value: f.names[i]}
+}
+
+// setCount writes a pool's number of nodes.
+func (f *poolFile) setCount(i, count int) {
+	value := child(f.pools.Content[i], "count", yaml.ScalarNode)
+	value.SetString(strconv.Itoa(count))
+	value.Tag = "!!int"
 }
 
 func (f *poolFile) find(pool string) (int, error) {

@@ -24,7 +24,7 @@ func Parse(placed Placement, data []byte, apps ...string) (*Cluster, Errors) {
 	c := &Cluster{placed: placed}
 	d, err := c.decode(data)
 	if err != nil {
-		return nil, Errors{{Message: err.Error(), Remedy: "write one YAML document as in examples/azure-cni/cluster.yaml"}}
+		return nil, Errors{{Message: err.Error(), Remedy: "write one YAML document as in examples/overlay/cluster.yaml"}}
 	}
 	if errs := d.merge(c.Validate(apps...)); len(errs) > 0 {
 		return nil, errs

@@ -21,6 +21,7 @@ func placementOf(c *Cluster) Placement {
 
 const twoPools = `
 spec:
+  network: {mode: bridge}
   nodePools: [{name: a, count: %d}, {name: b, count: %d, maxPods: 10}]
   azure:
     vnets: [{name: v, addressPrefixes: [10.13.0.0/16], subnets: [{name: s, prefix: 10.13.76.0/%d}]}]
@@ -74,7 +75,7 @@ func TestEditPools(t *testing.T) {
 	pool := NodePool{Name: "gpu", Count: 2, NodeTaints: []string{"sku=gpu:NoSchedule"}, NodeLabels: map[string]string{"sku": "gpu"}}
 	const added = "{name: gpu, count: 2, nodeLabels: {sku: gpu}, nodeTaints: ['sku=gpu:NoSchedule']}"
 	for source, want := range map[string]string{
-		"": "spec:\n  nodePools:\n    - name: nodepool1\n    - " + added + "\n",
+		"": "spec:\n  nodePools:\n    - name: nodepool1\n      count: 2\n    - " + added + "\n",
 		"# mine\nspec:\n  nodePools: # all\n  - count: 2 # two\n": "# mine\nspec:\n  nodePools: # all\n    - count: 2 # two\n      name: nodepool1\n    - " +
 			added + "\n",
 		"spec:\n  nodePools: [{name: other}]\n": "spec:\n  nodePools: [{name: other}, " + added + "]\n",
@@ -120,7 +121,7 @@ func TestSetCount(t *testing.T) {
 		}
 	}
 	// A fixed address that a placed node went out of the way of is in the way of none that has no placement.
-	around := "spec:\n  azure:\n    vms: [{name: vm, subnet: aksVnet/aks, address: 10.13.76.35}]\n    vnets: [{name: aksVnet, addressPrefixes: [10.13.0.0/16], " +
+	around := "spec:\n  network: {mode: bridge}\n  azure:\n    vms: [{name: vm, subnet: aksVnet/aks, address: 10.13.76.35}]\n    vnets: [{name: aksVnet, addressPrefixes: [10.13.0.0/16], " +
 		"subnets: [{name: aks, prefix: 10.13.76.0/24}]}]\n  nodePools: [{name: nodepool1, count: 2}]\n"
 	if _, errs := Parse(nil, []byte(around)); len(errs) == 0 {
 		t.Error("no fault without a placement")

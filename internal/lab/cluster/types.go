@@ -38,7 +38,8 @@ type Spec struct {
 	OutboundType OutboundType `json:"outboundType,omitempty"`
 	// NATGateway is the NAT gateway that AKS makes with outboundType managedNATGateway.
 	NATGateway NATGatewayProfile `json:"natGateway,omitzero"`
-	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
+	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of two nodes; of one node with
+	// rules of an older version or mode bridge.
 	NodePools   []NodePool  `json:"nodePools,omitzero"`
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
 	NodeOptions NodeOptions `json:"nodeOptions,omitzero"`
@@ -101,7 +102,8 @@ type Network struct {
 	// Plugin is the network plugin. Default azure. With none you install a CNI plugin, and nodes are not Ready before.
 	Plugin Plugin `json:"plugin,omitempty"`
 	// Mode is how Azure CNI connects pods: by the bridge azure0, or transparently by a route to each pod; with overlay also by a route, to
-	// addresses of podCIDR. Default bridge; with policy calico transparent. Only with plugin azure.
+	// addresses of podCIDR. Default overlay, as "az aks create" makes clusters; with policy calico or a virtual node transparent; with rules
+	// of an older version, and without calico, bridge. Only with plugin azure.
 	Mode Mode `json:"mode,omitempty"`
 	// Policy is the network policy engine. Default none, which stores NetworkPolicies and does not enforce them. With calico each node runs
 	// Calico's agent felix: 3.31 with rules current, 3.27 with older rules, whose rule texts are those of the articles.
@@ -184,7 +186,7 @@ const (
 
 // LoadBalancer is the public load balancer of the cluster.
 type LoadBalancer struct {
-	// SKU is the load balancer's SKU. Default basic.
+	// SKU is the load balancer's SKU. Default standard; basic with rules of an older version or mode bridge, as AKS had then.
 	SKU SKU `json:"sku,omitempty"`
 	// Frontends are the public addresses that Services of type LoadBalancer get, in this order. Default 203.0.113.10 to 203.0.113.253.
 	Frontends []netip.Addr `json:"frontends,omitzero"`
@@ -270,7 +272,7 @@ type NodePool struct {
 type VirtualNode struct {
 	Enabled bool `json:"enabled,omitempty"` // default false
 	// Subnet is the subnet of the container groups, as "vnet/subnet"; nothing else may be in it. Default when azure.vnets is empty: a subnet
-	// of the default VNet, aksVnet/virtual-node-aci, 10.13.100.0/24.
+	// of the default VNet, virtual-node-aci.
 	Subnet string `json:"subnet,omitempty"`
 }
 
@@ -279,7 +281,8 @@ type Azure struct {
 	Subscription  string `json:"subscription,omitempty"`  // a UUID; default that of the Part 1 article
 	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
 	Location      string `json:"location,omitempty"`      // default westeurope
-	// VNets are the virtual networks. Default: aksVnet with the subnets aks and vmsubnet, and with a virtual node virtual-node-aci.
+	// VNets are the virtual networks. Default: aks-vnet with the subnets aks-subnet and vms, and peered with it hub with the subnet servers.
+	// With rules of an older version or mode bridge: aksVnet with the subnets aks and vmsubnet, as in the Part 1 article.
 	VNets []VNet `json:"vnets,omitzero"`
 	// RouteTables hold user-defined routes. A subnet refers to a table by its name.
 	RouteTables []RouteTable `json:"routeTables,omitzero"`
@@ -288,7 +291,8 @@ type Azure struct {
 	// NetworkSecurityGroups are referred to by subnets and VMs. The nodes' group always exists. Rules under its name
 	// (aks-agentpool-DIGITS-nsg, see "packetwalk az network nsg list") are added to those that Services get.
 	NetworkSecurityGroups []SecurityGroup `json:"networkSecurityGroups,omitzero"`
-	// VMs are virtual machines that are not nodes. Default: testvm in aksVnet/vmsubnet when vnets is empty too, else none.
+	// VMs are virtual machines that are not nodes. Default when vnets is empty too: vm in aks-vnet/vms and server in hub/servers, or with
+	// aksVnet testvm in aksVnet/vmsubnet. Else none.
 	VMs []VM `json:"vms,omitzero"`
 }
 

@@ -10,6 +10,7 @@ import (
 // manyFields is a cluster.yaml whose lines are each replaced by what is wrong.
 var manyFields = strings.Split(`spec:
   network:
+    mode: bridge
     serviceCIDR: 10.0.0.0/16
     dnsServiceIP: 10.0.0.10
     nonMasqueradeCIDRs: [10.0.0.0/8]

@@ -60,10 +60,12 @@ func TestZones(t *testing.T) {
 func TestAgentFlags(t *testing.T) {
 	const always, ours = "--kubeconfig=/k --node-name=n ", "--proxy-backend=iptables --proxy-rules=current --ip-families=IPv4 --cluster-cidr="
 	for _, c := range []struct{ spec, proxy, want string }{
-		{"{}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v2 " +
+		{"{}", ours + "10.244.0.0/16", "--ip-masq-agent --ip-masq-format=v2 " +
 			"--ip-masq-configmaps=azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled"},
-		{"{network: {ipMasqAgent: v1}}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
-		{"{network: {ipMasqAgent: none, policy: calico, nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}", ours + "10.13.76.0/24",
+		{"{network: {mode: transparent}}", ours + "10.224.0.0/16", "--ip-masq-agent --ip-masq-format=v2 " +
+			"--ip-masq-configmaps=azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled"},
+		{"{network: {mode: bridge, ipMasqAgent: v1}}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
+		{"{network: {ipMasqAgent: none, policy: calico, nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}", ours + "10.224.0.0/16",
 			"--node-masquerade-exclude=10.1.0.0/16,10.2.0.0/16"},
 		{"{nodePools: [{count: 49}], network: {plugin: kubenet, ipMasqAgent: none}}", ours + "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
 		{"{nodePools: [{count: 50}], network: {plugin: kubenet, ipMasqAgent: none}}", strings.TrimSuffix(ours, "--cluster-cidr=") +
@@ -90,7 +92,7 @@ func TestAgentFlags(t *testing.T) {
 func TestNodeOptions(t *testing.T) {
 	c := parsed(t, "spec: {network: {mode: transparent}, nodeOptions: {localDNS: true, imdsRestriction: true}}")
 	n := c.Nodes()[0]
-	const restriction, caches = "--imds-restriction=10.13.76.4", "--local-dns=169.254.10.10,169.254.10.11"
+	const restriction, caches = "--imds-restriction=10.224.0.4", "--local-dns=169.254.10.10,169.254.10.11"
 	flags := AgentFlags(c, n, "/k")
 	if got := flags[len(flags)-2:]; !slices.Equal(got, []string{restriction, caches}) {
 		t.Errorf("flags %s", got)
@@ -124,7 +126,7 @@ func TestAgentFlagsOfOldNodes(t *testing.T) {
 // TestKubeProxyConfig: the pods' range is known, or only the user's plugin knows it.
 func TestKubeProxyConfig(t *testing.T) {
 	for spec, want := range map[string]string{
-		"{serviceProxy: {implementation: kube-proxy}}": "10.13.76.0/24 iptables",
+		"{serviceProxy: {implementation: kube-proxy}}": "10.244.0.0/16 iptables",
 		"{network: {plugin: none}, nodePools: [{runtime: containerd}], serviceProxy: {implementation: kube-proxy, backend: nftables}}": " nftables",
 	} {
 		text, err := KubeProxyConfig(parsed(t, "spec: "+spec), "n", "/k")
@@ -155,7 +157,7 @@ func TestOwnPlugin(t *testing.T) {
 			t.Fatal(err)
 		}
 		nic, _ := n.NIC(c.Nodes()[0].NIC)
-		subnet, _ := n.Subnet("aksVnet", "aks")
+		subnet, _ := n.Subnet("aks-vnet", "aks-subnet")
 		if !nic.IPForwarding || len(nic.IPConfigs) != 1 || subnet.RouteTable != table || (len(n.RouteTables) == 1) != (table != "") {
 			t.Errorf("%s: NIC %+v, subnet %+v, tables %v", network, nic, subnet, n.RouteTables)
 		}
