@@ -77,7 +77,7 @@ func TestL2(t *testing.T) {
 	w := nodeOptionsWorld(t)
 	const wireServer = "-A FORWARD -d 168.63.129.16/32 -p tcp -m tcp --dport 32526 -j DROP\n" +
 		"-A FORWARD -d 168.63.129.16/32 -p tcp -m tcp --dport 80 -j DROP"
-	const restriction = `-A FORWARD ! -s ` + nodeIP + `/32 -d 169.254.169.254/32 -p tcp -m tcp --dport 80 -m comment --comment ` +
+	const restriction = `-A FORWARD ! -s 10.224.0.4/32 -d 169.254.169.254/32 -p tcp -m tcp --dport 80 -m comment --comment ` +
 		`"AKS managed: added by AgentBaker ensureIMDSRestriction for IMDS restriction feature" -j DROP` + "\n"
 	expectDrops := func(want string) {
 		t.Helper()
