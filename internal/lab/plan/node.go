@@ -108,18 +108,16 @@ func AdminLabels(n *corev1.Node) map[string]string {
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"
-	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state, "resetSettings": true}
+	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "master": "eth0", "stateDir": state, "resetSettings": true}
 	ports := object{"type": "portmap", "capabilities": object{"portMappings": true}, "backend": "iptables"}
 	switch {
 	case c.Spec.Network.IsOverlay(): // every address of the node's part is a pod's, and has the whole range's length (azure-container-networking, cns)
 		name, plugin["mode"], plugin["executionMode"], ports["snat"] = "15-azure-swift-overlay.conflist", cluster.ModeTransparent, "v4swift", true
-		delete(plugin, "bridge")
 		plugin["ipam"] = object{"type": "azure-cns", "mode": "v4overlay", "addresses": []string{pods.String()}, "subnet": c.Spec.Network.PodCIDR}
 	case c.Spec.Network.Plugin == cluster.PluginKubenet:
 		network, name = "kubenet", "10-kubenet.conflist"
 		if c.Spec.Network.Policy == cluster.PolicyCalico { // without kubenet's bridge, which would hide pods' interfaces from felix
 			plugin["mode"] = cluster.ModeTransparent
-			delete(plugin, "bridge")
 		} else {
 			plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
 			if c.Spec.ServiceProxy.Rules == cluster.RulesCurrent {
@@ -135,6 +133,9 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 		}
 	default:
 		ports["snat"] = true
+		if c.Spec.Network.Mode == cluster.ModeBridge {
+			plugin["bridge"] = "azure0"
+		}
 		addresses := []string{}
 		if len(n.PodAddresses) > 0 {
 			addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
