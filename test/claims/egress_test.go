@@ -80,7 +80,7 @@ func (o *outbound) seenAs(t *testing.T, want, why string) {
 	if err != nil || !regexp.MustCompile(`^`+want+`$`).MatchString(seen) {
 		t.Errorf("the internet sees %q, %v, want %s", seen, err, want)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees `+want+`:\d+, .*`+why)
+	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees `+want+`:\d+, after \d translations$`, `^- on .*`+why)
 }
 
 // gatewayIP returns the public address of the cluster's NAT gateway.

@@ -182,7 +182,7 @@ func TestB9(t *testing.T) {
 			t.Errorf("from %s ifconfig.co sees %s, want %s", pod.Spec.NodeName, got, k.front)
 		}
 		expect(t, agrees(t, k.World, "pod/"+pod.Name, "internet/ifconfig.co:80"),
-			`^the destination sees `+regexp.QuoteMeta(k.front)+`:\d+, because on node `+pod.Spec.NodeName+
-				` nat POSTROUTING 3: MASQUERADE \(kubenet: SNAT .*, then on fabric `)
+			`^the destination sees `+regexp.QuoteMeta(k.front)+`:\d+, after 2 translations\n- on node `+pod.Spec.NodeName+
+				` nat POSTROUTING 3: MASQUERADE \(kubenet: SNAT .*\n- on fabric `)
 	}
 }

@@ -44,6 +44,6 @@ func TestB2(t *testing.T) {
 		t.Errorf("an unknown name: %s", out)
 	}
 	expect(t, agrees(t, o.World, "pod/ubuntu", "internet/ifconfig.co:80"),
-		`^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+, because on node `+part1Node)
+		`^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+, after 2 translations\n- on node `+part1Node)
 	expect(t, agrees(t, o.World, "pod/ubuntu", "svc/kube-system/kube-dns:53"), `kube-system/kube-dns:dns-tcp: pod kube-system/coredns-`)
 }

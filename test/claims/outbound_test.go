@@ -174,7 +174,7 @@ func TestB3(t *testing.T) {
 	if seen, err := o.calls(ifconfig); err != nil || seen != o.vip {
 		t.Errorf("a flow to another destination: %s, %v", seen, err)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:`+portOfNode+`, because `)
+	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:`+portOfNode+`, after 2 translations$`)
 	end()
 }
 
@@ -215,7 +215,7 @@ func TestB4(t *testing.T) {
 		t.Errorf("seen %v, want %s and %s", seen, o.vip, second)
 	}
 	for range 2 {
-		expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees 203\.0\.113\.\d+:`+portOfNode+`, because `)
+		expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees 203\.0\.113\.\d+:`+portOfNode+`, after 2 translations$`)
 	}
 	expect(t, o.Run(t, "walk", "--name", o.Name, "--from", "pod/ubuntu", "--to", ifconfig+":80"),
 		regexp.QuoteMeta(o.vip)+`:1024-2047`, regexp.QuoteMeta(second)+`:1024-2047`, `probability 1/2`)

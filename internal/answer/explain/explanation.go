@@ -57,6 +57,7 @@ type translation struct {
 	field    string // "source" or "destination"
 	from, to string
 	mark     *marking // that made the rule apply
+	at       position
 }
 
 // exemption is a rule of a machine that left the request its source, and where on the way that was.

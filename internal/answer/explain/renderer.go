@@ -311,6 +311,7 @@ func (t *renderer) note(tr *translation, st *walk.Step) {
 	switch {
 	case t.reply || st.Packet.Tunnel != nil:
 	case tr.field == "source":
+		tr.at = atStep(t.at)
 		t.explanation.sources = append(t.explanation.sources, *tr)
 	default:
 		t.explanation.redirected = strings.HasPrefix(strings.ToLower(tr.does), "redirect")

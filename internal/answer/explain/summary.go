@@ -228,14 +228,17 @@ func (s *explanation) delivered() summary {
 		}
 		return summary{viewer + " sees " + whose + " because no rule translates it", s.exempting()}
 	}
+	a := summary{sentence: fmt.Sprintf("%s sees %s, after %d translations", viewer, source, len(s.sources))}
 	several := len(s.sources) > 1
-	a := summary{}
-	var by []string
 	for i := range s.sources {
-		by = append(by, s.sources[i].because(several))
-		a.conditions = append(a.conditions, s.sources[i].marked(several)...)
+		tr := &s.sources[i]
+		a.conditions = append(a.conditions, tr.marked(several)...)
+		if several {
+			a.add(tr.at, "%s", tr.because(true))
+		} else {
+			a.sentence = viewer + " sees " + source + ", because " + tr.because(false)
+		}
 	}
-	a.sentence = viewer + " sees " + source + ", because " + strings.Join(by, ", then ")
 	return a
 }
 

@@ -274,3 +274,31 @@ type singleHost struct{ host *snapshot.Host }
 func (s singleHost) Host(string) (*snapshot.Host, error) { return s.host, nil }
 func (s singleHost) Names() []string                     { return []string{s.host.Name} }
 func (s singleHost) Objects() snapshot.Objects           { return snapshot.Objects{} }
+
+// TestTwoTranslations gives each of several translations a line, in the packet's order between what else decided.
+func TestTwoTranslations(t *testing.T) {
+	p := tcp("203.0.113.10:1024", "198.51.100.80:80")
+	first := translation{host: "node/n", ref: "nat POSTROUTING 3", does: "MASQUERADE", why: "outside 10.0.0.0/8", at: atStep(4)}
+	marked := first
+	marked.mark = &marking{bits: 0x4000, ref: "nat MARK 1", at: atStep(2)}
+	second := translation{host: "fabric", ref: "azure out-1-1 1", does: "snat", why: "the front end", at: atStep(8)}
+	const seen = "the destination sees 203.0.113.10:1024"
+	for _, tt := range []struct {
+		name    string
+		sources []translation
+		want    string
+	}{
+		{"one", []translation{second}, seen + ", because azure out-1-1 1: snat (the front end)"},
+		{"two", []translation{first, second}, seen + ", after 2 translations" +
+			"\n- on node n nat POSTROUTING 3: MASQUERADE (outside 10.0.0.0/8)\n- on fabric azure out-1-1 1: snat (the front end)"},
+		{"two by a mark", []translation{marked, second}, seen + ", after 2 translations\n- on node n mark 0x4000 was set by nat MARK 1" +
+			"\n- on node n nat POSTROUTING 3: MASQUERADE\n- on fabric azure out-1-1 1: snat (the front end)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := &explanation{outcome: &walk.Outcome{End: walk.End{Kind: walk.Delivered, Packet: p}}, sources: tt.sources}
+			if got := e.delivered().text(); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}
