@@ -307,9 +307,6 @@ func (r *reader) isStranger() bool {
 	return r.from.Kind == Address && a.IsGlobalUnicast() && !a.IsPrivate() && r.owner(a) == ""
 }
 
-// labInternet is the router of a lab's internet hosts.
-const labInternet = "internet"
-
 // arriving requests a packet of a host that is not at hand: it comes in where --at says.
 func (r *reader) arriving(host string, addresses []netip.Addr) error {
 	p := &r.Packet
@@ -326,8 +323,8 @@ func (r *reader) arriving(host string, addresses []netip.Addr) error {
 	if at == "" && len(r.names) == 1 {
 		at = r.names[0]
 	}
-	if at == "" && r.isStranger() && slices.Contains(r.names, labInternet) {
-		at = labInternet
+	if at == "" && r.isStranger() && slices.Contains(r.names, snapshot.LabInternet) {
+		at = snapshot.LabInternet
 		r.note("assumed: packets of %s come in at the lab's internet, where no host has that address: replies end there", p.Source)
 	}
 	if at == "" {

@@ -82,7 +82,8 @@ func (s *explanation) shown() summary {
 	case parted != "":
 		a.sentence = "it is unknown what the destination sees: " + parted
 	default:
-		a.sentence = s.conclusion().sentence
+		a = s.conclusion()
+		a.conditions = a.before(afterRequest)
 	}
 	if l.Receiver == "" && len(l.Missed) > 0 {
 		a.add(afterRequest, "it was not seen to arrive at %s", strings.Join(hostNames(l.Missed), ", "))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -108,6 +109,10 @@ func (s *explanation) conclusion() summary {
 		return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s%s", end.Kind, hostName(end.Host), why)}
 	}
 	switch {
+	case s.isUnowned():
+		a := s.delivered()
+		a.sentence = fmt.Sprintf("the destination sees nothing: no host of the lab's internet has %s; %s", end.Packet.Destination, a.sentence)
+		return a
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:
 		a := s.delivered()
 		if end.Forwarder != "" {
@@ -135,6 +140,13 @@ func (s *explanation) conclusion() summary {
 		return a
 	}
 	return nothing(": " + s.ended())
+}
+
+// isUnowned reports whether the packet reached a lab's internet, and no host there has its public destination.
+func (s *explanation) isUnowned() bool {
+	end := &s.outcome.End
+	return end.Host == snapshot.LabInternet && s.stopped == nil && receiverBeyond(end.Packet.Destination) == "the internet" &&
+		(end.Reject == "icmp-net-unreachable" || end.Reject == "icmp-host-unreachable")
 }
 
 func (s *explanation) ended() string {
@@ -203,6 +215,9 @@ func (s *explanation) delivered() summary {
 	viewer, source := cmp.Or(end.Forwarder, "the destination"), seen.SourceEnd()
 	if s.redirected {
 		viewer = "what listens on " + end.Packet.DestinationEnd() + " of " + hostName(end.Host)
+	}
+	if s.isUnowned() {
+		viewer = "a firewall on the way"
 	}
 	if end.Disguise != "" {
 		viewer = "the kernel of " + hostName(end.Host)

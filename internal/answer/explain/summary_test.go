@@ -302,3 +302,25 @@ func TestTwoTranslations(t *testing.T) {
 		})
 	}
 }
+
+// TestUnownedAddress gives the source that packets leave a lab with, where no host of its internet has their destination.
+func TestUnownedAddress(t *testing.T) {
+	translated := translation{host: "fabric", ref: "azure out 1", does: "snat", why: "the front end", at: atStep(8)}
+	for _, tt := range []struct{ name, to, host, reject, want string }{
+		{"no route", "8.8.8.8:53", "internet", "icmp-net-unreachable", "the destination sees nothing: no host of the lab's internet has 8.8.8.8; " +
+			"a firewall on the way sees 203.0.113.10:1024, because azure out 1: snat (the front end)"},
+		{"no neighbour", "8.8.8.8:53", "internet", "icmp-host-unreachable", "the destination sees nothing: no host of the lab's internet has 8.8.8.8; " +
+			"a firewall on the way sees 203.0.113.10:1024, because azure out 1: snat (the front end)"},
+		{"a private address", "10.0.0.1:53", "internet", "icmp-net-unreachable", "the destination sees nothing: rejected on internet: why"},
+		{"elsewhere", "8.8.8.8:53", "node/n", "icmp-net-unreachable", "the destination sees nothing: rejected on node n: why"},
+		{"another reason", "8.8.8.8:53", "internet", "icmp-time-exceeded", "the destination sees nothing: rejected on internet: why"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			end := walk.End{Kind: walk.Rejected, Host: tt.host, Reject: tt.reject, Why: "why", Packet: tcp("203.0.113.10:1024", tt.to)}
+			e := &explanation{outcome: &walk.Outcome{End: end}, sources: []translation{translated}}
+			if got := e.conclusion().text(); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}

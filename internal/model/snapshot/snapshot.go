@@ -24,6 +24,9 @@ type Source interface {
 	Objects() Objects
 }
 
+// LabInternet names the host of a lab at which packets for the internet arrive.
+const LabInternet = "internet"
+
 // Host is the state of one network namespace.
 type Host struct {
 	// Name is the host's, with its kind in front: "node/NAME", "pod/NAMESPACE/NAME", "vm/NAME", "internet/NAME"; "fabric", "internet"
