@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -39,11 +40,14 @@ func kubectlCommand(Streams) *cobra.Command {
 		Use:                "kubectl [--name NAME] ARGS...",
 		Short:              "upstream's kubectl on the lab's cluster, as its administrator",
 		DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			name, args := cutNameFlag(args)
 			d, err := labOf(name)
 			if err != nil {
 				return err
+			}
+			if _, err := os.Stat(d.Kubeconfig()); err != nil { // without one, kubectl would ask another cluster
+				return cmp.Or(lab.CheckStarting(c.Context(), d), err)
 			}
 			bin, err := lab.FindBinaries()
 			if err != nil {
@@ -132,7 +136,7 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 	}
 	at, err := d.FindHost(host)
 	if err != nil {
-		return badInput{err}
+		return cmp.Or(lab.CheckStarting(ctx, d), error(badInput{err}))
 	}
 	bin, err := lab.FindBinaries()
 	if err != nil {

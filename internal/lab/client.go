@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
@@ -26,6 +27,31 @@ import (
 
 // ErrNotRunning says that the lab's process does not answer.
 var ErrNotRunning = errors.New("the lab process is not running")
+
+// A StartingError says that a lab is being brought up.
+type StartingError struct{ Name string }
+
+// Error implements error.
+func (e *StartingError) Error() string {
+	return fmt.Sprintf("lab %s is starting; ask again when 'packetwalk status --name %s' names no problem", e.Name, e.Name)
+}
+
+// CheckStarting returns a StartingError while a lab is being brought up.
+func CheckStarting(ctx context.Context, d layout.Dir) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err := Network(ctx, d)
+	if !isStarting(d, err) {
+		return nil
+	}
+	return &StartingError{d.Name()}
+}
+
+// isStarting reports whether a request failed because the lab is being brought up, perhaps before its process has begun.
+func isStarting(d layout.Dir, err error) bool {
+	_, starting := errors.AsType[*StartingError](err)
+	return starting || errors.Is(err, ErrNotRunning) && d.IsLocked()
+}
 
 // controlClient returns a client of the lab's control socket.
 func controlClient(d layout.Dir, patience time.Duration) *http.Client {
@@ -65,7 +91,10 @@ func bodyOf(ctx context.Context, d layout.Dir, method, path string, patience tim
 	}
 	resp, err := controlClient(d, patience).Do(req)
 	if err != nil {
-		if d.Process() == 0 {
+		switch {
+		case d.Process() != 0 && (errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)):
+			return nil, &StartingError{d.Name()}
+		case d.Process() == 0:
 			return nil, fmt.Errorf("%w; 'packetwalk up --name %s' starts it again, 'packetwalk down --name %s' removes the lab", ErrNotRunning,
 				d.Name(), d.Name())
 		}
@@ -73,6 +102,9 @@ func bodyOf(ctx context.Context, d layout.Dir, method, path string, patience tim
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			return nil, &StartingError{d.Name()}
+		}
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
 		return nil, fmt.Errorf("ask lab %s: %w", d.Name(), statusError{resp.Status, strings.TrimSpace(string(text))})
 	}
@@ -156,6 +188,10 @@ func StatusOf(ctx context.Context, d layout.Dir) status.Status {
 		return s
 	}
 	s = status.New(d.Name(), d.Process())
+	if isStarting(d, err) {
+		s.Problems = []string{"the lab starts"}
+		return s
+	}
 	if s.Pid != 0 {
 		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
 		return s

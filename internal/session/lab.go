@@ -3,6 +3,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -38,15 +39,16 @@ func OpenLab(ctx context.Context, name string) (*Session, error) {
 		return nil, &InputError{err}
 	}
 	hosts, err := lab.Snapshot(ctx, dir)
+	starting := lab.CheckStarting(ctx, dir)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(starting, err)
 	}
 	s := &Session{
 		Lab:     &labFacts{dir: dir, status: sync.OnceValue(func() lab.Status { return lab.StatusOf(ctx, dir) })},
 		backend: &labBackend{dir: dir, opened: map[string]*netns.Namespace{}},
 		source:  armview.WithDoubts(hosts),
 	}
-	s.setUnread(hosts.ObjectsError())
+	s.setUnread(cmp.Or(starting, hosts.ObjectsError())) // a lab that starts has objects that are still to come
 	return s, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -233,7 +234,7 @@ func (r *reader) explain(err error, what, instead string) error {
 // blind says that nothing of a kind is known, why where there is a reason, and what can be written instead.
 func (r *reader) blind(what, instead string) error {
 	if r.Unread != nil {
-		if r.Far {
+		if r.Far || strings.Contains(r.Unread.Error(), "packetwalk status") { // it names the remedy already
 			return fmt.Errorf("no %s are known: %w; or %s", what, r.Unread, instead)
 		}
 		return fmt.Errorf("no %s are known: %w; 'packetwalk status' says how the lab is; or %s", what, r.Unread, instead)

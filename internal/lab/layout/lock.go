@@ -87,6 +87,16 @@ func (d Dir) Acquire(ctx context.Context) (release func(), err error) {
 	}
 }
 
+// IsLocked reports whether a command that makes, changes or removes the lab is running.
+func (d Dir) IsLocked() bool {
+	dir, err := os.Open(string(d))
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	return errors.Is(unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
 // isStill reports whether the path leads to the open directory.
 func isStill(dir *os.File, path string) bool {
 	opened, err := dir.Stat()
