@@ -1,6 +1,7 @@
 package pastedtext
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 )
@@ -19,7 +20,12 @@ var (
 	exits      = regexp.MustCompile(`^exit(?:\s+[0-9]+)?$`)
 	checksRule = regexp.MustCompile(`^(?:sudo\s+)?(?:/\S*/)?ip6?tables\S*\s(?:.*\s)?(?:-C|--check)\s`)
 	// always are programs that a shell goes on behind "&&" of, if nothing is wrong with the machine.
-	always = regexp.MustCompile(`^(?:cd|echo|printf|export|set|true|sleep|mkdir|modprobe|apt(?:-get)?|dnf|yum|systemctl|sudo)(?:\s|$)`)
+	setsOptions = regexp.MustCompile(`^set(?:\s+[-+](?:[aefuvxET]+|[aefuvxET]*o\s+(?:errexit|nounset|pipefail|xtrace|verbose|errtrace|functrace)))+$`)
+	setsErrexit = regexp.MustCompile(`\s([-+])(?:[a-zA-Z]*e|[a-zA-Z]*o\s+errexit\b)`)
+	runsErrexit = regexp.MustCompile(`^#!\s*/\S+(?:\s+\S+)*?\s+-[a-z]*e`)
+	always      = regexp.MustCompile(`^(?:cd|echo|printf|export|set|true|sleep|mkdir|modprobe|apt(?:-get)?|dnf|yum|systemctl|sudo)(?:\s|$)`)
+	// succeeds are commands of a script that fail only if the script itself is wrong.
+	succeeds = regexp.MustCompile(`^(?:\w+=\S*$|(?:trap|readonly|local|declare|unset|umask|wait|:|exec\s+[0-9]*[<>])(?:\s|$))|\|\|\s*(?:true|:)$`)
 )
 
 const (
@@ -50,6 +56,9 @@ func (s *scanner) maybeRun(command string) bool {
 		s.reset()
 		s.noteChange(command, of)
 		s.changes[len(s.changes)-1].doubt = maybeScript
+		if s.mayEnd > 0 {
+			s.changes[len(s.changes)-1].doubt = fmt.Sprintf("behind line %d, which ends the script if it fails (set -e); whether it was run is unknown", s.mayEnd)
+		}
 	}
 	return of != nil
 }
@@ -71,6 +80,8 @@ func (s *scanner) control(line string) bool {
 			return true
 		}
 		s.structures--
+	case s.structures == 0 && s.mayEnd > 0:
+		return s.maybeRun(line)
 	case s.structures == 0:
 		return false
 	case inStructure.MatchString(line) && concerns(line) == nil:
@@ -80,4 +91,30 @@ func (s *scanner) control(line string) bool {
 	s.reset()
 	s.NoEffect(s.at, "control structure of a script")
 	return true
+}
+
+// shellOptions takes the options of a script's shell that change nothing but what happens behind a command that fails. Such a command is a
+// change that is assumed to be done, a line that was not read, or one that checkErrexit notes.
+func (s *scanner) shellOptions(line string) bool {
+	if !setsOptions.MatchString(line) {
+		return false
+	}
+	if m := setsErrexit.FindStringSubmatch(line); m != nil {
+		s.errexit = m[1] == "-"
+	}
+	s.NoEffect(s.at, "options of the shell")
+	return true
+}
+
+// checkErrexit notes a command without effect that may fail and so end the script. Prose is a command where the text is a script.
+func (s *scanner) checkErrexit(line string) {
+	isScript := strings.HasPrefix(s.lines[0].text, "#!")
+	if s.at == 1 && runsErrexit.MatchString(line) {
+		s.errexit = true
+	}
+	as := s.Account[s.at-1].As
+	if s.errexit && s.mayEnd == 0 && s.structures == 0 && (as == "a command that changes nothing" || as == "prose" && isScript) &&
+		!always.MatchString(line) && !succeeds.MatchString(line) {
+		s.mayEnd = s.at
+	}
 }

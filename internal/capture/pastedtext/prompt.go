@@ -106,6 +106,11 @@ func (s *scanner) several(line string) bool {
 	if len(commands) < 2 {
 		return false
 	}
+	for i := range commands {
+		if s.errexit && commands[i].operator == ";" {
+			commands[i].operator = "&&"
+		}
+	}
 	for i, c := range commands {
 		switch certain := isCertain(commands[:i], c.operator); {
 		case !certain && s.maybeRun(c.text), certain && (s.command(c.text) || s.ipMade(c.text) || s.nftMade(c.text)):

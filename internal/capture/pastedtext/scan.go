@@ -143,6 +143,8 @@ type scanner struct {
 	printed    []string     // the last files that commands printed
 	hashes     map[int]hashMeaning
 	structures int    // of a script that are open
+	errexit    bool   // a command that fails ends the script
+	mayEnd     int    // the line of the first such command; 0 for none
 	passive    string // the program whose output says nothing of rules or routes
 }
 
@@ -182,6 +184,7 @@ func (s *scanner) read(line string) {
 		if s.Account[s.at-1].Fate == snapshot.LineRead && r.as != "command" {
 			s.passive = ""
 		}
+		s.checkErrexit(line)
 		return
 	}
 }
@@ -200,6 +203,7 @@ func init() { // the readers use each other
 		{"a whole block", (*scanner).foreign},
 		{"blank", (*scanner).blank},
 		{"script", (*scanner).control},
+		{"options of the shell", (*scanner).shellOptions},
 		{"commands", (*scanner).several},
 		{"command of iptables", (*scanner).command},
 		{"command of ip", (*scanner).ipMade},
