@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -218,7 +217,7 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 		return lab.ContainerLogs(ctx, d, group, container, follow, w)
 	}
 	edit := func(edit func([]byte) ([]byte, error), wait bool) (az.Lab, error) {
-		if err := lab.Edit(ctx, d, edit, wait, stepsTo(s.Err, time.Now())); err != nil {
+		if err := lab.Edit(ctx, d, edit, wait, newProgress(s.Err).step); err != nil {
 			return az.Lab{}, err
 		}
 		return azureView(ctx, s, d)

@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 
 	"packetwalk.dev/internal/capture"
@@ -171,7 +170,7 @@ func TestHostileNotes(t *testing.T) {
 		"a tool's error": func(w io.Writer) {
 			printCapture(w, &capture.Summary{Hosts: 1, Failed: map[string]int{hostile: 1}}, "file", 1)
 		},
-		"a step":   func(w io.Writer) { stepsTo(w, time.Now())(lab.Step{Text: hostile}) },
+		"a step":   func(w io.Writer) { newProgress(w).step(lab.Step{Text: hostile}) },
 		"a change": func(w io.Writer) { printPlan(w, "lab", []cluster.Change{{Path: "spec.hosts[0].app", To: hostile}}) },
 	} {
 		var b bytes.Buffer

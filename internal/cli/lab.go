@@ -95,7 +95,7 @@ stays what it is, or becomes what it was being changed to.`,
 	return c
 }
 
-func up(ctx context.Context, s Streams, file, name string, timeout time.Duration) error {
+func up(ctx context.Context, s Streams, file, name string, timeout time.Duration) (err error) {
 	name = cmp.Or(name, os.Getenv(lab.NameVariable), lab.DefaultName)
 	if err := lab.CheckName(name); err != nil {
 		return badInput{err}
@@ -108,6 +108,19 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 	if err := needRoot(); err != nil {
 		return err
 	}
+	p := newProgress(s.Out)
+	if isTerminal(s.Err) {
+		watched, stop := context.WithCancel(ctx)
+		defer stop()
+		go p.watch(watched, s.Err, func(ctx context.Context) string { return waitsFor(ctx, d) })
+	}
+	_, existed, _ := d.ClusterSource()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			printNotes(s, "interrupted", afterInterrupt(d, existed, err))
+			err = exitStatus(130)
+		}
+	}()
 	needs, err := lab.Needs(d, source)
 	if err != nil {
 		return err
@@ -119,15 +132,13 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 	if err != nil {
 		return err
 	}
-	begin := time.Now()
-	_, existed, _ := d.ClusterSource()
 	err = lab.Up(ctx, lab.UpOptions{
 		Dir:      d,
 		Cluster:  source,
 		Timeout:  timeout,
 		Argv:     []string{bin.Packetwalk, labProcess, "--name", name},
 		Plan:     func(changes []cluster.Change) { printPlan(s.Out, name, changes) },
-		Progress: stepsTo(s.Out, begin),
+		Progress: p.step,
 	})
 	if errors.Is(err, lab.ErrNewCluster) {
 		return badInput{err}
@@ -135,7 +146,7 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "%6.1f s  lab %q is ready\n", time.Since(begin).Seconds(), name)
+	p.print(s.Out, fmt.Sprintf("lab %q is ready", name))
 	if n, err := lab.Network(ctx, d); err == nil {
 		for _, text := range plan.HalfPeerings(n) {
 			fmt.Fprintln(s.Out, "warning:", termsafe.Text(text))
@@ -150,6 +161,18 @@ func up(ctx context.Context, s Streams, file, name string, timeout time.Duration
 	}
 	printNextSteps(s.Out, which, d)
 	return nil
+}
+
+// afterInterrupt says what is left of a lab when up was interrupted.
+func afterInterrupt(d lab.Dir, existed bool, err error) string {
+	self := readersCommand()
+	switch {
+	case !d.Exists():
+		return fmt.Sprintf("nothing of lab %q is left", d.Name())
+	case existed:
+		return fmt.Sprintf("lab %q is still there: '%s up --name %s' does the rest", d.Name(), self, d.Name())
+	}
+	return fmt.Sprintf("lab %q is not removed whole; '%s down --name %s' removes the rest: %v", d.Name(), self, d.Name(), err)
 }
 
 // printNextSteps prints the end of up's output. Only root may read the kubeconfig.
@@ -207,15 +230,6 @@ func sudoPrefix() string {
 		return "sudo "
 	}
 	return ""
-}
-
-// stepsTo gives a function that says what a lab has done, and how long after the begin, until it is ready.
-func stepsTo(w io.Writer, begin time.Time) func(lab.Step) {
-	return func(st lab.Step) {
-		if !st.Ready {
-			fmt.Fprintf(w, "%6.1f s  %s\n", time.Since(begin).Seconds(), termsafe.Text(st.Text))
-		}
-	}
 }
 
 // printPlan says what is to be changed on a lab that is there.

@@ -292,6 +292,9 @@ func TestInterruptedUp(t *testing.T) {
 		if code != 130 {
 			t.Errorf("interrupted after %v: exit status %d (%v): %s", after, code, err, &errs)
 		}
+		if want := fmt.Sprintf("packetwalk: interrupted\npacketwalk: nothing of lab %q is left\n", w.Name); code == 130 && errs.Len() > 0 && errs.String() != want {
+			t.Errorf("interrupted after %v: got %s, want %s", after, &errs, want)
+		}
 		f.expectGone(t, w)
 		expectSame(t, before, hostState(t))
 	}
