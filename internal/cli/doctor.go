@@ -145,7 +145,7 @@ func (d diagnosis) print(out io.Writer, wide bool) error {
 		})
 	}
 	for _, r := range features {
-		if r.Result != preflight.Works {
+		if r.Result != preflight.Works && r.Result != preflight.NeedsRoot {
 			fmt.Fprintf(w, "%s: %s\n", r.Feature, r.Cause)
 		}
 	}
@@ -155,15 +155,22 @@ func (d diagnosis) print(out io.Writer, wide bool) error {
 
 // summary returns the last line: whether labs work, and how many features do not.
 func (d diagnosis) summary() string {
-	bad := 0
+	bad, untried := 0, 0
 	for _, r := range d.Features {
-		if r.Result != preflight.Works {
+		switch r.Result {
+		case preflight.Works:
+		case preflight.NeedsRoot:
+			untried++
+			bad++
+		default:
 			bad++
 		}
 	}
 	switch {
 	case bad == 0:
 		return fmt.Sprintf("all is well: %d features and programs work", len(d.Features))
+	case bad == untried:
+		return fmt.Sprintf("what can be tried without root works: %d of %d features and programs; only root can try the others, above", len(d.Features)-bad, len(d.Features))
 	case d.Works:
 		return fmt.Sprintf("labs work; of %d features and programs, %d do not, or could not be tried", len(d.Features), bad)
 	}

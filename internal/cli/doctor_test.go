@@ -45,6 +45,7 @@ func TestDiagnose(t *testing.T) {
 func TestDiagnosisPrint(t *testing.T) {
 	nft := preflight.Row{Feature: "nft", NeededFor: []preflight.Need{preflight.Lab}, Result: preflight.Works}
 	ipset := preflight.Row{Feature: "ipset", NeededFor: []preflight.Need{preflight.Calico}, Result: preflight.Missing, Cause: "not found", Remedy: "apt-get install ipset"}
+	limits := preflight.Row{Feature: "cgroup limits", NeededFor: []preflight.Need{preflight.Calico}, Result: preflight.NeedsRoot, Remedy: "run it with sudo"}
 	trace := preflight.Row{Feature: "nft trace", NeededFor: []preflight.Need{preflight.LiveWalk}, Result: preflight.Missing, Cause: "old kernel"}
 	tests := []struct {
 		name          string
@@ -57,6 +58,8 @@ func TestDiagnosisPrint(t *testing.T) {
 		{"all works, wide", []preflight.Row{nft}, true, []string{"nft       every lab", "NEEDED FOR"}, nil, "all is well: 1 features and programs work"},
 		{"missing", []preflight.Row{nft, ipset}, false, []string{"apt-get install ipset", "ipset: not found"}, []string{"every lab"},
 			"labs do not work yet: of 2 features and programs, 1 do not; the column REMEDY says what to do"},
+		{"without root", []preflight.Row{nft, limits}, false, []string{"cgroup limits", "run it with sudo"}, []string{"cgroup limits:"},
+			"what can be tried without root works: 1 of 2 features and programs; only root can try the others, above"},
 		{"optional", []preflight.Row{nft, trace}, false, []string{"nft trace: old kernel"}, []string{"every lab"},
 			"labs work; of 2 features and programs, 1 do not, or could not be tried"},
 	}
