@@ -160,9 +160,35 @@ func (w *places) complete(name string) (string, error) {
 		if node := w.node(strings.TrimPrefix(name, "node/")); slices.Contains(w.names, node) {
 			return node, nil
 		}
+		if host := w.hostOf(name); slices.Contains(w.names, host) {
+			return host, nil
+		}
 		return "", fmt.Errorf("--at %s: no such host; there are: %s", name, snapshot.List(w.names))
 	}
 	return "", fmt.Errorf("--at %s: several hosts are called so: %s", name, snapshot.List(found))
+}
+
+// hostOf returns the host that an end without a port stands for, as --from takes it; "" for none. It looks up no DNS names.
+func (w *places) hostOf(name string) string {
+	e, err := Parse(name)
+	if err != nil || e.Port != 0 || e.PortName != "" || e.Kind == DNSName || e.Kind == HostName {
+		return ""
+	}
+	if e.Kind == Address {
+		return w.owner(e.Address)
+	}
+	if e, err = w.senderOf(e); err != nil {
+		return ""
+	}
+	if e.Kind != Pod {
+		host, _, _ := w.place(e)
+		return host
+	}
+	host, node, _, _ := w.pod(e)
+	if !slices.Contains(w.names, host) { // the node stands for a pod whose namespace is not at hand
+		return node
+	}
+	return host
 }
 
 // owner finds the host that has an address: a pod or node by the objects, any other by its own state.

@@ -611,3 +611,23 @@ func TestNoResolver(t *testing.T) {
 		}
 	}
 }
+
+// TestAt takes what --from and --to take as the host where packets come in.
+func TestAt(t *testing.T) {
+	for _, tt := range []struct{ at, host string }{
+		{"n0", "node/n0"}, {"node/n0", "node/n0"}, {"testvm", "vm/testvm"}, {"10.13.1.4", "vm/testvm"}, {"198.51.100.80", "internet/ifconfig.co"},
+		{"internet/ifconfig.co", "internet/ifconfig.co"}, {"pod/web-1", "pod/default/web-1"}, {"10.13.76.7", "pod/default/web-1"},
+		{"pod/web-1:80", ""}, {"192.0.2.99", ""}, {"pod/none", ""}, {"nowhere", ""},
+	} {
+		t.Run(tt.at, func(t *testing.T) {
+			from, to := End{Kind: Address, Address: netip.MustParseAddr("192.0.2.1")}, End{Kind: Address, Address: netip.MustParseAddr("10.13.76.4"), Port: 80}
+			got, err := Read(World{Source: world1(), At: tt.at}, from, to, 0)
+			switch {
+			case tt.host == "" && (err == nil || !strings.Contains(err.Error(), "--at "+tt.at+": no such host")):
+				t.Errorf("got %s, %v", got.Request.Host, err)
+			case tt.host != "" && (err != nil || got.Request.Host != tt.host):
+				t.Errorf("got %s, %v, want %s", got.Request.Host, err, tt.host)
+			}
+		})
+	}
+}
