@@ -113,7 +113,14 @@ func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 func printTables(out io.Writer, on screen, st lab.Status, wide bool) error {
 	out = termsafe.Writer(out)
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
-	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n\n", st.Name, st.APIServer, st.Kubeconfig)
+	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n", st.Name, st.APIServer, st.Kubeconfig)
+	if a := st.Azure; a != nil {
+		fmt.Fprintf(w, "AZURE\t%s\n", a.Endpoint)
+		if wide {
+			fmt.Fprintf(w, "AZURE TOKEN\t%s\nAZURE CA\t%s\nTENANT\t%s\nSUBSCRIPTION\t%s\n", a.Token, a.CA, a.Tenant, a.Subscription)
+		}
+	}
+	fmt.Fprintln(w)
 	table(w, "NODE\tADDRESS\tPODS\tAGENT", st.Nodes, nodeRow)
 	table(w, "HOST\tKIND\tADDRESS\tPUBLIC IP\tAPPLICATION", st.Hosts, func(h lab.Host) string {
 		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", h.Name, h.Kind, h.Address, dash(h.PublicIP), dash(h.App))

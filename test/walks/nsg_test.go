@@ -65,6 +65,7 @@ func TestSecurityGroups(t *testing.T) {
 	t.Run("VM", s.vm)
 	t.Run("Service", s.service)
 	t.Run("Change", s.change)
+	t.Run("SDK", s.sdk)
 	t.Run("Azure", s.azure)
 }
 

@@ -55,6 +55,9 @@ func SubnetID(n vnet.Network, vnetName, subnet string) string {
 	return *builder{n}.subnetID(vnetName, subnet)
 }
 
+// RouteTableGroup returns the resource group of a route table.
+func RouteTableGroup(n vnet.Network, table string) string { return builder{n}.machineGroup(table) }
+
 // FrontendIPID returns the id of a public front end's address.
 func FrontendIPID(n vnet.Network, f vnet.Frontend) string {
 	b := builder{n}

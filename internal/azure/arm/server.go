@@ -8,9 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
 )
@@ -21,7 +19,7 @@ type Server struct {
 	Network func() vnet.Network                     // as it is at present
 	Update  func(func(n *vnet.Network) error) error // changes it, all or nothing
 	Other   func(kind string) ([]any, bool, error)  // resources of other providers; false for a type that the lab has not
-	Token   string                                  // the bearer token of who may ask
+	Token   string                                  // the secret of who may ask: a bearer token, and every service principal's secret
 }
 
 // ServeHTTP answers a request.
@@ -40,11 +38,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) answer(r *http.Request) (int, any, error) {
-	switch strings.ToLower(r.URL.Path) {
-	case "/metadata/endpoints":
-		return http.StatusOK, endpoints(r), nil
-	case "/msi/token":
-		return s.token(r)
+	if status, body, ok, err := s.login(r); ok {
+		return status, body, err
 	}
 	if !s.isToken(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")) {
 		return 0, nil, newError(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid.")
@@ -60,33 +55,8 @@ func (s *Server) answer(r *http.Request) (int, any, error) {
 	return s.change(r, path)
 }
 
-func (s *Server) isToken(token string) bool {
+func (s *Server) isSecret(token string) bool {
 	return s.Token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(s.Token)) == 1
-}
-
-// endpoints describes this cloud ("Azure Resource Manager metadata endpoints"): all of it is where the request went.
-func endpoints(r *http.Request) any {
-	at := "https://" + r.Host
-	return []any{object{
-		"name": "AzurePublicCloud", "resourceManager": at,
-		"authentication": object{"loginEndpoint": at, "audiences": []any{"https://management.azure.com/"}, "tenant": "common"},
-	}}
-}
-
-// tokenLife is how long a client may keep a token, which itself has no end.
-const tokenLife = 24 * time.Hour
-
-// token answers as the managed identity endpoint of App Service does, version 2019-08-01 ("How to use managed identities for App Service",
-// learn.microsoft.com). The secret in the header is the token.
-func (s *Server) token(r *http.Request) (int, any, error) {
-	secret := r.Header.Get("X-IDENTITY-HEADER")
-	if !s.isToken(secret) {
-		return 0, nil, newError(http.StatusUnauthorized, "InvalidAuthenticationToken", "The identity header is invalid.")
-	}
-	return http.StatusOK, object{
-		"access_token": secret, "token_type": "Bearer", "resource": r.URL.Query().Get("resource"), "client_id": r.URL.Query().Get("client_id"),
-		"expires_on": strconv.FormatInt(time.Now().Add(tokenLife).Unix(), 10),
-	}, nil
 }
 
 // maxBody is the most bytes that a request has.
@@ -158,6 +128,9 @@ func checkPlace(n vnet.Network, path []string) error {
 // get answers for a path: subscriptions/S[/resourceGroups/G[/providers/N/T[/NAME[/CHILDREN[/NAME]]]]].
 func (s *Server) get(path []string) (any, error) {
 	n := s.Network()
+	if body, ok, err := s.account(n, path); ok {
+		return body, err
+	}
 	if err := checkPlace(n, path); err != nil {
 		return nil, err
 	}
@@ -200,8 +173,8 @@ func (s *Server) resources(n vnet.Network, of, name string) (all []any, err erro
 		if !ok && slices.ContainsFunc(none, func(k string) bool { return strings.EqualFold(k, name) }) {
 			return nil, nil
 		}
-	case strings.EqualFold(kind, "Microsoft.Compute/virtualMachines"):
-		all, ok = VirtualMachines(n), true
+	case strings.EqualFold(of, compute):
+		all, ok = computeResources(n, name)
 	case s.Other != nil:
 		all, ok, err = s.Other(strings.ToLower(kind))
 	}
@@ -217,22 +190,6 @@ var none = []string{"publicIPPrefixes", "privateLinkServices"}
 // providerOf describes a resource provider. Its types have no availability zones: the lab's region has none.
 func providerOf(name string) object {
 	return object{"namespace": name, "registrationState": "Registered", "resourceTypes": []any{}}
-}
-
-// VirtualMachines returns the machines with what clients of the network look at: their interfaces.
-func VirtualMachines(n vnet.Network) (all []any) {
-	n = Visible(n)
-	b := builder{n}
-	for _, nic := range n.NICs {
-		group := b.machineGroup(nic.Machine)
-		all = append(all, object{
-			"id":   fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", n.Subscription, group, nic.Machine),
-			"name": nic.Machine, "type": "Microsoft.Compute/virtualMachines", "location": n.Location,
-			"properties": object{"provisioningState": "Succeeded", "networkProfile": object{"networkInterfaces": []any{object{
-				"id": *b.id(group, "networkInterfaces", nic.Name), "properties": object{"primary": true}}}}},
-		})
-	}
-	return all
 }
 
 // selectResource lists resources, or finds the one that a path names, or a part of it.
@@ -257,11 +214,7 @@ func selectResource(all []any, path []string, kind, group string) (any, error) {
 }
 
 func hasGroup(n vnet.Network, name string) bool {
-	groups := []string{n.ResourceGroup, n.NodeResourceGroup}
-	for _, v := range n.VNets {
-		groups = append(groups, v.ResourceGroup)
-	}
-	return slices.ContainsFunc(groups, func(g string) bool { return g != "" && strings.EqualFold(g, name) })
+	return slices.ContainsFunc(groups(n), func(g string) bool { return strings.EqualFold(g, name) })
 }
 
 // resourceGroup returns a resource group; that of the nodes is managed by the cluster.

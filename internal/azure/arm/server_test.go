@@ -18,6 +18,7 @@ import (
 type client struct {
 	t       *testing.T
 	url     string
+	server  *arm.Server
 	mu      sync.Mutex
 	network vnet.Network
 }
@@ -38,7 +39,7 @@ func newClient(t *testing.T) *client {
 		t.Fatal(err)
 	}
 	c := &client{t: t, network: n}
-	s := httptest.NewServer(&arm.Server{Token: token,
+	c.server = &arm.Server{Token: token,
 		Network: func() vnet.Network {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -53,7 +54,8 @@ func newClient(t *testing.T) *client {
 				c.network = next
 			}
 			return err
-		}})
+		}}
+	s := httptest.NewServer(c.server)
 	t.Cleanup(s.Close)
 	c.url = s.URL
 	return c
@@ -293,9 +295,9 @@ func TestAttributes(t *testing.T) {
 // TestIdentity: the managed identity's endpoint gives the token for the secret, and nothing without it.
 func TestIdentity(t *testing.T) {
 	c := newClient(t)
-	if o := c.want(http.StatusOK, "GET", "/msi/token", "", "X-IDENTITY-HEADER", token); o["access_token"] != token {
-		t.Errorf("got %v", o)
-	}
+	o := c.want(http.StatusOK, "GET", "/msi/token", "", "X-IDENTITY-HEADER", token)
+	access, _ := o["access_token"].(string)
+	c.want(http.StatusOK, "GET", group+"/loadBalancers", "", "Authorization", "Bearer "+access)
 	c.want(http.StatusUnauthorized, "GET", "/msi/token", "", "X-IDENTITY-HEADER", "")
 }
 

@@ -125,16 +125,13 @@ func (a *Authority) Kubelet(node string, address netip.Addr, now time.Time) (tls
 // KubeletPair returns Kubelet's certificate and key as PEM.
 func (a *Authority) KubeletPair(node string, address netip.Addr, now time.Time) (KeyPair, error) {
 	user := NodeUser(node)
-	return a.serving(pkix.Name{CommonName: user.Common, Organization: user.Groups}, node, address, now)
+	return a.issue(pkix.Name{CommonName: user.Common, Organization: user.Groups}, x509.ExtKeyUsageServerAuth, []string{node},
+		[]netip.Addr{address}, now)
 }
 
 // Serving issues the serving certificate of something that is no part of the control plane.
-func (a *Authority) Serving(name string, address netip.Addr, now time.Time) (tls.Certificate, error) {
-	return parsed(a.serving(pkix.Name{CommonName: name}, name, address, now))
-}
-
-func (a *Authority) serving(subject pkix.Name, name string, address netip.Addr, now time.Time) (KeyPair, error) {
-	return a.issue(subject, x509.ExtKeyUsageServerAuth, []string{name}, []netip.Addr{address}, now)
+func (a *Authority) Serving(name string, now time.Time, addresses ...netip.Addr) (tls.Certificate, error) {
+	return parsed(a.issue(pkix.Name{CommonName: name}, x509.ExtKeyUsageServerAuth, []string{name}, addresses, now))
 }
 
 func parsed(pair KeyPair, err error) (tls.Certificate, error) {

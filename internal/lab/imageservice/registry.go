@@ -38,7 +38,7 @@ func (l *Service) ServeRegistry(ctx context.Context, ca *controlplane.Authority,
 	if err != nil {
 		return err
 	}
-	certificate, err := ca.Serving("registry", registryAddress.Addr(), time.Now())
+	certificate, err := ca.Serving("registry", time.Now(), registryAddress.Addr())
 	if err != nil {
 		return err
 	}

@@ -28,3 +28,9 @@ func Secret(path string) (string, error) {
 
 // AzureToken returns the bearer token for Azure's management endpoint.
 func (d Dir) AzureToken() (string, error) { return Secret(d.Path("pki", "azure-token")) }
+
+// AzureAddress returns the file with the address on 127.0.0.1 of Azure's management endpoint.
+func (d Dir) AzureAddress() string { return d.Path("azure-address") }
+
+// CA returns the file with the certificate of the lab's authority.
+func (d Dir) CA() string { return d.Path("pki", "ca.crt") }

@@ -23,6 +23,7 @@ type Status struct {
 	Pid        int         `json:"pid"`   // of the lab process; 0 when it does not run
 	APIServer  string      `json:"apiServer,omitempty"`
 	Kubeconfig string      `json:"kubeconfig,omitempty"`
+	Azure      *Azure      `json:"azure,omitempty"`
 	Components []Component `json:"components"`
 	Nodes      []Node      `json:"nodes"`
 	Hosts      []Host      `json:"hosts"`
@@ -33,6 +34,15 @@ type Status struct {
 	IgnoredPolicies []IgnoredPolicy  `json:"ignoredPolicies"` // NetworkPolicies, which nothing in the lab enforces
 	Warnings        []string         `json:"warnings"`        // what may soon be broken, or is being changed, in words
 	Problems        []string         `json:"problems"`        // what is broken, in words; empty when all is well
+}
+
+// Azure is the lab's Azure Resource Manager, for az, Terraform and Azure's SDKs on this machine.
+type Azure struct {
+	Endpoint     string `json:"endpoint"`
+	Tenant       string `json:"tenant"`
+	Subscription string `json:"subscription"`
+	Token        string `json:"token"` // a bearer token, and the secret of any service principal
+	CA           string `json:"ca"`    // the file with the certificate that signs the endpoint's
 }
 
 // Component is a process that the lab keeps running.

@@ -7,12 +7,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/kernel/netns"
@@ -35,6 +39,9 @@ type Groups struct {
 	Library           *imageservice.Service
 	Shared            *nodes.SharedLayer
 	*instances.Groups // nil without a virtual node
+
+	token string
+	local atomic.Pointer[string] // where Azure's interface is on this machine
 }
 
 // Start takes over the container groups that there are and answers for Azure.
@@ -43,6 +50,7 @@ func (l *Groups) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.token = token
 	manager := &arm.Server{Token: token, Network: l.Azure.Current, Update: l.Azure.Update, Other: func(kind string) ([]any, bool, error) {
 		lab := az.Lab{Network: arm.Visible(l.Azure.Current()), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
 		return az.Other(lab, kind)
@@ -76,8 +84,12 @@ func management(instances, others http.Handler) http.Handler {
 	})
 }
 
-// Report adds the container groups.
+// Report adds where Azure's interface is, and the container groups.
 func (l *Groups) Report(s *status.Status) {
+	if at := l.local.Load(); at != nil {
+		s.Azure = &status.Azure{Endpoint: *at, Tenant: arm.Tenant, Subscription: l.Cluster().Spec.Azure.Subscription, Token: l.token,
+			CA: l.Dir.CA()}
+	}
 	if l.Groups == nil {
 		return
 	}
@@ -132,16 +144,50 @@ func (l *Groups) serveManagement(ctx context.Context, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	certificate, err := l.Access.CA.Serving(plan.ManagementName, plan.ManagementAddress, time.Now())
+	certificate, err := l.Access.CA.Serving(plan.ManagementName, time.Now(), plan.ManagementAddress, localhost)
 	if err != nil {
 		return err
 	}
-	return l.Serve(ctx, plan.ManagementName, func(ctx context.Context) (net.Listener, error) {
-		return ns.Listen(ctx, "tcp", net.JoinHostPort(plan.ManagementAddress.String(), "443"))
-	}, func(ctx context.Context, listener net.Listener) error {
+	answer := func(ctx context.Context, listener net.Listener) error {
 		return serve.New(h, slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 			// Sessions are upgraded connections, which HTTP/2 has not.
 			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		}).Serve(ctx, listener)
-	})
+	}
+	if err := l.Serve(ctx, plan.ManagementName, func(ctx context.Context) (net.Listener, error) {
+		return ns.Listen(ctx, "tcp", net.JoinHostPort(plan.ManagementAddress.String(), "443"))
+	}, answer); err != nil {
+		return err
+	}
+	return l.Serve(ctx, plan.ManagementName+" on this machine", func(context.Context) (net.Listener, error) {
+		listener, err := l.listenLocal()
+		if err == nil {
+			l.local.Store(new("https://" + listener.Addr().String()))
+		}
+		return listener, err
+	}, answer)
+}
+
+var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// listenLocal listens on 127.0.0.1 for users of this machine, at the port of an earlier lab process if it is free, and writes the address.
+func (l *Groups) listenLocal() (net.Listener, error) {
+	at := net.JoinHostPort(localhost.String(), "0")
+	if before, err := os.ReadFile(l.Dir.AzureAddress()); err == nil {
+		if a, err := netip.ParseAddrPort(strings.TrimSpace(string(before))); err == nil && a.Addr() == localhost {
+			at = a.String()
+		}
+	}
+	listener, err := net.Listen("tcp", at)
+	if err != nil {
+		listener, err = net.Listen("tcp", net.JoinHostPort(localhost.String(), "0"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := atomicfile.Write(l.Dir.AzureAddress(), []byte(listener.Addr().String()+"\n"), 0o600); err != nil {
+		listener.Close()
+		return nil, err
+	}
+	return listener, nil
 }
