@@ -2,6 +2,7 @@ package armread_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"reflect"
@@ -46,7 +47,7 @@ func (m machines) Host(name string) (*snapshot.Host, error) {
 }
 
 // TestEqual: a walk by what Azure's interface says ends as one by the rules that the lab's fabric has in the kernel: the same end, and
-// the same source seen there. Each example's network gets machines in namespaces of their own.
+// the same source seen there. Each example's network gets machines in namespaces of their own, and some get random security groups and routes.
 func TestEqual(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	for _, c := range []struct {
@@ -55,6 +56,7 @@ func TestEqual(t *testing.T) {
 	}{
 		{"azure-cni", nil}, {"outbound", nil}, {"shop", nil}, {"iptables", nil}, {"calico", nil}, {"outbound", addGateway},
 		{"calico", addGateway}, {"calico", addInternal}, {"outbound", addInternal}, {"calico", closeOutbound}, {"calico", addInstance},
+		{"outbound", secure(1)}, {"outbound", secure(2)}, {"calico", secure(3)}, {"calico", secure(4)}, {"shop", secure(5)},
 	} {
 		name := c.example
 		if c.change != nil {
@@ -77,6 +79,7 @@ func TestEqual(t *testing.T) {
 			if err := armread.Read(t.Context(), r, scope, static{}, serve(t, manager(l))); err != nil {
 				t.Fatal(err)
 			}
+			own = armview.WithDoubts(own)
 			sdk, err := armview.Extend(machines{own}, r)
 			if err != nil {
 				t.Fatal(err)
@@ -181,6 +184,75 @@ func closeOutbound(n *vnet.Network) {
 	}
 }
 
+// secure gives a network random security groups, whose rules differ in priority, protocol, ports and what they hold, and user-defined routes.
+func secure(seed uint64) func(*vnet.Network) {
+	return func(n *vnet.Network) {
+		r := rand.New(rand.NewPCG(seed, 41))
+		one := func(list []string) string { return list[r.IntN(len(list))] }
+		words := []string{vnet.TagVirtualNetwork, vnet.TagInternet, vnet.TagAzureLoadBalancer, "0.0.0.0/1", "203.0.113.0/24"}
+		for _, v := range n.VNets {
+			words = append(words, v.AddressPrefixes[0].String())
+		}
+		for _, nic := range n.NICs {
+			words = append(words, nic.Primary().Address.String())
+		}
+		for _, h := range n.Hosts {
+			words = append(words, h.Address.String())
+		}
+		addresses := func() (all []string) {
+			for range r.IntN(3) {
+				all = append(all, one(words))
+			}
+			return all
+		}
+		ranges := []vnet.PortRange{{First: 80, Last: 80}, {First: 22, Last: 81}, {First: 81, Last: 442}, {First: 443, Last: 9000}, {First: 0, Last: 65535}}
+		var names []string
+		for _, name := range []string{"a", "b", "c"} {
+			g := vnet.SecurityGroup{Name: name}
+			for i, p := range r.Perm(14) {
+				rule := vnet.SecurityRule{Name: fmt.Sprintf("r%d", i), Priority: 100 + 11*p, Sources: addresses(), Destinations: addresses(),
+					Direction: one([]string{vnet.DirectionInbound, vnet.DirectionOutbound}), Access: one([]string{vnet.AccessAllow, vnet.AccessDeny}),
+					Protocol: one([]string{vnet.ProtocolTCP, vnet.ProtocolUDP, vnet.ProtocolICMP, vnet.Any})}
+				if rule.Protocol != vnet.ProtocolICMP && r.IntN(4) > 0 {
+					rule.DestinationPorts = []vnet.PortRange{ranges[r.IntN(len(ranges))]}
+				}
+				g.Rules = append(g.Rules, rule)
+			}
+			n.SecurityGroups, names = append(n.SecurityGroups, g), append(names, name)
+		}
+		names = append(names, "")
+		hop := &n.NICs[len(n.NICs)-1]
+		hop.IPForwarding = true
+		table := vnet.RouteTable{Name: "random"}
+		for i, p := range []string{"0.0.0.0/0", "198.51.100.0/26", "172.31.0.0/16", "10.0.0.0/8", "203.0.113.0/25"} {
+			hops := []string{vnet.NextHopAppliance, vnet.NextHopNone}
+			route := vnet.UserRoute{Name: fmt.Sprintf("r%d", i), Prefix: netip.MustParsePrefix(p)}
+			if !route.Prefix.Addr().IsPrivate() {
+				hops = append(hops, vnet.NextHopInternet)
+			}
+			route.NextHopType = one(hops)
+			if route.NextHopType == vnet.NextHopAppliance {
+				route.NextHop = hop.Primary().Address
+			}
+			if r.IntN(2) == 0 {
+				table.Routes = append(table.Routes, route)
+			}
+		}
+		n.RouteTables = append(n.RouteTables, table)
+		for i := range n.VNets {
+			for j := range n.VNets[i].Subnets {
+				s := &n.VNets[i].Subnets[j]
+				if s.SecurityGroup = one(names); s.RouteTable == "" && r.IntN(2) == 0 {
+					s.RouteTable = table.Name
+				}
+			}
+		}
+		for i := range n.NICs {
+			n.NICs[i].SecurityGroup = one(names)
+		}
+	}
+}
+
 // networkOf brings a network into the kernel, and reads it.
 func networkOf(t *testing.T, n vnet.Network) snapshot.Source {
 	t.Helper()
@@ -256,6 +328,9 @@ func destinations(n vnet.Network, from vnet.NIC) []netip.AddrPort {
 	}
 	for _, t := range n.RouteTables {
 		for _, r := range t.Routes {
+			if r.Prefix.Bits() == 0 {
+				continue // other destinations meet it
+			}
 			all = append(all, netip.AddrPortFrom(r.Prefix.Addr().Next(), 80))
 		}
 	}
@@ -311,7 +386,13 @@ func inbound(t *testing.T, own, sdk snapshot.Source, n vnet.Network) int {
 		for _, port := range []uint16{80, 81, 82} {
 			req := walk.Request{Host: "internet/" + from.Name, Packet: packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: from.Address,
 				SourcePort: packet.Exactly(40000), Destination: a, DestinationPort: packet.Exactly(port)}, TTL: 64, TCPFlags: packet.SYN}}
-			want := seen(t, own, req)
+			var want []string // of so many flows that each back end gets some
+			for source := range uint16(16) {
+				req.Packet.SourcePort = packet.Exactly(40000 + source)
+				want = append(want, seen(t, own, req)...)
+			}
+			slices.Sort(want)
+			want = slices.Compact(want)
 			req.Host, req.Forwarded, req.Arrives = "fabric", true, "internet"
 			if got := seen(t, sdk, req); !slices.Equal(want, got) {
 				t.Errorf("%s > %s:%d: by the lab %q, by Azure's interface %q", from.Name, a, port, want, got)
