@@ -42,7 +42,7 @@ func TestConflict(t *testing.T) {
 		"another case":   {first: gatewayJSON(addressRef("a"), "1"), second: gatewayJSON(addressRef("A"), "1")},
 		"null and empty": {first: gatewayJSON("null", "1"), second: gatewayJSON("[]", "1")},
 		"as Azure Resource Manager answers": {first: gatewayJSON(addressRef("a"), "1"),
-			second: fmt.Sprintf(`{"value": [{"id": %q, "name": "gw", "sku": {"name": "Standard"}, "properties": {"publicIpAddresses": %s}}]}`,
+			second: fmt.Sprintf(`{"value": [{"id": %q, "name": "gw", "sku": {"name": "Standard"}, "properties": {"idleTimeoutInMinutes": 4, "publicIpAddresses": %s}}]}`,
 				natGateway, addressRef("a"))},
 		"another address": {first: gatewayJSON(addressRef("a"), "1"), second: gatewayJSON(addressRef("b"), "1"),
 			want: "old.json and new.json have different content for NAT gateway " + natGateway + " (publicIpAddresses); remove the older file"},

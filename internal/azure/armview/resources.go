@@ -84,6 +84,8 @@ type NATGateway struct {
 	SKU              sku
 	PublicIPs        []ref `json:"publicIpAddresses"`
 	PublicIPPrefixes []ref
+	// IdleTimeoutInMinutes is how long a TCP connection may be idle.
+	IdleTimeoutInMinutes int
 }
 
 // LoadBalancer is a load balancer.
@@ -248,9 +250,18 @@ type Cluster struct {
 type NetworkProfile struct {
 	NetworkPlugin, NetworkPluginMode, NetworkMode, NetworkPolicy, NetworkDataplane string
 	PodCIDR, ServiceCIDR, DNSServiceIP, LoadBalancerSKU, OutboundType              string
+	PodLinkLocalAccess                                                             string // "None" keeps pods from the Instance Metadata Service
 	PodCIDRs, ServiceCIDRs                                                         []string
 	LoadBalancerProfile                                                            LoadBalancerProfile
+	NATGatewayProfile                                                              NATGatewayProfile
 	KubeProxyConfig                                                                struct{ Mode string }
+}
+
+// NATGatewayProfile is the NAT gateway that AKS makes for a managed cluster.
+type NATGatewayProfile struct {
+	ManagedOutboundIPProfile struct{ Count int }
+	EffectiveOutboundIPs     []ref
+	IdleTimeoutInMinutes     int
 }
 
 // LoadBalancerProfile says how a managed cluster leaves by its load balancer.
@@ -267,6 +278,18 @@ type AgentPool struct {
 	EnableNodePublicIP                                                      bool
 	AvailabilityZones, NodeTaints                                           []string
 	NodeLabels                                                              map[string]string
+	LocalDNSProfile                                                         LocalDNSProfile
+}
+
+// LocalDNSProfile is the DNS cache on each node of a pool.
+type LocalDNSProfile struct {
+	Mode, State                        string
+	VnetDNSOverrides, KubeDNSOverrides map[string]any
+}
+
+// Enabled reports whether the nodes run it: by its state, and where the state is missing, only with mode Required.
+func (p *LocalDNSProfile) Enabled() bool {
+	return strings.EqualFold(p.State, "Enabled") || p.State == "" && strings.EqualFold(p.Mode, "Required")
 }
 
 // Addon is an addon of a managed cluster.

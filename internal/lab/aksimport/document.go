@@ -30,6 +30,8 @@ func encode(v reflect.Value) *yaml.Node {
 		return scalar("!!str", x.String())
 	}
 	switch v.Kind() {
+	case reflect.Pointer:
+		return encode(v.Elem())
 	case reflect.Struct:
 		n := &yaml.Node{Kind: yaml.MappingNode}
 		for i := range v.NumField() {

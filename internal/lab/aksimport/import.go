@@ -52,9 +52,11 @@ func Cluster(r *armview.Resources, name string, apps ...string) ([]byte, error) 
 	m.profile()
 	m.pools()
 	m.balancer()
+	m.nodeOptions()
 	m.machines()
 	m.securityGroups()
 	m.routeTables()
+	m.natGateways()
 	m.addons()
 	d := newDocument(&m.c)
 	for _, n := range m.notes {
@@ -174,8 +176,12 @@ func (m *importer) balancer() {
 	const path = "spec.loadBalancer"
 	lb.SKU = cluster.SKU(strings.ToLower(cmp.Or(p.LoadBalancerSKU, string(cluster.SKUStandard))))
 	profile := p.LoadBalancerProfile
-	if out := strings.ToLower(cmp.Or(p.OutboundType, "loadBalancer")); out != "loadbalancer" {
-		m.note(path, "outboundType %s: not imported, the lab's nodes leave by the load balancer where no route leads elsewhere.", p.OutboundType)
+	if kind, nat := m.outboundType(), p.NATGatewayProfile; kind != cluster.OutboundLoadBalancer {
+		m.c.Spec.OutboundType = kind
+		if kind == cluster.OutboundManagedNATGateway {
+			m.c.Spec.NATGateway = cluster.NATGatewayProfile{IdleTimeoutMinutes: nat.IdleTimeoutInMinutes,
+				ManagedIPs: max(nat.ManagedOutboundIPProfile.Count, len(nat.EffectiveOutboundIPs))}
+		}
 	} else if lb.SKU == cluster.SKUStandard {
 		lb.Outbound = cluster.Outbound{ManagedIPs: max(profile.ManagedOutboundIPs.Count, len(profile.EffectiveOutboundIPs)),
 			Ports: profile.AllocatedOutboundPorts, IdleTimeoutMinutes: profile.IdleTimeoutInMinutes}
@@ -192,6 +198,53 @@ func (m *importer) balancer() {
 	}
 	if len(public) > 0 {
 		m.note(path, "Public addresses in Azure: %s. The lab has its own, of %s.", strings.Join(public, ", "), cluster.PublicPool)
+	}
+}
+
+// outboundType returns how the cluster's nodes leave, in the lab's letter case.
+func (m *importer) outboundType() cluster.OutboundType {
+	text := m.aks.NetworkProfile.OutboundType
+	for _, known := range []cluster.OutboundType{cluster.OutboundManagedNATGateway, cluster.OutboundUserAssignedNATGateway,
+		cluster.OutboundUserDefinedRouting, cluster.OutboundNone, cluster.OutboundBlock} {
+		if strings.EqualFold(text, string(known)) {
+			return known
+		}
+	}
+	if text != "" && !strings.EqualFold(text, string(cluster.OutboundLoadBalancer)) {
+		m.note("spec", "outboundType %s: unknown to the lab, whose nodes leave by the load balancer.", text)
+	}
+	return cluster.OutboundLoadBalancer
+}
+
+// nodeOptions imports the options of the nodes' image. A lab has LocalDNS on all nodes or on none.
+func (m *importer) nodeOptions() {
+	const path = "spec.nodeOptions"
+	o := &m.c.Spec.NodeOptions
+	switch access := m.aks.NetworkProfile.PodLinkLocalAccess; {
+	case strings.EqualFold(access, "None"):
+		o.IMDSRestriction = true
+	case access != "" && !strings.EqualFold(access, "IMDS"):
+		m.note(path, "podLinkLocalAccess %s: unknown to the lab, whose pods reach the Instance Metadata Service.", access)
+	}
+	var with, without []string
+	for i := range m.aks.AgentPools {
+		p := &m.aks.AgentPools[i]
+		switch {
+		case strings.EqualFold(p.OSType, "Windows"):
+		case !p.LocalDNSProfile.Enabled():
+			without = append(without, p.Name)
+			if strings.EqualFold(p.LocalDNSProfile.Mode, "Preferred") && p.LocalDNSProfile.State == "" {
+				m.note(path, "Node pool %s: localDNSProfile has mode Preferred, and whether its nodes run LocalDNS is not in the files.", p.Name)
+			}
+		default:
+			with = append(with, p.Name)
+			if len(p.LocalDNSProfile.VnetDNSOverrides)+len(p.LocalDNSProfile.KubeDNSOverrides) > 0 {
+				m.note(path, "Node pool %s: localDNSProfile has a configuration of your own; the lab's LocalDNS has AKS's defaults.", p.Name)
+			}
+		}
+	}
+	if o.LocalDNS = len(with) > 0; o.LocalDNS && len(without) > 0 {
+		m.note(path, "LocalDNS is on for node pools %s only: in the lab it is on for all.", strings.Join(with, ", "))
 	}
 }
 
@@ -213,7 +266,7 @@ func (m *importer) pools() {
 		path := fmt.Sprintf("spec.nodePools[%d]", len(m.c.Spec.NodePools))
 		one := cluster.NodePool{Name: p.Name, Count: min(p.Count, maxNodes), MaxPods: p.MaxPods, VMSize: p.VMSize,
 			AvailabilityZones: p.AvailabilityZones, VNetSubnet: m.subnetName(p.VNetSubnetID),
-			NodeLabels: m.labels(path, p.NodeLabels), NodeTaints: p.NodeTaints}
+			EnableNodePublicIP: p.EnableNodePublicIP, NodeLabels: m.labels(path, p.NodeLabels), NodeTaints: p.NodeTaints}
 		if strings.EqualFold(p.Mode, string(cluster.ModeUser)) {
 			one.Mode = cluster.ModeUser
 		}
@@ -226,9 +279,6 @@ func (m *importer) pools() {
 		}
 		if p.PodSubnetID != "" {
 			m.note(path, "podSubnetId %s: in the lab pods have addresses of their node's subnet.", last(p.PodSubnetID))
-		}
-		if p.EnableNodePublicIP {
-			m.note(path, "enableNodePublicIp: the lab's nodes have no public addresses.")
 		}
 		m.fit(path, &one)
 		m.c.Spec.NodePools = append(m.c.Spec.NodePools, one)
@@ -291,16 +341,19 @@ var optional = []*regexp.Regexp{
 	regexp.MustCompile(`^spec\.azure\.networkSecurityGroups\[\d+\]`),
 	regexp.MustCompile(`^spec\.azure\.routeTables\[\d+\]\.routes\[\d+\]`),
 	regexp.MustCompile(`^spec\.azure\.routeTables\[\d+\]`),
-	regexp.MustCompile(`^spec\.azure\.vms\[\d+\]\.(address|publicIP|networkSecurityGroup)`),
+	regexp.MustCompile(`^spec\.azure\.natGateways\[\d+\]\.(publicIPs|idleTimeoutMinutes)`),
+	regexp.MustCompile(`^spec\.azure\.natGateways\[\d+\]`),
+	regexp.MustCompile(`^spec\.azure\.vms\[\d+\]\.(address|publicIP|networkSecurityGroup|firewall)`),
 	regexp.MustCompile(`^spec\.azure\.vms\[\d+\]`),
-	regexp.MustCompile(`^spec\.azure\.vnets\[\d+\]\.subnets\[\d+\]\.(routeTable|networkSecurityGroup)`),
+	regexp.MustCompile(`^spec\.azure\.vnets\[\d+\]\.subnets\[\d+\]\.(routeTable|networkSecurityGroup|natGateway|defaultOutboundAccess)`),
 	regexp.MustCompile(`^spec\.azure\.vnets\[\d+\]\.subnets\[\d+\]`),
 	regexp.MustCompile(`^spec\.azure\.vnets\[\d+\]\.peerings\[\d+\]`),
 	regexp.MustCompile(`^spec\.azure\.vnets\[\d+\]`),
 	regexp.MustCompile(`^spec\.nodePools\[\d+\]\.(nodeTaints\[\d+\]|nodeLabels\[[^\]]*\])`),
-	regexp.MustCompile(`^spec\.nodePools\[\d+\]\.(mode|count|maxPods|vmSize|availabilityZones|nodeTaints|nodeLabels)`),
+	regexp.MustCompile(`^spec\.nodePools\[\d+\]\.(mode|count|maxPods|vmSize|availabilityZones|nodeTaints|nodeLabels|enableNodePublicIP)`),
 	regexp.MustCompile(`^spec\.virtualNode`),
-	regexp.MustCompile(`^spec\.(network|loadBalancer|serviceProxy)\.[a-zA-Z]+(\.[a-zA-Z]+)?`),
+	regexp.MustCompile(`^spec\.(network|loadBalancer|serviceProxy|nodeOptions|natGateway)\.[a-zA-Z]+(\.[a-zA-Z]+)?`),
+	regexp.MustCompile(`^spec\.(outboundType|natGateway)`),
 	regexp.MustCompile(`^spec\.azure\.(subscription|resourceGroup|location)`),
 	regexp.MustCompile(`^metadata\.name`),
 }
@@ -322,6 +375,11 @@ func (m *importer) validated(d *document, apps []string) ([]byte, error) {
 	}
 }
 
+// outbound is the path of the outbound type. What it lacks is an error of a node pool's subnet.
+const outbound = "spec.outboundType"
+
+var ofPoolSubnet = regexp.MustCompile(`^spec\.nodePools\[\d+\]\.vnetSubnet$`)
+
 // leaveOut takes out the optional parts that errors are about, and reports whether there was one. Elements of lists go from the last to
 // the first, so that paths stay right.
 func leaveOut(d *document, errs cluster.Errors) bool {
@@ -332,6 +390,9 @@ func leaveOut(d *document, errs cluster.Errors) bool {
 				why[path] = cmp.Or(why[path], e.Message)
 				break
 			}
+		}
+		if ofPoolSubnet.MatchString(e.Path) && d.find(outbound) != nil {
+			why[outbound] = cmp.Or(why[outbound], e.Message)
 		}
 	}
 	paths := slices.SortedFunc(maps.Keys(why), func(a, b string) int { return -natural(a, b) })

@@ -138,8 +138,15 @@ func (m *importer) subnet(network string, v *cluster.VNet, s *armview.Subnet) {
 	} else if g != nil {
 		one.NetworkSecurityGroup = m.groupName(g.ID)
 	}
-	if s.NATGateway != nil {
-		m.note(path, "NAT gateway %s: not imported. Nodes leave by the load balancer; natGateway would give the subnet one.", last(s.NATGateway.ID))
+	one.DefaultOutboundAccess = s.DefaultOutboundAccess
+	switch g := s.NATGateway; {
+	case g == nil:
+	case m.outboundType() == cluster.OutboundManagedNATGateway && strings.EqualFold(part(g.ID, "resourceGroups"), m.aks.NodeResourceGroup):
+		// AKS's own: the lab makes it
+	case m.NATGateways[strings.ToLower(g.ID)] == nil:
+		m.note(path, "natGateway: %s.", m.UnreadResource(g.ID))
+	default:
+		one.NATGateway = last(g.ID)
 	}
 	if len(s.ServiceEndpoints) > 0 {
 		m.note(path, "Service endpoints: the lab has none.")
@@ -166,6 +173,39 @@ func (m *importer) routeTables() {
 		}
 		a.RouteTables = append(a.RouteTables, one)
 	}
+}
+
+// natGateways imports the NAT gateways that subnets name.
+func (m *importer) natGateways() {
+	a := &m.c.Spec.Azure
+	for _, id := range slices.Sorted(maps.Keys(m.NATGateways)) {
+		g := m.NATGateways[id]
+		named := func(s cluster.Subnet) bool { return s.NATGateway != "" && strings.EqualFold(s.NATGateway, last(g.ID)) }
+		if !m.anySubnet(named) || slices.ContainsFunc(a.NATGateways, func(o cluster.NATGateway) bool { return o.Name == last(g.ID) }) {
+			continue
+		}
+		path := fmt.Sprintf("spec.azure.natGateways[%d]", len(a.NATGateways))
+		one := cluster.NATGateway{Name: last(g.ID), PublicIPs: len(g.PublicIPs), IdleTimeoutMinutes: g.IdleTimeoutInMinutes}
+		for _, r := range g.PublicIPPrefixes {
+			if p, err := netip.ParsePrefix(m.prefixOf(r.ID)); err == nil && p.Addr().Is4() {
+				one.PublicIPs += 1 << (32 - p.Bits())
+			} else {
+				m.note(path, "Public IP prefix %s: how many addresses it has is not in the files.", last(r.ID))
+			}
+		}
+		if sku := g.SKU.Name; sku != "" && !strings.EqualFold(sku, "Standard") {
+			m.note(path, "SKU %s: the lab's gateway is a Standard one.", sku)
+		}
+		a.NATGateways = append(a.NATGateways, one)
+	}
+}
+
+// prefixOf returns the range of a public IP prefix; "" if it was not read.
+func (m *importer) prefixOf(id string) string {
+	if p := m.Prefixes[strings.ToLower(id)]; p != nil {
+		return p.IPPrefix
+	}
+	return ""
 }
 
 func (m *importer) anySubnet(is func(cluster.Subnet) bool) bool {
@@ -304,6 +344,9 @@ func hostName(s string) string {
 	return strings.Trim(notHost.ReplaceAllString(strings.ToLower(s), "-"), "-")
 }
 
+// azureFirewallSubnet is the name that the subnet of an Azure Firewall must have, and no other may.
+const azureFirewallSubnet = "AzureFirewallSubnet"
+
 // appliance makes a machine that forwards where a route leads to an address of which no interface was read: an Azure Firewall, or a load
 // balancer before appliances.
 func (m *importer) appliance(a netip.Addr) {
@@ -313,13 +356,19 @@ func (m *importer) appliance(a netip.Addr) {
 	}
 	for _, v := range m.c.Spec.Azure.VNets {
 		for _, s := range v.Subnets {
-			if s.Prefix.Contains(a) {
-				m.note(fmt.Sprintf("spec.azure.vms[%d]", len(*vms)),
-					"For the firewall at %s: the machine forwards, and neither translates nor filters before you set that up by \"packetwalk ssh\".", a)
-				*vms = append(*vms, cluster.VM{Name: "appliance-" + strings.ReplaceAll(a.String(), ".", "-"), Subnet: v.Name + "/" + s.Name,
-					Address: a, IPForwarding: true})
-				return
+			if !s.Prefix.Contains(a) {
+				continue
 			}
+			vm := cluster.VM{Name: "appliance-" + strings.ReplaceAll(a.String(), ".", "-"), Subnet: v.Name + "/" + s.Name, Address: a, IPForwarding: true}
+			path := fmt.Sprintf("spec.azure.vms[%d]", len(*vms))
+			if s.Name == azureFirewallSubnet {
+				vm.PublicIP, vm.Firewall = true, &cluster.Firewall{}
+				m.note(path, "For Azure Firewall at %s: the lab's firewall allows all connections that begin behind it; its rules are not imported.", a)
+			} else {
+				m.note(path, "For the firewall at %s: the machine forwards, and neither translates nor filters: add firewall for that.", a)
+			}
+			*vms = append(*vms, vm)
+			return
 		}
 	}
 	m.note("spec.azure.routeTables", "No subnet that was read holds next hop %s: the lab drops what goes there, as Azure does without a machine.", a)
