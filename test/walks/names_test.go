@@ -52,7 +52,7 @@ func TestNames(t *testing.T) {
 		expectQuery(t, w, "pod/client", "ifconfig.co", "169.254.10.11", "^node/"+node+"$")
 		expectQuery(t, w, "pod/client", "kubernetes.default.svc:443", "169.254.10.11", "^node/"+node+"$")
 		expectQuery(t, w, "node/"+node, "ifconfig.co", "169.254.10.10", "^node/"+node+"$")
-		expectQuery(t, w, "vm/testvm", "ifconfig.co", "168.63.129.16", "^fabric$")
+		expectQuery(t, w, "vm/vm", "ifconfig.co", "168.63.129.16", "^fabric$")
 		expectQuery(t, w, "internet/client", "ifconfig.co", "198.51.100.1", "^internet$")
 
 		rule := []string{"INPUT", "-d", "169.254.10.11/32", "-p", "udp", "--dport", "53", "-j", "DROP"}
