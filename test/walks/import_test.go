@@ -71,7 +71,7 @@ func TestImport(t *testing.T) {
 	}
 
 	node := strings.TrimSpace(w.Kubectl(t, "get", "pod", "client", "-o", "jsonpath={.spec.nodeName}"))
-	rules := w.SSH(t, node, "sh", "-c", "'iptables -t raw -S PREROUTING; iptables -S FORWARD; iptables -t nat -S IP-MASQ-AGENT; ip route'")
+	rules := w.SSH(t, node, "iptables -t raw -S PREROUTING; iptables -S FORWARD; iptables -t nat -S IP-MASQ-AGENT; ip route")
 	for _, want := range []string{
 		"-A PREROUTING -d 169.254.10.11/32 -p udp -m comment --comment \"localdns: skip conntrack\" -m udp --dport 53 -j NOTRACK",
 		"-d 169.254.169.254/32 -p tcp -m tcp --dport 80 -m comment --comment \"AKS managed: added by AgentBaker ensureIMDSRestriction",
