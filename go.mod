@@ -32,10 +32,8 @@ require (
 	k8s.io/api v0.35.8
 	k8s.io/apimachinery v0.35.8
 	k8s.io/client-go v0.35.8
-	k8s.io/cloud-provider v0.35.8
-	k8s.io/component-base v0.35.8
+	k8s.io/component-base v0.35.8 // indirect
 	k8s.io/component-helpers v0.35.8
-	k8s.io/controller-manager v0.35.8
 	k8s.io/kubelet v0.35.8
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730
@@ -76,7 +74,7 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/golang/groupcache v0.0.0-20210331224755-41bb18bfe9da // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
-	github.com/google/uuid v1.6.0 // indirect
+	github.com/google/uuid v1.6.0
 	github.com/gorilla/mux v1.8.1 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect

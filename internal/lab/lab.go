@@ -55,7 +55,7 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	l.nodes = &nodes.Nodes{Env: c, Azure: l.azure, Library: images}
 	access := &apiserver.Access{Env: c, Azure: l.azure, Dialer: l.nodes.Dialer}
 	api := &apiserver.Server{Processes: apiserver.Processes{Env: c, Access: access}}
-	routes := &routes{Env: c, azure: l.azure, api: api}
+	routes := &podRoutes{Env: c, azure: l.azure, api: api}
 	l.nodes.Access, l.nodes.API, l.nodes.Routes = access, api, routes
 	l.groups = &virtualnode.Groups{Env: c, Azure: l.azure, Access: access, Library: images, Shared: &l.nodes.Shared}
 
@@ -88,8 +88,9 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	instances := add("container instances", l.groups, files, store, limits)
 	server := add("the API server", api, files)
 	controlPlane := add("the control plane", &apiserver.ControlPlane{Processes: apiserver.Processes{Env: c, Access: access}}, server)
-	add("the service controller", &services{Env: c, azure: l.azure, api: api}, server)
-	add("the cloud controllers", &apiserver.CloudControllers{Processes: apiserver.Processes{Env: c, Access: access}}, controlPlane, instances)
+	controllers := add("the cloud controllers", &apiserver.CloudControllers{Processes: apiserver.Processes{Env: c, Access: access}},
+		controlPlane, instances)
+	add("the watch of the cloud controllers' failures", &cloudFailures{Env: c, api: api, routes: routes}, server)
 	resources := add("Calico's resources", &calico{Env: c, api: api}, server)
 	configs := add("the nodes' network configurations", &nodeNetworkConfigs{Env: c, api: api}, server)
 	masquerade := add("the ip-masq-agent's configuration", &masq{Env: c, api: api, nodes: l.nodes}, controlPlane)
@@ -98,7 +99,7 @@ func newLab(d layout.Dir, bin layout.Binaries, say func(lifecycle.Step)) (*lab, 
 	agents := add("the nodes' agents", nodes.Agents{Nodes: l.nodes}, machines, resources, masquerade)
 	allNodes := add("the nodes", l.nodes, machines, server, store, configs)
 	add("the network policy engine", nodes.NewPolicyEngine(l.nodes), agents, allNodes)
-	add("the route controller", routes, allNodes)
+	add("the routes to nodes' pods", routes, controllers, allNodes)
 	add("the virtual node", &virtualnode.Connector{Env: c, Access: access, API: api}, instances, agents, allNodes)
 	add("the cluster's DNS and addons", &addons{Env: c, api: api, ready: l.ready}, server)
 	add("the watch of what has no effect", &policies{Env: c, api: api}, server)

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/lab/apiserver"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/lifecycle"
@@ -23,22 +22,17 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// policies reports what the API server stores and nothing in a lab enforces: NetworkPolicies, where no network policy engine runs, and
-// annotations of Services that the lab's load balancer does not have.
+// policies reports what the API server stores and nothing in a lab enforces: NetworkPolicies, where no network policy engine runs.
 type policies struct {
 	*lifecycle.Env
 	api *apiserver.Server
 
-	mu       sync.Mutex
-	store    cache.Store // of NetworkPolicies; nil before the watch started
-	services cache.Store
+	mu    sync.Mutex
+	store cache.Store // of NetworkPolicies; nil before the watch started
 }
 
 // notEnforced is the message of the event, and the end of the warning.
 const notEnforced = "this lab has no network policy engine, so the policy has no effect, as on AKS without one"
-
-// noAnnotations begins the event on a Service, and the warning.
-const noAnnotations = "annotations without effect on the lab's load balancer"
 
 func (l *policies) Start(ctx context.Context) error {
 	l.Keep(ctx, "the watch of what has no effect", l.watch)
@@ -53,7 +47,7 @@ func (l *policies) watch(ctx context.Context) error {
 	events := broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "packetwalk"})
 	factory := informers.NewSharedInformerFactory(l.api.Client, 0)
 	defer factory.Shutdown()
-	networkPolicies, services := factory.Networking().V1().NetworkPolicies().Informer(), factory.Core().V1().Services().Informer()
+	networkPolicies := factory.Networking().V1().NetworkPolicies().Informer()
 	if err := onChange(networkPolicies, func(before, p *networkingv1.NetworkPolicy) {
 		if l.Cluster().Spec.Network.Policy == cluster.PolicyNone && (before == nil || p.Generation != before.Generation) {
 			events.Event(p, corev1.EventTypeWarning, "PolicyNotEnforced", notEnforced)
@@ -61,28 +55,12 @@ func (l *policies) watch(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := onChange(services, func(before, s *corev1.Service) {
-		ignored := l.ignoredAnnotations(s)
-		if len(ignored) > 0 && (before == nil || !slices.Equal(ignored, l.ignoredAnnotations(before))) {
-			events.Event(s, corev1.EventTypeWarning, "AnnotationIgnored", noAnnotations+": "+strings.Join(ignored, ", "))
-		}
-	}); err != nil {
-		return err
-	}
 	l.mu.Lock()
-	l.store, l.services = networkPolicies.GetStore(), services.GetStore()
+	l.store = networkPolicies.GetStore()
 	l.mu.Unlock()
 	factory.Start(ctx.Done())
 	<-ctx.Done()
 	return ctx.Err()
-}
-
-// ignoredAnnotations returns a Service's annotations without effect. Of a Standard load balancer Azure's own provider has all of them.
-func (l *policies) ignoredAnnotations(s *corev1.Service) []string {
-	if l.Cluster().Spec.LoadBalancer.SKU == cluster.SKUStandard {
-		return nil
-	}
-	return cloud.IgnoredAnnotations(s)
 }
 
 // onChange calls a function for each object when it is added, with nil before it, and when it changes.
@@ -97,7 +75,7 @@ func onChange[T any](informer cache.SharedIndexInformer, call func(before, now *
 // Report lists what has no effect, and warns of it.
 func (l *policies) Report(s *status.Status) {
 	l.mu.Lock()
-	store, services := l.store, l.services
+	store := l.store
 	l.mu.Unlock()
 	if store == nil {
 		return
@@ -118,16 +96,6 @@ func (l *policies) Report(s *status.Status) {
 	if names := policyNames(s.IgnoredPolicies); len(names) > 0 {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("NetworkPolicy %s: %s", snapshot.List(names), notEnforced))
 	}
-	var warnings []string
-	for _, o := range services.List() {
-		service := o.(*corev1.Service)
-		if ignored := l.ignoredAnnotations(service); len(ignored) > 0 {
-			warnings = append(warnings, fmt.Sprintf("Service %s/%s: %s: %s", service.Namespace, service.Name, noAnnotations,
-				snapshot.List(ignored)))
-		}
-	}
-	slices.Sort(warnings)
-	s.Warnings = append(s.Warnings, warnings...)
 }
 
 func policyNames(all []status.IgnoredPolicy) (names []string) {

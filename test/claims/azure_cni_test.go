@@ -94,6 +94,11 @@ func (p *part1) azJSON(t *testing.T, args ...string) []map[string]any {
 	return list
 }
 
+// localProbeName returns the name of the probe of a Service with traffic policy Local: one for all its ports.
+func localProbeName(s corev1.Service) string {
+	return strings.TrimSuffix(ruleName(s), "80") + fmt.Sprint(s.Spec.HealthCheckNodePort)
+}
+
 // ruleName returns the name that Azure's cloud provider gives to the rule and the probe of a service's port.
 func ruleName(s corev1.Service) string {
 	name := "a" + strings.ReplaceAll(string(s.UID), "-", "")
@@ -393,7 +398,7 @@ func TestA13(t *testing.T) {
 	t.Parallel()
 	p := part1World(t, "whereami-local.yaml")
 	port := p.service.Spec.HealthCheckNodePort
-	expectFields(t, only(t, p.probes(t), ruleName(p.service)), map[string]any{
+	expectFields(t, only(t, p.probes(t), localProbeName(p.service)), map[string]any{
 		"protocol": "Http", "port": port, "requestPath": "/healthz", "intervalInSeconds": 5, "numberOfProbes": 2,
 	})
 	expect(t, p.healthz(t, p.service), `"namespace": "default"`, `"name": "whereami"`, `"localEndpoints": 2`, `^200$`)
@@ -467,7 +472,7 @@ func TestA14(t *testing.T) {
 	if nginx.Spec.HealthCheckNodePort == p.service.Spec.HealthCheckNodePort {
 		t.Errorf("both services have health check node port %d", nginx.Spec.HealthCheckNodePort)
 	}
-	expectFields(t, only(t, p.probes(t), ruleName(nginx)),
+	expectFields(t, only(t, p.probes(t), localProbeName(nginx)),
 		map[string]any{"protocol": "Http", "port": nginx.Spec.HealthCheckNodePort, "requestPath": "/healthz"})
 	eventually.Succeeds(t, 10*time.Second, func() error {
 		if text := p.healthz(t, nginx); !strings.Contains(text, `"name": "nginx"`) || !strings.HasSuffix(text, "\n200") {

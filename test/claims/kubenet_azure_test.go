@@ -38,7 +38,7 @@ func TestAzureView(t *testing.T) {
 			}
 		}
 		names, addresses = append(names, n.Name), append(addresses, address)
-		routes = append(routes, fmt.Sprintf("%s,%s,%s", n.Name, n.Spec.PodCIDR, address))
+		routes = append(routes, fmt.Sprintf("%s,%s,%s", podRoute(n), n.Spec.PodCIDR, address))
 		mac := strings.TrimSpace(k.SSH(t, n.Name, "cat", "/sys/class/net/eth0/address"))
 		macs = append(macs, strings.ToUpper(strings.ReplaceAll(mac, ":", "-")))
 	}

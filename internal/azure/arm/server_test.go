@@ -324,3 +324,20 @@ func FuzzPut(f *testing.F) {
 		}
 	})
 }
+
+// TestBasicRule shows that a Basic load balancer's rules say nothing about outbound flows, where a client writes false, as Azure's do.
+func TestBasicRule(t *testing.T) {
+	c := newClient(t)
+	const lb = group + "/loadBalancers/kubernetes"
+	c.want(http.StatusCreated, "PUT", group+"/publicIPAddresses/kubernetes-a1", publicIP)
+	for sku, want := range map[string]any{"Basic": nil, "Standard": false} {
+		network := c.network.Clone()
+		body := strings.NewReplacer(`"Standard"`, `"`+sku+`"`, `"disableOutboundSnat":true`, `"disableOutboundSnat":false`).Replace(balancer)
+		c.want(http.StatusCreated, "PUT", lb, body)
+		o := c.want(http.StatusOK, "GET", lb, "")
+		if got := at(o, "properties", "loadBalancingRules", 0, "properties", "disableOutboundSnat"); got != want {
+			t.Errorf("of SKU %s: %v, not %v", sku, got, want)
+		}
+		c.network = network
+	}
+}

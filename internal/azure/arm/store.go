@@ -367,6 +367,7 @@ func write(n *vnet.Network, p Path, want object) error {
 		return nil // Put says so
 	}
 	delete(want, "etag")
+	dropStandardFields(want)
 	k.subtract(want, o)
 	data, err := json.Marshal(want)
 	if err != nil {
@@ -374,6 +375,16 @@ func write(n *vnet.Network, p Path, want object) error {
 	}
 	n.Attributes[key(o)] = string(data)
 	return nil
+}
+
+// dropStandardFields takes off a Basic load balancer's rules what Azure does not show of them: whether they serve outbound flows.
+func dropStandardFields(o object) {
+	if !strings.EqualFold(text(asObject(o["sku"]), "name"), vnet.SKUBasic) {
+		return
+	}
+	for _, rule := range children(o, "loadBalancingRules") {
+		delete(asObject(rule["properties"]), "disableOutboundSnat")
+	}
 }
 
 // apply changes the network by a change of its resources. Attributes of resources that are gone go with them.

@@ -55,7 +55,7 @@ type Nodes struct {
 	Azure   *network.Network
 	Access  *apiserver.Access
 	API     *apiserver.Server
-	Routes  RouteController
+	Routes  PodRoutes
 	Library *imageservice.Service
 	Shared  SharedLayer
 
@@ -63,10 +63,10 @@ type Nodes struct {
 	all []*Node
 }
 
-// A RouteController makes the routes to the nodes' pods.
-type RouteController interface {
-	// Restart has the controller find new nodes, and waits for their routes until waiting ends. It runs until ctx ends.
-	Restart(ctx, waiting context.Context) error
+// PodRoutes are the routes to the nodes' pods.
+type PodRoutes interface {
+	// Wait waits until each node has its route.
+	Wait(ctx context.Context) error
 }
 
 // List returns the nodes that there are now.

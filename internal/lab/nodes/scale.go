@@ -123,7 +123,7 @@ func (l *Nodes) joinNodes(ctx context.Context, want []cluster.Node, c lifecycle.
 	}
 	err := g.Wait()
 	if err == nil && len(joining) > 0 {
-		err = l.Routes.Restart(ctx, bounded)
+		err = l.Routes.Wait(bounded)
 	}
 	if err == nil {
 		return nil
