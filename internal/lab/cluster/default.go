@@ -227,7 +227,8 @@ func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
 var wireServer = netip.MustParsePrefix("168.63.129.16/32")
 
 // defaultNonMasquerade: with an agent the VNet of the nodes, and beside it what AKS's ConfigMap held at the time of the rules (the articles
-// show two): the wire server in 1.12, the nodes' subnets and the services in 1.19. Without one, kubelet's --non-masquerade-cidr and
+// show two): the wire server in 1.12, the nodes' subnets and the services in 1.19 and with node subnets since (a listing of 2022,
+// azure-container-networking, npm/pkg/dataplane/testdata/iptablesave-v2). Without one, kubelet's --non-masquerade-cidr and
 // aks-engine's DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the articles' time left as it was; a VNet outside it would be
 // translated within itself, so then it is the VNet's own prefixes.
 func (s *Spec) defaultNonMasquerade() []netip.Prefix {
@@ -248,7 +249,7 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 		}
 	case s.ServiceProxy.Rules == Rules112 || s.ServiceProxy.Rules == Rules111:
 		return united(own, wireServer)
-	case s.ServiceProxy.Rules == Rules119:
+	case s.ServiceProxy.Rules == Rules119, s.Network.Mode == ModeTransparent:
 		return united(own, append(subnets, s.Network.ServiceCIDR)...)
 	}
 	return own
