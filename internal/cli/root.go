@@ -131,7 +131,7 @@ go in it, which source address their destination sees, and which rule decided th
 	root.SetErr(s.Err)
 	addLabCommands(root, s)
 	root.AddGroup(&cobra.Group{ID: "packets", Title: "Its packets:"})
-	add(root, "packets", walkCommand(s), captureCommand(s))
+	add(root, "packets", walkCommand(s), uiCommand(s), captureCommand(s))
 	root.AddCommand(versionCommand(s))
 	addCompletion(root)
 	wrapHelp(root)

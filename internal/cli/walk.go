@@ -16,12 +16,15 @@ import (
 
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/answer/picture"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/session"
+	"packetwalk.dev/internal/webui"
 	"packetwalk.dev/internal/writers"
 )
 
@@ -45,7 +48,7 @@ type walkOptions struct {
 func walkCommand(s Streams) *cobra.Command {
 	var o walkOptions
 	c := &cobra.Command{
-		Use:   "walk --from END --to END [--live | --snapshot FILE] [-o text|wide|json|pcapng]",
+		Use:   "walk --from END --to END [--live | --snapshot FILE] [-o text|short|wide|json|pcapng|html|svg]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; at the end
 stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
@@ -91,7 +94,7 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.owner, "uid", "", "UID[:GID] of the program that sends, such as a sidecar's 1337 (without it: 0, which is noted where a rule tests it)")
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
-	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
+	f.StringVarP(&o.output, "output", "o", "text", "text, short (a line an outcome), wide (every rule), json, pcapng, html (a page) or svg (a picture)")
 	o.azure.flag(f)
 	colourFlag(c, &o.colour)
 	completeFlag(c, "output", slices.Sorted(maps.Keys(formats))...)
@@ -99,13 +102,42 @@ func (o *walkOptions) flags(c *cobra.Command) {
 }
 
 // formats are the forms of output.
-var formats = map[string]func(Streams, *walk.Result, explain.Options) error{
-	"text": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Text(s.Out, r, o) },
-	"wide": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Wide(s.Out, r, o) },
-	"json": func(s Streams, r *walk.Result, o explain.Options) error {
-		return explain.JSON(termsafe.Writer(s.Out), r, o)
+var formats = map[string]func(Streams, *walkAnswer) error{
+	"text":  func(s Streams, a *walkAnswer) error { return explain.Text(s.Out, a.result, a.options) },
+	"short": func(s Streams, a *walkAnswer) error { return explain.Short(s.Out, a.result, a.options) },
+	"wide":  func(s Streams, a *walkAnswer) error { return explain.Wide(s.Out, a.result, a.options) },
+	"json": func(s Streams, a *walkAnswer) error {
+		return explain.JSON(termsafe.Writer(s.Out), a.result, a.options)
 	},
-	"pcapng": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Pcapng(s.Out, r, o) },
+	"pcapng": func(s Streams, a *walkAnswer) error {
+		if a.result == nil {
+			printNotes(s, a.options.Query.Text())
+			return nil
+		}
+		return explain.Pcapng(s.Out, a.result, a.options)
+	},
+	"html": func(s Streams, a *walkAnswer) error {
+		answer, err := a.picture(nil, nil)
+		if err != nil {
+			return err
+		}
+		return answer.HTML(s.Out)
+	},
+	"svg": func(s Streams, a *walkAnswer) error {
+		answer, err := a.picture(nil, nil)
+		if err != nil {
+			return err
+		}
+		return answer.SVG(s.Out)
+	},
+}
+
+// formatNames lists the forms of output for people.
+const formatNames = "text, short, wide, json, pcapng, html or svg"
+
+// picture returns the answer with the network and the ways through it.
+func (a *walkAnswer) picture(open []string, previous *picture.Picture) (*webui.Answer, error) {
+	return webui.NewAnswer(a.question, picture.New(a.source, picture.Options{Open: open, Previous: previous}), a.source, a.result, a.options)
 }
 
 // check reads what can be read without a snapshot; all its errors are the user's to mend.
@@ -114,7 +146,7 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 	case o.from == "" || o.to == "":
 		err = errors.New("walk needs both ends: packetwalk walk --from pod/NAME --to svc/NAME")
 	case formats[o.output] == nil:
-		err = fmt.Errorf("unknown output format %q; use text, wide, json or pcapng", o.output)
+		err = fmt.Errorf("unknown output format %q; use %s", o.output, formatNames)
 	case o.live && o.snapshot != "":
 		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
 	case o.resolve && o.plugin == nil && o.snapshot != "":
@@ -216,96 +248,113 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	defer func() { err = closeSession(ctx, s, opened, err) }()
+	if err := o.azure.extend(ctx, s, opened); err != nil {
+		return err
+	}
+	a, err := o.answer(ctx, s, opened, from, to, proto)
+	if err != nil {
+		return err
+	}
+	if err := formats[o.output](s, a); err != nil {
+		return err
+	}
+	return a.status
+}
+
+// walkAnswer holds a walk and what its forms of output need.
+type walkAnswer struct {
+	question webui.Question
+	source   snapshot.Source
+	result   *walk.Result // nil where the query for a name is not answered, so that no packet is sent
+	options  explain.Options
+	status   error // that the command ends with
+}
+
+// answer walks through what is open.
+func (o *walkOptions) answer(
+	ctx context.Context, s Streams, opened *session.Session, from, to endpoint.End, proto packet.Protocol,
+) (*walkAnswer, error) {
 	for _, e := range []*endpoint.End{&from, &to} {
 		if e.Namespace == "" && e.Kind.Namespaced() {
 			e.Namespace = o.namespace
 		}
 	}
-	if err := o.azure.extend(ctx, s, opened); err != nil {
-		return err
-	}
 	read, err := endpoint.Read(opened.World(ctx, o.at), from, to, proto)
 	if err != nil && (read.Query == nil || read.Query.Resolved || read.Query.Unanswered == "") {
-		return badInput{err}
+		return nil, badInput{err}
 	}
 	on := o.colour.screen(s.Out)
-	options := explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Read: opened.Assumed, Text: opened.Text,
+	a := &walkAnswer{question: webui.Question{From: o.from, To: o.to, Proto: o.proto, At: o.at, UID: o.owner}, source: opened.Source()}
+	a.options = explain.Options{Lines: opened.Lines, Redacted: opened.RedactedNames, Time: opened.Taken, Read: opened.Assumed, Text: opened.Text,
 		Colour: on.colour, Width: on.width}
-	query, agreed, queryErr := o.query(ctx, s, opened, read.Query, options)
+	options := &a.options
+	query, agreed, queryErr := o.query(ctx, s, opened, read.Query, *options)
 	if queryErr != nil {
-		return queryErr
+		return nil, queryErr
 	}
 	if options.Query = query; query != nil && (err != nil || query.Fate() == explain.QueryLost) {
-		return o.notSent(s, query, err, options)
+		return a, a.conclude(query, err)
 	}
 	req := read.Request
 	ownerNotes, err := o.setOwner(&req)
 	if err != nil {
-		return badInput{err}
+		return nil, badInput{err}
 	}
 	req.EveryRule = o.output == "wide"
 	options.Notes = slices.Concat(read.Notes, ownerNotes, opened.Notes)
-	result, packetAgreed, err := o.walk(ctx, s, opened, req, o.choose, &options)
+	result, packetAgreed, err := o.walk(ctx, s, opened, req, o.choose, options)
 	if other, ok := errors.AsType[*armview.MismatchError](err); ok {
-		return azureError(opened, other)
+		return nil, azureError(opened, other)
 	}
-	source := opened.Source()
+	a.source = opened.Source()
 	if err != nil {
-		if _, gone := source.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
-			return fmt.Errorf("--from %s: %s not found; 'kubectl get pods -A -o wide' lists the pods", from, req.Host)
+		if _, gone := a.source.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
+			return nil, fmt.Errorf("--from %s: %s not found; 'kubectl get pods -A -o wide' lists the pods", from, req.Host)
 		}
-		return err
+		return nil, err
 	}
+	a.result = result
 	met := slices.Compact(slices.Sorted(slices.Values(slices.Concat(read.Hosts, result.Hosts()))))
 	options.Owners = opened.Owners(met)
-	options.Owners.States = source
+	options.Owners.States = a.source
 	if o.choose != "" {
-		objects := source.Objects()
+		objects := a.source.Objects()
 		if err := options.Choose(result, o.choose, &objects); err != nil {
-			return badInput{err}
+			return nil, badInput{err}
 		}
 	}
-	options.Notes = append(options.Notes, writers.Orphans(source, met)...)
+	options.Notes = append(options.Notes, writers.Orphans(a.source, met)...)
 	options.Notes = append(options.Notes, opened.Diagnose(ctx, &req.Packet, from, to)...)
-	options.Read = append(options.Read, explain.NetworkPolicies(source, result, options.Owners)...)
+	options.Read = append(options.Read, explain.NetworkPolicies(a.source, result, options.Owners)...)
 	options.Read = append(options.Read, opened.AssumedInterfaces(met)...)
 	if !o.live { // with --live the kernel says so
-		ended, err := explain.EndedConnections(source, result)
+		ended, err := explain.EndedConnections(a.source, result)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		options.Notes = append(options.Notes, ended...)
 	}
-	if err := formats[o.output](s, result, options); err != nil {
-		return err
-	}
 	switch {
 	case !agreed || !packetAgreed:
-		return exitStatus(1)
+		a.status = exitStatus(1)
 	case query != nil && query.Fate() == explain.QueryUnknown, explain.IsUndecided(result, o.live):
-		return exitUndecided
+		a.status = exitUndecided
 	}
-	return nil
+	return a, nil
 }
 
-// notSent prints the query of a name that is not resolved, in place of a walk, and returns the exit status. cause is why there is no address;
-// nil where one is known.
-func (o *walkOptions) notSent(s Streams, query *explain.Query, cause error, options explain.Options) error {
-	fate := query.Fate()
-	switch {
-	case fate == explain.QueryAnswered: // by the walk, but no answer came
+// conclude sets the status of an answer without a packet: its name's query is not answered. cause is why there is no address; nil where
+// one is known.
+func (a *walkAnswer) conclude(query *explain.Query, cause error) error {
+	switch query.Fate() {
+	case explain.QueryAnswered: // by the walk, but no answer came
 		return badInput{cause}
-	case o.output == "pcapng":
-		printNotes(s, query.Text())
+	case explain.QueryUnknown:
+		a.status = exitUndecided
 	default:
-		if err := formats[o.output](s, nil, options); err != nil {
-			return err
-		}
+		a.status = exitStatus(1)
 	}
-	if fate == explain.QueryUnknown {
-		return exitUndecided
-	}
-	return exitStatus(1)
+	return nil
 }
 
 // query walks the query before the packet and, with --live, compares. The second result is as walk's.

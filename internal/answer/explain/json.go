@@ -26,15 +26,19 @@ const (
 // Document is a walk as JSON. Its results and observations follow the status of Antrea's Traceflow (crd.antrea.io/v1beta1), whose names
 // keep their meaning here; what Antrea has no name for has one of its own.
 type Document struct {
-	APIVersion string       `json:"apiVersion"`
-	Kind       string       `json:"kind"`
-	Packet     PacketDoc    `json:"packet"` // as it was sent; empty where its name was not resolved
-	Outcomes   []OutcomeDoc `json:"outcomes"`
-	More       bool         `json:"more,omitempty"` // there are more outcomes than these
-	Assumed    []AssumedDoc `json:"assumed,omitempty"`
-	Notes      []string     `json:"notes,omitempty"`
-	Lines      []LinesDoc   `json:"lines,omitempty"` // the account of a text
-	Query      *QueryDoc    `json:"query,omitempty"` // by which the sender looks the destination up
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Packet     PacketDoc `json:"packet"` // as it was sent; empty where its name was not resolved
+	// Headline says in one sentence what the destination sees. Conclusions has its parts, and Groups the outcomes by what they differ in.
+	Headline    string          `json:"headline"`
+	Conclusions []ConclusionDoc `json:"conclusions"`
+	Groups      []GroupDoc      `json:"groups"`
+	Outcomes    []OutcomeDoc    `json:"outcomes"`
+	More        bool            `json:"more,omitempty"` // there are more outcomes than these
+	Assumed     []AssumedDoc    `json:"assumed,omitempty"`
+	Notes       []string        `json:"notes,omitempty"`
+	Lines       []LinesDoc      `json:"lines,omitempty"` // the account of a text
+	Query       *QueryDoc       `json:"query,omitempty"` // by which the sender looks the destination up
 }
 
 // LinesDoc is the fate of consecutive lines of a text that have the same.
@@ -70,6 +74,7 @@ type OutcomeDoc struct {
 	Probability string `json:"probability,omitempty"`
 	// ProbabilityDecimal is the nearest float64.
 	ProbabilityDecimal *float64    `json:"probabilityDecimal,omitempty"`
+	Short              string      `json:"short"` // the outcome in one line
 	Choices            []ChoiceDoc `json:"choices,omitempty"`
 	Results            []NodeDoc   `json:"results"`
 	End                EndDoc      `json:"end"`
@@ -145,9 +150,14 @@ type RuleDoc struct {
 	Number  int    `json:"number"`
 	Handle  uint64 `json:"handle,omitempty"`
 	Text    string `json:"text,omitempty"`
-	Verdict string `json:"verdict"` // "accept", "drop", "jump", …; "break" where it did not apply
+	Verdict string `json:"verdict,omitempty"` // "accept", "drop", "jump", …; "break" where it did not apply
 	Target  string `json:"target,omitempty"`
 	Failed  string `json:"failed,omitempty"` // the test that did not hold
+	// Before are the last rules of the chain that were evaluated before this one and did not apply; Unmatched counts all of these. After
+	// are the rules behind this one, without a verdict. Only the picture of a walk has them.
+	Before    []RuleDoc `json:"before,omitempty"`
+	Unmatched int       `json:"unmatched,omitempty"`
+	After     []RuleDoc `json:"after,omitempty"`
 }
 
 // ChangeDoc is one thing that a step changed.
@@ -209,15 +219,19 @@ func JSON(w io.Writer, r *walk.Result, o Options) error {
 
 // newDocument makes the JSON form of a walk.
 func newDocument(r *walk.Result, o Options) Document {
-	d := Document{APIVersion: apiVersion, Kind: kind, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
+	d := Document{APIVersion: apiVersion, Kind: kind, Notes: o.Notes, Conclusions: []ConclusionDoc{}, Groups: []GroupDoc{}, Outcomes: []OutcomeDoc{}}
 	if o.Query != nil {
 		d.Query = o.Query.doc()
 	}
 	if r == nil {
+		d.Headline = o.Query.Text()
 		return d
 	}
 	d.More = r.More
-	for i, s := range o.explanations(r) {
+	all := o.explanations(r)
+	d.Conclusions, d.Groups = conclusionDocs(all), groupDocs(all)
+	d.Headline = headline(d.Conclusions)
+	for i, s := range all {
 		if i == 0 {
 			start := s.start()
 			d.Packet = packetDoc(&start, o.Owners)
@@ -241,7 +255,7 @@ func newDocument(r *walk.Result, o Options) Document {
 func (s *explanation) doc(o Options) OutcomeDoc {
 	out := s.outcome
 	d := OutcomeDoc{
-		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.summaryDoc(),
+		Number: s.number, Short: s.short(), Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.summaryDoc(),
 	}
 	d.Probability, d.ProbabilityDecimal = probability(out.Probability)
 	d.UnreadLines = out.Unread
@@ -359,13 +373,21 @@ func endDoc(e *walk.End, o *Owners) EndDoc {
 func nodeDocs(steps []walk.Step, o Options) []NodeDoc {
 	nodes := []NodeDoc{}
 	why := newReasoner(o.Owners)
+	near := neighbours{}
 	for i := range steps {
 		st := &steps[i]
+		if o.Neighbours && near.hold(st) {
+			continue
+		}
 		if len(nodes) == 0 || nodes[len(nodes)-1].Node != st.Host {
 			nodes = append(nodes, NodeDoc{Node: st.Host, Timestamp: timestamp(o.Time)})
 		}
 		n := &nodes[len(nodes)-1]
-		n.Observations = append(n.Observations, observe(st, why, o.Owners))
+		ob := observe(st, why, o.Owners)
+		if o.Neighbours && ob.Rule != nil {
+			near.add(ob.Rule, st.Visit)
+		}
+		n.Observations = append(n.Observations, ob)
 	}
 	return nodes
 }

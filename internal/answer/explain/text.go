@@ -36,6 +36,8 @@ type Options struct {
 	Numbers []int
 	// Total is how many outcomes there are in all; 0 for those of the result.
 	Total int
+	// Neighbours gives rules in JSON those beside them in their chains. The walk is one that noted every rule.
+	Neighbours bool
 	// Live holds what the kernel showed of a packet that was sent; nil where none was.
 	Live *Live
 	// Query is the DNS query before the packet; nil for none. A walk without a result is of a packet that is not sent, as its name was not

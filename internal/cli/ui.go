@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"packetwalk.dev/internal/answer/endpoint"
+	"packetwalk.dev/internal/answer/picture"
+	"packetwalk.dev/internal/base/termsafe"
+	"packetwalk.dev/internal/session"
+	"packetwalk.dev/internal/webui"
+)
+
+func uiCommand(s Streams) *cobra.Command {
+	var o walkOptions
+	var port int
+	c := &cobra.Command{
+		Use:   "ui [--name LAB | --snapshot FILE] [--port N]",
+		Short: "serve a page that shows the network, and the way of packets through it",
+		Long: `Serves a page on 127.0.0.1 that shows the network as boxes and wires. It walks packets as 'packetwalk walk' does, and plays their way step by step
+with the rule that decided each step. The page changes nothing. It needs the token in the printed address, and ends with Ctrl-C.`,
+		Example: `  packetwalk ui
+  packetwalk ui --snapshot cluster.pwcap.tar.gz --port 8080`,
+		Args: noArguments("it shows the lab of --name, or the file of --snapshot"),
+		RunE: func(c *cobra.Command, _ []string) error { return serveUI(c.Context(), s, o, port) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.snapshot, "snapshot", "", "show a capture, or a text with rules, in place of the lab")
+	f.StringVar(&o.names, "map", "", "with --snapshot: a file by 'capture --redact --map', whose names and addresses the capture gets back")
+	boundedCount(f, &port, "port", 0, 0, 65535, "the port of the page (0 for one that is free)")
+	nameFlag(c, &o.name)
+	o.azure.flag(f)
+	return c
+}
+
+func pluginUICommand(s Streams, plugin *pluginOptions) *cobra.Command {
+	o := walkOptions{plugin: plugin}
+	var port int
+	c := &cobra.Command{
+		Use:   "ui [--port N]",
+		Short: "serve a page that shows the cluster's network, and the way of packets through it",
+		Long: `Serves a page on 127.0.0.1 that shows the cluster's nodes and pods. It walks packets as 'kubectl packetwalk walk' does: a walk starts a short-lived pod
+on each node that the packet reaches, and removes it. The page needs the token in the printed address, and ends with Ctrl-C.`,
+		Example: `  kubectl packetwalk ui --port 8080`,
+		Args:    noArguments("it shows the cluster of the kubeconfig file"),
+		RunE:    func(c *cobra.Command, _ []string) error { return serveUI(c.Context(), s, o, port) },
+	}
+	boundedCount(c.Flags(), &o.most, "max-nodes", mostNodes, 1, 5000, "how many nodes are read at most for one walk")
+	boundedCount(c.Flags(), &port, "port", 0, 0, 65535, "the port of the page (0 for one that is free)")
+	o.azure.flag(c.Flags())
+	return c
+}
+
+// serveUI serves the page until ctx ends.
+func serveUI(ctx context.Context, s Streams, o walkOptions, port int) (err error) {
+	subject := &pageSubject{walk: o, streams: s}
+	if o.snapshot != "" { // it stays as it is: read it once
+		if o.snapshot == "-" {
+			return badInput{errors.New("ui --snapshot - has no name for its commands; write the capture to a file")}
+		}
+		if subject.file, err = o.open(ctx, s, &endpoint.End{}, &endpoint.End{}); err != nil {
+			return err
+		}
+		defer func() { err = closeSession(context.WithoutCancel(ctx), s, subject.file, err) }()
+		if err := o.azure.extend(ctx, s, subject.file); err != nil {
+			return err
+		}
+	} else if _, err := subject.Network(ctx, nil); err != nil { // say at once what is wrong
+		return err
+	}
+	listener, err := webui.Listen(port)
+	if err != nil {
+		return fmt.Errorf("%w; leave out --port for one that is free", err)
+	}
+	server := webui.NewServer(subject, listener.Addr())
+	fmt.Fprintf(s.Out, "open %s\n", server.URL())
+	printNotes(s, "the address has a token: whoever has it can read this network. Ctrl-C ends the page")
+	if err := server.Serve(ctx, listener); err != nil {
+		return err
+	}
+	return nil
+}
+
+// pageSubject answers the page's questions as 'packetwalk walk' does.
+type pageSubject struct {
+	walk    walkOptions
+	streams Streams
+	file    *session.Session // nil for a lab or a cluster, which is opened for each question
+
+	mu       sync.Mutex
+	previous *picture.Picture // what stays keeps its place
+}
+
+// open returns an open session and what closes it.
+func (p *pageSubject) open(ctx context.Context, o *walkOptions, from, to *endpoint.End) (*session.Session, func(), error) {
+	if p.file != nil {
+		return p.file, func() {}, nil
+	}
+	opened, err := o.open(ctx, p.streams, from, to)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := o.azure.extend(ctx, p.streams, opened); err != nil {
+		_ = opened.Close(context.WithoutCancel(ctx))
+		return nil, nil, err
+	}
+	return opened, func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }, nil
+}
+
+// Network implements webui.Subject.
+func (p *pageSubject) Network(ctx context.Context, open []string) (*webui.Network, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.walk
+	opened, done, err := p.openNetwork(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	n := webui.NewNetwork(picture.New(opened.Source(), picture.Options{Open: open, Previous: p.previous}))
+	p.previous = n.Picture
+	n.Ends = slices.Compact(slices.Sorted(slices.Values(endsOf(opened))))
+	n.Subject, n.Flags = p.subject()
+	n.Live = opened.Lab != nil
+	for _, note := range opened.Notes {
+		n.Notes = append(n.Notes, termsafe.Text(note))
+	}
+	return n, nil
+}
+
+// openNetwork opens what is shown, without a walk in view.
+func (p *pageSubject) openNetwork(ctx context.Context, o *walkOptions) (*session.Session, func(), error) {
+	if o.plugin == nil {
+		return p.open(ctx, o, &endpoint.End{}, &endpoint.End{})
+	}
+	opened, _, err := o.plugin.open(ctx, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	return opened, func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }, nil
+}
+
+// subject names what is shown, and the flags with which a command walks through it.
+func (p *pageSubject) subject() (name string, flags []string) {
+	switch o := &p.walk; {
+	case o.plugin != nil:
+		return "cluster", nil
+	case o.snapshot != "":
+		return termsafe.Text(filepath.Base(o.snapshot)), []string{"--snapshot", o.snapshot}
+	case o.name != "":
+		return "lab " + o.name, []string{"--name", o.name}
+	}
+	return "lab", nil
+}
+
+// Answer implements webui.Subject.
+func (p *pageSubject) Answer(ctx context.Context, q webui.Question, open []string) (*webui.Answer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.walk
+	o.from, o.to, o.proto, o.at, o.owner, o.output = q.From, q.To, q.Proto, q.At, q.UID, "text"
+	from, to, proto, err := o.check(p.streams)
+	if err != nil {
+		return nil, &webui.QuestionError{Err: err}
+	}
+	opened, done, err := p.open(ctx, &o, &from, &to)
+	if err != nil {
+		return nil, questionError(err)
+	}
+	defer done()
+	a, err := o.answer(ctx, p.streams, opened, from, to, proto)
+	if err != nil {
+		return nil, questionError(err)
+	}
+	answer, err := a.picture(open, p.previous)
+	if err != nil {
+		return nil, err
+	}
+	p.previous = answer.Picture
+	return answer, nil
+}
+
+// questionError marks an error that the user can mend by another question.
+func questionError(err error) error {
+	_, input := errors.AsType[badInput](err)
+	_, sessionInput := errors.AsType[*session.InputError](err)
+	if input || sessionInput {
+		return &webui.QuestionError{Err: err}
+	}
+	return err
+}

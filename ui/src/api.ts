@@ -1,0 +1,77 @@
+import type { Answer, Network, Question } from "./types";
+
+// Problem carries the server's words about what went wrong.
+export class Problem extends Error {
+  constructor(readonly lines: string[]) {
+    super(lines.join("\n"));
+  }
+}
+
+const tokenKey = "packetwalk-token";
+
+// takeToken moves the token from the address to the tab's own storage, so that the address can be sent to others.
+export function takeToken(): void {
+  const fragment = new URLSearchParams(location.hash.slice(1));
+  const token = fragment.get("token");
+  if (token === null) return;
+  sessionStorage.setItem(tokenKey, token);
+  fragment.delete("token");
+  const rest = fragment.toString();
+  history.replaceState(null, "", rest === "" ? location.pathname : "#" + rest);
+}
+
+async function get(path: string, query: URLSearchParams, signal?: AbortSignal): Promise<Response> {
+  const token = sessionStorage.getItem(tokenKey) ?? "";
+  let response: Response;
+  try {
+    response = await fetch(path + "?" + query.toString(), {
+      headers: { "Packetwalk-Token": token },
+      ...(signal ? { signal } : {}),
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(["The page's server does not answer. Start 'packetwalk ui' again, and open the address that it prints."]);
+  }
+  if (!response.ok) {
+    let lines = [`the server answers with status ${response.status}`];
+    try {
+      const body: unknown = await response.json();
+      if (typeof body === "object" && body !== null && "errors" in body && Array.isArray(body.errors)) lines = body.errors.map(String);
+    } catch {
+      // not JSON: the status says it
+    }
+    throw new Problem(lines);
+  }
+  return response;
+}
+
+function queryOf(q: Question, open: string[]): URLSearchParams {
+  const query = new URLSearchParams({ from: q.from, to: q.to });
+  if (q.proto) query.set("proto", q.proto);
+  if (q.at) query.set("at", q.at);
+  if (q.uid) query.set("uid", q.uid);
+  for (const group of open) query.append("open", group);
+  return query;
+}
+
+export async function fetchNetwork(open: string[]): Promise<Network> {
+  const query = new URLSearchParams();
+  for (const group of open) query.append("open", group);
+  return (await (await get("/api/v1/network", query)).json()) as Network;
+}
+
+export async function fetchAnswer(q: Question, open: string[], signal: AbortSignal): Promise<Answer> {
+  return (await (await get("/api/v1/answer", queryOf(q, open), signal)).json()) as Answer;
+}
+
+// save stores the answer as a file of the browser's downloads.
+export async function save(q: Question, open: string[], form: "html" | "svg"): Promise<void> {
+  const query = queryOf(q, open);
+  query.set("form", form);
+  const blob = await (await get("/api/v1/answer", query)).blob();
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = "walk." + form;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
