@@ -10,6 +10,8 @@ import (
 	"html"
 	"io"
 	"slices"
+
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // bundle holds the page, as tools/ui builds it of the sources in ui.
@@ -54,7 +56,7 @@ func (a *Answer) HTML(w io.Writer) error {
 <script>%s</script>
 </body>
 </html>
-`, policy, html.EscapeString("packetwalk: "+a.Question.From+" → "+a.Question.To), style, data, script)
+`, policy, html.EscapeString(termsafe.Text("packetwalk: "+a.Question.From+" → "+a.Question.To)), style, data, script)
 	return err
 }
 

@@ -44,7 +44,8 @@ export function Ladder({ steps, current, onStep }: LadderProps) {
                     onClick={() => onStep(index)}
                   >
                     <span class="sr">{machineName(step.node)}: </span>
-                    <b>{labelOf(step.observation)}</b> {titleOf(step.observation)}
+                    <b>{labelOf(step.observation)}</b>
+                    <span>{titleOf(step.observation)}</span>
                     {step.observation.owner && <small>{step.observation.owner}</small>}
                   </button>
                 </li>

@@ -439,7 +439,8 @@ function StepList({ steps, current, onStep }: { steps: { step: Step; index: numb
               )}
               <li key={index}>
                 <button type="button" ref={index === current ? active : null} class={classOf(step, index === current)} aria-current={index === current ? "step" : undefined} onClick={() => onStep(index)}>
-                  <b>{labelOf(step.observation)}</b> {titleOf(step.observation)}
+                  <b>{labelOf(step.observation)}</b>
+                    <span>{titleOf(step.observation)}</span>
                 </button>
               </li>
             </>

@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
-import { labelOf, titleOf, type Step } from "./steps";
+import { labelOf, machineName, titleOf, type Step } from "./steps";
 import type { Box, Picture, Point, Way } from "./types";
 
 // A name of 13 px has at least 12 px at this scale. The first view is not smaller.
@@ -35,7 +35,7 @@ export function NetworkMap(props: MapProps) {
   const fit = (atLeast = smallest): View => {
     const [w, h] = size;
     const scale = Math.min(largest, Math.max(atLeast, Math.min(w / picture.width, h / picture.height)));
-    return { x: Math.min(0, (picture.width - w / scale) / 2), y: Math.min(0, (picture.height - h / scale) / 2), scale };
+    return { x: Math.min(0, (picture.width - w / scale) / 2), y: Math.min(0, (picture.height - h / scale) / 4), scale };
   };
 
   useLayoutEffect(() => {
@@ -141,8 +141,17 @@ export function NetworkMap(props: MapProps) {
               <Labels key={box.id} box={box} />
             ))}
           </g>
-          {way && step && stop && <Marker way={way} step={step} at={stop} right={view.x + w / view.scale} />}
+          {way && step && stop && <Marker way={way} step={step} at={stop} />}
         </svg>
+      )}
+      {step && (
+        <p class="caption" aria-hidden="true">
+          <b>
+            {step.reply ? "reply, " : ""}
+            {machineName(step.node)}
+          </b>{" "}
+          {labelOf(step.observation)} {titleOf(step.observation)}
+        </p>
       )}
       <div class="zoom" role="group" aria-label="Zoom">
         <button type="button" onClick={() => zoom(1.2)} aria-label="Zoom in">+</button>
@@ -208,7 +217,7 @@ function Labels({ box }: { box: Box }) {
 }
 
 // Marker shows the packet at a machine, and moves along the way when the step is at another one.
-function Marker({ way, step, at, right }: { way: Way; step: Step; at: Point; right: number }) {
+function Marker({ way, step, at }: { way: Way; step: Step; at: Point }) {
   const dot = useRef<SVGGElement>(null);
   const last = useRef<{ way: Way; index: number } | undefined>(undefined);
   const index = way.stops[step.stop] ?? 0;
@@ -228,25 +237,10 @@ function Marker({ way, step, at, right }: { way: Way; step: Step; at: Point; rig
     });
     dot.current.animate(frames, { duration: Math.min(900, 250 + total), easing: "ease-in-out" });
   }, [way, index]);
-  const text = clip(`${labelOf(step.observation)}  ${titleOf(step.observation)}`, 64);
-  const width = text.length * 7.3 + 16;
-  const x = Math.min(at[0] - 8, right - width - 8);
   return (
-    <>
-      <g ref={dot} transform={`translate(${at[0]}, ${at[1]})`} class="marker" aria-hidden="true">
-        <circle r="9" />
-        <circle r="3.5" class="core" />
-      </g>
-      <g class="bubble" transform={`translate(${x}, ${at[1] - 44})`} aria-hidden="true">
-        <rect width={width} height="26" rx="5" />
-        <text x="8" y="17">
-          {text}
-        </text>
-      </g>
-    </>
+    <g ref={dot} transform={`translate(${at[0]}, ${at[1]})`} class="marker" aria-hidden="true">
+      <circle r="9" />
+      <circle r="3.5" class="core" />
+    </g>
   );
-}
-
-function clip(text: string, n: number): string {
-  return text.length <= n ? text : text.slice(0, n - 1) + "…";
 }

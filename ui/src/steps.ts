@@ -48,6 +48,7 @@ export function labelOf(o: Observation): string {
   if (fields.includes("destination")) return "dnat";
   if (fields.includes("source")) return "snat";
   if (fields.includes("mark")) return "mark";
+  if (fields.includes("connmark")) return "ctmark";
   if (o.action === "Dropped") return "drop";
   if (o.action === "Rejected") return "reject";
   switch (o.stage) {

@@ -28,6 +28,7 @@ func TestGolden(t *testing.T) {
 			}{
 				{"text", func(b *bytes.Buffer) error { return Text(b, e.result, o) }},
 				{"wide", func(b *bytes.Buffer) error { return Wide(b, e.everyRule, o) }},
+				{"short", func(b *bytes.Buffer) error { return Short(b, e.result, o) }},
 				{"json", func(b *bytes.Buffer) error { return JSON(b, document, o) }},
 			} {
 				var b bytes.Buffer

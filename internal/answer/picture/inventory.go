@@ -19,6 +19,7 @@ type inventory struct {
 	vmSubnets             []subnet
 	frontends             []machine
 	router, azure         *machine
+	crowded               map[string]bool // nodes with many pods
 }
 
 // machine is a host, a folded group of pods, or a front end.
@@ -50,10 +51,17 @@ const (
 )
 
 // take reads what there is to draw from a snapshot. The state of a host that was not read is not needed: its box has less to say.
-func take(source snapshot.Source, open []string) inventory {
-	var inv inventory
+// crowded are the nodes that were crowded before: their pods stay folded until there are far fewer.
+func take(source snapshot.Source, open []string, crowded map[string]bool) inventory {
+	inv := inventory{crowded: map[string]bool{}}
 	objects := source.Objects()
-	pods := podsByNode(&objects, open)
+	all := podsOfNodes(&objects)
+	pods := map[string][]machine{}
+	services := endpointServices(&objects)
+	for name, on := range all {
+		inv.crowded[name] = len(on) > mostPods || crowded[name] && len(on) > mostPods/2
+		pods[name] = drawnPods(name, on, inv.crowded[name], open, services)
+	}
 	seen := map[string]bool{}
 	var nodes []machine
 	for i := range objects.Nodes {
@@ -234,41 +242,40 @@ func node(source snapshot.Source, n *snapshot.Node, pods []machine) machine {
 	return m
 }
 
-// podsByNode returns the pods of each node that have addresses of their own. Pods of system namespaces are folded, and those of a crowded
-// node.
-func podsByNode(objects *snapshot.Objects, open []string) map[string][]machine {
+// podsOfNodes returns the pods of each node that have addresses of their own.
+func podsOfNodes(objects *snapshot.Objects) map[string][]*snapshot.Pod {
 	all := map[string][]*snapshot.Pod{}
 	for i := range objects.Pods {
 		if p := &objects.Pods[i]; !p.HostNetwork && p.Node != "" {
 			all[p.Node] = append(all[p.Node], p)
 		}
 	}
-	services := endpointServices(objects)
-	nodes := map[string][]machine{}
-	for name, pods := range all {
-		groups := map[string][]machine{}
-		for _, p := range pods {
-			key := groupOf(p, len(pods) > mostPods)
-			if key != "" {
-				key = "group/" + name + "/" + key
-			}
-			groups[key] = append(groups[key], pod(p, services))
+	return all
+}
+
+// drawnPods returns a node's pods as they are drawn. Pods of system namespaces are folded, and those of a crowded node.
+func drawnPods(node string, pods []*snapshot.Pod, crowded bool, open []string, services map[netip.Addr][]string) []machine {
+	groups := map[string][]machine{}
+	for _, p := range pods {
+		key := groupOf(p, crowded)
+		if key != "" {
+			key = "group/" + node + "/" + key
 		}
-		var drawn []machine
-		for key, members := range groups {
-			slices.SortFunc(members, func(a, b machine) int { return compareNames(a.id, b.id) })
-			if key == "" || len(members) == 1 || slices.Contains(open, key) {
-				drawn = append(drawn, members...)
-				continue
-			}
-			drawn = append(drawn, group(key, members))
-		}
-		slices.SortFunc(drawn, func(a, b machine) int {
-			return cmp.Or(cmp.Compare(b2i(a.kind == Group), b2i(b.kind == Group)), compareNames(a.id, b.id))
-		})
-		nodes[name] = drawn
+		groups[key] = append(groups[key], pod(p, services))
 	}
-	return nodes
+	var drawn []machine
+	for key, members := range groups {
+		slices.SortFunc(members, func(a, b machine) int { return compareNames(a.id, b.id) })
+		if key == "" || len(members) == 1 || slices.Contains(open, key) {
+			drawn = append(drawn, members...)
+			continue
+		}
+		drawn = append(drawn, group(key, members))
+	}
+	slices.SortFunc(drawn, func(a, b machine) int {
+		return cmp.Or(cmp.Compare(b2i(a.kind == Group), b2i(b.kind == Group)), compareNames(a.id, b.id))
+	})
+	return drawn
 }
 
 // systemNamespaces have pods that few walks are about.

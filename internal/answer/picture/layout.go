@@ -9,15 +9,15 @@ import (
 // Lengths, in CSS pixels.
 const (
 	margin    = 20
-	gutter    = 56 // between two columns: room for wires
-	hostW     = 196
+	gutter    = 36 // between two columns: room for wires
+	hostW     = 172
 	hostH     = 52
-	routerW   = 120
-	azureW    = 236
+	routerW   = 96
+	azureW    = 224
 	frontendH = 46
 	header    = 52                  // of a box that holds others
 	passH     = subnetTop + hostH/2 // where a wire passes through a box, from its top: on the level of a subnet's first machine
-	podW      = 208
+	podW      = 206
 	podH      = 46
 	gap       = 10
 	lane      = 14 // above a row of pods: room for their wires
@@ -36,11 +36,13 @@ type Options struct {
 
 // New draws the network of a snapshot.
 func New(source snapshot.Source, o Options) *Picture {
-	inv := take(source, o.Open)
 	l := layout{picture: &Picture{Boxes: []Box{}, Wires: []Wire{}, slots: slots{}}}
+	var crowded map[string]bool
 	if o.Previous != nil {
-		l.before = o.Previous.slots
+		l.before, crowded = o.Previous.slots, o.Previous.crowded
 	}
+	inv := take(source, o.Open, crowded)
+	l.picture.crowded = inv.crowded
 	l.draw(&inv)
 	return l.picture
 }
@@ -240,14 +242,14 @@ func (l *layout) subnet(s *subnet, y int, over bool) {
 		if i%columns == 0 && i > 0 {
 			rowY = bottom + nodeGap
 		}
-		x := l.x + pad + nodeGap/2 + i%columns*(w+nodeGap)
+		x := l.x + pad + i%columns*(w+nodeGap)
 		h := l.machine(&s.machines[i], id, x, rowY, w, podColumns)
 		bottom = max(bottom, rowY+h)
 		l.uplink(&s.machines[i], x, rowY, i%columns, over)
 	}
 	b := &l.picture.Boxes[at]
 	n := min(columns, len(s.machines))
-	b.W, b.H = 2*pad+nodeGap/2+n*(w+nodeGap)-nodeGap, bottom+pad-y
+	b.W, b.H = 2*pad+n*(w+nodeGap)-nodeGap, bottom+pad-y
 	b.Label = abbreviate(title, (b.W-2*pad)*10/detailWidth)
 }
 
@@ -304,10 +306,10 @@ func columnsOf(places []string) int {
 		return 4
 	case n > 6:
 		return 3
-	case n > 1:
+	case n > 3:
 		return 2
 	default:
-		return n
+		return min(n, 1)
 	}
 }
 

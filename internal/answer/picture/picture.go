@@ -8,6 +8,8 @@ type Picture struct {
 	Boxes []Box  `json:"boxes"`
 	Wires []Wire `json:"wires"`
 	slots slots
+	// crowded are the nodes whose pods are folded because there are many.
+	crowded map[string]bool
 }
 
 // Kind says what a box shows.

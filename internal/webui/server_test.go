@@ -1,0 +1,144 @@
+package webui
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/answer/picture"
+)
+
+// fakeSubject answers with its question.
+type fakeSubject struct{}
+
+func (fakeSubject) Network(_ context.Context, open []string) (*Network, error) {
+	n := NewNetwork(&picture.Picture{})
+	n.Subject = strings.Join(open, " ")
+	return n, nil
+}
+
+func (fakeSubject) Answer(_ context.Context, q Question, _ []string) (*Answer, error) {
+	switch q.From {
+	case "bad":
+		return nil, &QuestionError{errors.New("--from bad: no such end\nuse another")}
+	case "broken":
+		return nil, errors.New("read node n: connection refused")
+	}
+	return &Answer{Kind: "Answer", Question: q, Picture: &picture.Picture{}, Walk: json.RawMessage("{}")}, nil
+}
+
+func newTestServer(t *testing.T) *Server {
+	t.Helper()
+	return NewServer(fakeSubject{}, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4321})
+}
+
+// TestRequests: data needs the token, and requests that another site could cause are refused.
+func TestRequests(t *testing.T) {
+	s := newTestServer(t)
+	const own = "127.0.0.1:4321"
+	for _, c := range []struct {
+		name, method, path, host, origin, token string
+		status                                  int
+		body                                    string
+	}{
+		{"page", "GET", "/", own, "", "", 200, "page.js"},
+		{"script", "GET", "/page.js", own, "", "", 200, ""},
+		{"network", "GET", "/api/v1/network?open=a&open=b", own, "", s.token, 200, `"subject":"a b"`},
+		{"same origin", "GET", "/api/v1/network", own, "http://" + own, s.token, 200, ""},
+		{"answer", "GET", "/api/v1/answer?from=a&to=b&proto=udp", own, "", s.token, 200, `"question":{"from":"a","to":"b","proto":"udp"}`},
+		{"no token", "GET", "/api/v1/network", own, "", "", 401, "token is missing"},
+		{"wrong token", "GET", "/api/v1/answer?from=a&to=b", own, "", s.token + "x", 401, "token is missing"},
+		{"token in the query", "GET", "/api/v1/network?token=" + s.token, own, "", "", 401, ""},
+		{"DNS rebinding", "GET", "/api/v1/network", "evil.example:4321", "", s.token, 421, "unknown host"},
+		{"DNS rebinding of the page", "GET", "/", "evil.example:4321", "", "", 421, ""},
+		{"localhost", "GET", "/", "localhost:4321", "", "", 421, ""},
+		{"other port", "GET", "/", "127.0.0.1:80", "", "", 421, ""},
+		{"other origin", "GET", "/api/v1/network", own, "https://evil.example", s.token, 403, ""},
+		{"origin null", "GET", "/api/v1/network", own, "null", s.token, 403, ""},
+		{"post", "POST", "/api/v1/answer?from=a&to=b", own, "", s.token, 405, ""},
+		{"delete", "DELETE", "/api/v1/network", own, "", s.token, 405, ""},
+		{"unknown path", "GET", "/api/v1/send", own, "", s.token, 404, ""},
+		{"bundle's directory", "GET", "/bundle/page.js", own, "", "", 404, ""},
+		{"long question", "GET", "/api/v1/answer?from=" + strings.Repeat("a", 20<<10), own, "", s.token, 414, ""},
+		{"bad question", "GET", "/api/v1/answer?from=bad", own, "", s.token, 400, `["--from bad: no such end","use another"]`},
+		{"failure", "GET", "/api/v1/answer?from=broken", own, "", s.token, 500, "connection refused"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest(c.method, "http://"+own+c.path, nil)
+			r.Host = c.host
+			if c.origin != "" {
+				r.Header.Set("Origin", c.origin)
+			}
+			if c.token != "" {
+				r.Header.Set(tokenHeader, c.token)
+			}
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.body) {
+				t.Errorf("status %d, body %.200q; want status %d and %q", w.Code, w.Body, c.status, c.body)
+			}
+			h := w.Header()
+			const want = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+			if h.Get("Content-Security-Policy") != want || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("headers %v", h)
+			}
+		})
+	}
+}
+
+// TestServe: the server is reached on this machine's own address, and by the printed address's token.
+func TestServe(t *testing.T) {
+	l, err := Listen(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		t.Fatalf("listens on %s", l.Addr())
+	}
+	s := NewServer(fakeSubject{}, l.Addr())
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	address, token, ok := strings.Cut(s.URL(), "#token=")
+	if !ok || len(token) < 20 {
+		t.Fatalf("address %q", s.URL())
+	}
+	request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"api/v1/network", nil)
+	request.Header.Set(tokenHeader, token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(body), `"kind":"Network"`) {
+		t.Errorf("%s: %s, %v", response.Status, body, err)
+	}
+	if NewServer(fakeSubject{}, l.Addr()).token == token {
+		t.Error("two servers have one token")
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPage: the page has no script, style or handler of its own, which the policy would refuse.
+func TestPage(t *testing.T) {
+	page := string(mustRead("index.html"))
+	for _, word := range []string{"<style", "style=", "onload", "javascript:", "http:", "https:"} {
+		if strings.Contains(page, word) {
+			t.Errorf("the page has %q", word)
+		}
+	}
+	for _, word := range []string{"innerHTML", "eval(", "document.write"} {
+		if word != "innerHTML" && strings.Contains(string(mustRead("page.js")), word) {
+			t.Errorf("the script has %q", word)
+		}
+	}
+}
