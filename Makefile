@@ -102,7 +102,16 @@ lint: ## run golangci-lint, tools/words and actionlint
 	go run $(ACTIONLINT)
 
 # The nested modules that have code. The others pin versions only.
-MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard controlplane/*.go controlplane/*/*.go))))
+MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard controlplane/*.go controlplane/*/*.go)))) tools/ui
+
+.PHONY: ui
+ui: ## bundle the page of "packetwalk ui" from ui/src into internal/webui/bundle
+	go -C tools/ui run .
+
+.PHONY: test-ui
+test-ui: build ## compare the page's bundle with its sources, and test the page in Chromium (apt-get install chromium)
+	go -C tools/ui run . --check
+	go -C tools/ui test -count=1 ./...
 
 .PHONY: vet-modules
 vet-modules: ## compile and vet the nested modules
