@@ -195,6 +195,7 @@ function App({ saved }: { saved: Answer | undefined }) {
   }, [search, picture]);
   const box = picture?.boxes.find((b) => b.id === selected);
   const ways = answer?.ways[chosen];
+  const hosts = useMemo(() => [...new Set(steps.map((s) => s.node))], [steps]);
 
   const ask = (q: Question) => {
     setQuestion(q);
@@ -287,6 +288,7 @@ function App({ saved }: { saved: Answer | undefined }) {
               step={step}
               selected={selected}
               found={found}
+              hosts={hosts}
               onSelect={select}
             />
           )}

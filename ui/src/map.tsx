@@ -20,6 +20,7 @@ interface MapProps {
   step: Step | undefined;
   selected: string | undefined;
   found: Set<string>;
+  hosts: string[]; // that the packet visits
   onSelect: (id: string | undefined) => void;
 }
 
@@ -138,7 +139,7 @@ export function NetworkMap(props: MapProps) {
           )}
           <g class="labels" aria-hidden="true">
             {picture.boxes.map((box) => (
-              <Labels key={box.id} box={box} />
+              <Labels key={box.id} box={box} visited={props.hosts.find((h) => box.members?.includes(h))} />
             ))}
           </g>
           {way && step && stop && <Marker way={way} step={step} at={stop} />}
@@ -194,7 +195,7 @@ function BoxShape({ box, met, selected, found, onSelect }: BoxProps) {
   );
 }
 
-function Labels({ box }: { box: Box }) {
+function Labels({ box, visited }: { box: Box; visited: string | undefined }) {
   if (box.kind === "subnet") {
     return (
       <text class="subnet-title" x={box.x + box.indent} y={box.y + 22}>
@@ -209,7 +210,7 @@ function Labels({ box }: { box: Box }) {
       </text>
       {box.detail && (
         <text class="detail" x={box.x + box.indent} y={box.y + 38}>
-          {box.detail}
+          {visited ? clip(`${visited.split("/").pop()} of ${box.detail}`, Math.floor((box.w - 28) / 7.3)) : box.detail}
         </text>
       )}
     </>
@@ -243,4 +244,8 @@ function Marker({ way, step, at }: { way: Way; step: Step; at: Point }) {
       <circle r="3.5" class="core" />
     </g>
   );
+}
+
+function clip(text: string, n: number): string {
+  return text.length <= n ? text : text.slice(0, n - 1) + "…";
 }
