@@ -364,7 +364,7 @@ function Headline({ answer, chosen }: { answer: Answer; chosen: number }) {
   const conclusions = answer.walk.conclusions;
   const number = answer.walk.outcomes[chosen]?.number ?? 1;
   const own = conclusions.find((c) => c.outcomes.includes(number)) ?? conclusions[0];
-  if (!own) return null;
+  if (!own) return <p class="headline">{sentence(answer.walk.headline)}</p>;
   return (
     <>
       <p class="headline">
@@ -455,7 +455,7 @@ function StepList({ steps, current, onStep }: { steps: { step: Step; index: numb
 
 function Notes({ answer, outcome }: { answer: Answer; outcome: Outcome | undefined }) {
   const assumed = answer.walk.assumed ?? [];
-  const notes = answer.walk.notes ?? [];
+  const notes = [...(answer.walk.query ? [answer.walk.query.text] : []), ...(answer.walk.notes ?? [])];
   if (assumed.length + notes.length === 0 && !answer.walk.more) return null;
   return (
     <details class="panel notes">

@@ -161,6 +161,7 @@ export interface Walk {
   more?: boolean;
   assumed?: { node?: string; component?: string; what: string }[];
   notes?: string[];
+  query?: { text: string };
 }
 
 export interface Way {
