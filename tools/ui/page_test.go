@@ -186,11 +186,8 @@ func TestPage(t *testing.T) {
 	}
 
 	b.evaluate(t, `document.activeElement.blur()`)
-	first := b.evaluate(t, stepCount)
 	b.run(t, "step", chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
-	if got := b.await(t, stepCount, func(s string) bool { return s != first }); !strings.HasPrefix(got, "step 3 of ") {
-		t.Errorf("after two keys: %s", got)
-	}
+	b.await(t, stepCount, func(s string) bool { return strings.HasPrefix(s, "step 3 of ") })
 	// On to the rule that decides.
 	for range 60 {
 		if strings.Contains(b.evaluate(t, `document.querySelector(".panel .title")?.textContent`), "KUBE-SERVICES 3") {
@@ -248,7 +245,7 @@ func TestPage(t *testing.T) {
 	b.run(t, "close it", chromedp.KeyEvent(kb.Escape), chromedp.WaitNotPresent(chromedp.CSS(".box-panel")))
 	b.run(t, "find", chromedp.KeyEvent("/"))
 	b.await(t, `document.activeElement.className`, func(s string) bool { return s == "search" })
-	b.run(t, "find", chromedp.Clear(chromedp.CSS(".search")), chromedp.KeyEvent("testvm")) // the protocol sends "/" as a character, too
+	b.run(t, "find", chromedp.KeyEvent("testvm"))
 	b.await(t, `document.querySelectorAll(".box.found").length`, func(s string) bool { return s == "1" })
 	b.shot(t, "found")
 	b.run(t, "open the group", chromedp.Click(chromedp.CSS(`.box.group`)), chromedp.Click(chromedp.Search(`//button[text()="show each pod"]`)),

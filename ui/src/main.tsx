@@ -122,21 +122,23 @@ function App({ saved }: { saved: Answer | undefined }) {
   const step: Step | undefined = steps[index];
   const position = shown.findIndex((s) => s.index >= index);
 
+  // Keys may come faster than the page is drawn, so the next step follows from the last one that was set.
   const move = useCallback(
-    (by: number) => {
-      const at = position < 0 ? shown.length - 1 : position;
-      const next = shown[Math.min(shown.length - 1, Math.max(0, at + by))];
-      if (next) setCurrent(next.index);
-      return next !== undefined && at + by >= 0 && at + by < shown.length;
-    },
-    [shown, position],
+    (by: number) =>
+      setCurrent((c) => {
+        const found = shown.findIndex((s) => s.index >= c);
+        const at = found < 0 ? shown.length - 1 : found;
+        return shown[Math.min(shown.length - 1, Math.max(0, at + by))]?.index ?? c;
+      }),
+    [shown],
   );
 
+  const isLast = position < 0 || position >= shown.length - 1;
   useEffect(() => {
     if (!playing) return;
-    const timer = window.setTimeout(() => !move(1) && setPlaying(false), 1100);
+    const timer = window.setTimeout(() => (isLast ? setPlaying(false) : move(1)), 1100);
     return () => window.clearTimeout(timer);
-  }, [playing, move]);
+  }, [playing, move, index, isLast]);
   useEffect(() => {
     if (!busy) writePlace({ question: answer?.question, way: chosen, step: index, view });
   }, [answer, chosen, index, view, busy]);
@@ -256,7 +258,7 @@ function App({ saved }: { saved: Answer | undefined }) {
         {answer && steps.length > 0 && (
           <div class="transport" role="group" aria-label="Steps">
             <button type="button" onClick={() => (setPlaying(false), move(-1))} aria-label="Previous step">◀</button>
-            <button type="button" class="play" onClick={() => (position >= shown.length - 1 && !playing && setCurrent(0), setPlaying(!playing))}>
+            <button type="button" class="play" onClick={() => (isLast && !playing && setCurrent(0), setPlaying(!playing))}>
               {playing ? "pause" : "play"}
             </button>
             <button type="button" onClick={() => (setPlaying(false), move(1))} aria-label="Next step">▶</button>
@@ -267,7 +269,7 @@ function App({ saved }: { saved: Answer | undefined }) {
         )}
         <span class="space" />
         {view === "map" && (
-          <input ref={searchInput} class="search" type="search" placeholder="find  /" aria-label="Find in the network" value={search} onInput={(e) => setSearch(e.currentTarget.value)} />
+          <input ref={searchInput} class="search" type="search" placeholder="find  /" aria-label="Find in the network" value={search} onInput={(e) => setSearch(e.currentTarget.value.replace(/^\//, ""))} />
         )}
         {answer && <Copy text={commandOf(answer, network?.flags ?? [])} />}
         {answer && !saved && (
