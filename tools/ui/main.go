@@ -44,7 +44,7 @@ func run(root string, check bool) error {
 		return err
 	}
 	defer os.RemoveAll(modules)
-	licence, err := fetchLibrary(filepath.Join(root, "ui/package-lock.json"), modules)
+	licence, err := fetchPackage(filepath.Join(root, "ui/package-lock.json"), library, modules)
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ type lock struct {
 // maxPackage limits the size of a package, unpacked and packed.
 const maxPackage = 16 << 20
 
-// fetchLibrary unpacks the library's package below a directory as npm does, and returns its licence. The lock file has its digest.
-func fetchLibrary(lockFile, modules string) (licence []byte, err error) {
+// fetchPackage unpacks a package of npm below a directory as npm does, and returns its licence. The lock file has its version and digest.
+func fetchPackage(lockFile, name, modules string) (licence []byte, err error) {
 	data, err := os.ReadFile(lockFile)
 	if err != nil {
 		return nil, err
@@ -117,11 +117,11 @@ func fetchLibrary(lockFile, modules string) (licence []byte, err error) {
 	if err := json.Unmarshal(data, &l); err != nil {
 		return nil, fmt.Errorf("read %s: %w", lockFile, err)
 	}
-	entry, ok := l.Packages["node_modules/"+library]
+	entry, ok := l.Packages["node_modules/"+name]
 	if !ok {
-		return nil, fmt.Errorf("%s does not have %s", lockFile, library)
+		return nil, fmt.Errorf("%s does not have %s", lockFile, name)
 	}
-	url := fmt.Sprintf("https://registry.npmjs.org/%[1]s/-/%[1]s-%[2]s.tgz", library, entry.Version)
+	url := fmt.Sprintf("https://registry.npmjs.org/%[1]s/-/%[1]s-%[2]s.tgz", name, entry.Version)
 	packed, err := fetch(url)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func fetchLibrary(lockFile, modules string) (licence []byte, err error) {
 	if got := "sha512-" + base64.StdEncoding.EncodeToString(sum[:]); got != entry.Integrity {
 		return nil, fmt.Errorf("%s has digest %s; the lock file says %s", url, got, entry.Integrity)
 	}
-	return unpack(packed, filepath.Join(modules, library))
+	return unpack(packed, filepath.Join(modules, name))
 }
 
 func fetch(url string) ([]byte, error) {

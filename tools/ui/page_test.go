@@ -299,3 +299,32 @@ func TestSavedPage(t *testing.T) {
 		})
 	}
 }
+
+// TestAccessible: axe-core finds nothing serious in any view, in light and dark colours.
+func TestAccessible(t *testing.T) {
+	modules := t.TempDir()
+	if _, err := fetchPackage("../../ui/package-lock.json", "axe-core", modules); err != nil {
+		t.Fatal(err)
+	}
+	axe, err := os.ReadFile(filepath.Join(modules, "axe-core/axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := openBrowser(t, 1500, 900)
+	address := serve(t, "--snapshot", sample)
+	b.run(t, "ask", chromedp.Navigate(strings.Replace(address, "#", "#from=internet/client&to=svc/whereami&step=20&", 1)),
+		chromedp.WaitVisible(chromedp.CSS(".headline")))
+	value(t, b, "load axe-core", chromedp.Evaluate[int](string(axe)+"\n0"))
+	for _, theme := range []string{"light", "dark"} {
+		b.evaluate(t, `document.documentElement.dataset.theme = "`+theme+`"`)
+		for key, view := range map[string]string{"1": ".map svg", "2": ".ladder", "3": ".view pre"} {
+			b.run(t, "show "+view, chromedp.KeyEvent(key), chromedp.WaitVisible(chromedp.CSS(view)))
+			b.shot(t, theme+"-"+key)
+			const find = `axe.run().then(r => r.violations.filter(v => ["serious", "critical"].includes(v.impact))
+				.map(v => v.id + ": " + v.help + "\n  " + v.nodes.slice(0, 4).map(n => n.target + " " + n.failureSummary.replaceAll("\n", " ")).join("\n  ")).join("\n"))`
+			if got := value(t, b, "run axe", chromedp.Evaluate[string](find, chromedp.EvalAwaitPromise)); got != "" {
+				t.Errorf("%s colours, view %s:\n%s", theme, key, got)
+			}
+		}
+	}
+}

@@ -279,7 +279,7 @@ function App({ saved }: { saved: Answer | undefined }) {
           </>
         )}
       </div>
-      <main class={view}>
+      <main>
         <div class="view" id="view" role="tabpanel" aria-labelledby={`tab-${view}`}>
           {!picture && <p class="empty">{busy ? "reading the network …" : "There is no network to show."}</p>}
           {picture && view === "map" && (
@@ -374,7 +374,7 @@ function Headline({ answer, chosen }: { answer: Answer; chosen: number }) {
         {conclusions.length > 1 && <span class="share"> ({own.share}; other ways conclude otherwise)</span>}
       </p>
       {(own.conditions ?? []).length > 0 && (
-        <ul class="conditions">
+        <ul class="conditions" tabIndex={0} aria-label="What the answer depends on">
           {own.conditions?.map((c, i) => (
             <li key={i}>{c}</li>
           ))}
