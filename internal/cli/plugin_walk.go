@@ -18,7 +18,7 @@ import (
 func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
 	o := walkOptions{plugin: plugin}
 	c := &cobra.Command{
-		Use:   "walk --from END --to END [--live] [-o text|short|wide|json|pcapng|html|svg]",
+		Use:   "walk --from END --to END [--live] [-o FORMAT]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the cluster's nodes as their kernels would and says, machine by machine, what rules, routes and translations make of it; at
 the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet (of TCP a connection that is

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -64,7 +65,7 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 	if err != nil {
 		// As cobra writes it (command.go: findSuggestions).
 		if wrong, names, ok := strings.Cut(err.Error(), "\n\nDid you mean this?\n"); ok {
-			err = fmt.Errorf("%s; did you mean %s?", wrong, strings.Join(strings.Fields(names), " or "))
+			err = fmt.Errorf("%s; did you mean %s?", wrong, strings.Join(slices.Sorted(slices.Values(strings.Fields(names))), " or "))
 		}
 	}
 	return conclude(err, ran, help, hintsOf(root, args), s.Err)

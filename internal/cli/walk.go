@@ -48,7 +48,7 @@ type walkOptions struct {
 func walkCommand(s Streams) *cobra.Command {
 	var o walkOptions
 	c := &cobra.Command{
-		Use:   "walk --from END --to END [--live | --snapshot FILE] [-o text|short|wide|json|pcapng|html|svg]",
+		Use:   "walk --from END --to END [--live | --snapshot FILE] [-o FORMAT]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; at the end
 stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.

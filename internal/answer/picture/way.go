@@ -19,10 +19,9 @@ func (p *Picture) Way(hosts []string) Way {
 			way.Stops = append(way.Stops, max(0, len(way.Points)-1))
 			continue
 		}
-		switch {
-		case last == nil:
+		if last == nil {
 			way.Points = append(way.Points, p.start(box, hosts))
-		default:
+		} else {
 			way.Points = append(way.Points, p.between(last, box, way.Points[len(way.Points)-1])...)
 		}
 		way.Stops = append(way.Stops, len(way.Points)-1)
