@@ -11,6 +11,8 @@ import (
 	"io"
 	"slices"
 
+	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/answer/picture"
 	"packetwalk.dev/internal/base/termsafe"
 )
 
@@ -19,7 +21,7 @@ import (
 //go:embed bundle
 var bundle embed.FS
 
-// MostHTML is the most bytes that a saved page should have. Beyond it the steps of outcomes are left out, the last ones first.
+// MostHTML limits the bytes of a saved page. Beyond it the steps of outcomes are left out, the last ones first.
 const MostHTML = 300_000
 
 // mustRead reads a file of the bundle, which is part of the program.
@@ -66,7 +68,7 @@ func digest(data []byte) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// data returns the answer as JSON for a script element, in at most n bytes where steps can be left out. encoding/json writes <, > and &
+// data returns the answer as JSON for a script element, in at most n bytes where enough can be left out. json.HTMLEscape writes <, > and &
 // as escapes, so no text in it ends the element.
 func (a *Answer) data(n int) ([]byte, error) {
 	all := *a
@@ -77,30 +79,40 @@ func (a *Answer) data(n int) ([]byte, error) {
 		}
 		var escaped bytes.Buffer
 		json.HTMLEscape(&escaped, data)
-		if escaped.Len() <= n || !all.dropSteps() {
+		if escaped.Len() <= n || !all.shorten() {
 			return escaped.Bytes(), nil
+		}
+		if all.Walk, err = json.Marshal(&all.document); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// dropSteps leaves out the steps of the second half of the outcomes that have any, and reports whether there were more than one.
-func (a *Answer) dropSteps() bool {
+// shorten leaves out the steps of the second half of the outcomes that have any. Where only one has, it leaves out the second half of the
+// outcomes. It reports whether there was anything to leave out.
+func (a *Answer) shorten() bool {
 	outcomes := slices.Clone(a.document.Outcomes)
-	kept := 0
-	for kept < len(outcomes) && len(outcomes[kept].Results) > 0 {
-		kept++
+	whole := 0
+	for whole < len(outcomes) && len(outcomes[whole].Results) > 0 {
+		whole++
 	}
-	if kept < 2 {
+	switch {
+	case whole > 1:
+		a.Ways = slices.Clone(a.Ways)
+		for i := whole / 2; i < whole; i++ {
+			o := &outcomes[i]
+			*o = explain.OutcomeDoc{Number: o.Number, Probability: o.Probability, ProbabilityDecimal: o.ProbabilityDecimal, Short: o.Short, End: o.End,
+				Sees: explain.SummaryDoc{SrcIP: o.Sees.SrcIP, SrcPort: o.Sees.SrcPort, Translated: o.Sees.Translated, Text: o.Sees.Text}}
+			if i < len(a.Ways) {
+				a.Ways[i] = OutcomeWay{There: picture.Way{Points: []picture.Point{}, Stops: []int{}}}
+			}
+		}
+	case len(outcomes) > 1:
+		outcomes = outcomes[:len(outcomes)/2]
+		a.document.More = true
+	default:
 		return false
-	}
-	for i := kept / 2; i < kept; i++ {
-		outcomes[i].Results, outcomes[i].Reply = nil, nil
 	}
 	a.document.Outcomes = outcomes
-	walk, err := json.Marshal(&a.document)
-	if err != nil {
-		return false
-	}
-	a.Walk = walk
 	return true
 }

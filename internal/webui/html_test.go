@@ -60,7 +60,7 @@ func openLab(t *testing.T) snapshot.Source {
 // TestAnswer: there is a way for each outcome with a stop for each machine that the packet visits, and rules have their neighbours.
 func TestAnswer(t *testing.T) {
 	a := walkLab(t, openLab(t), "internet", "svc/whereami")
-	if len(a.document.Outcomes) != 2 || len(a.Ways) != 2 {
+	if len(a.document.Outcomes) != 4 || len(a.Ways) != 4 {
 		t.Fatalf("%d outcomes, %d ways", len(a.document.Outcomes), len(a.Ways))
 	}
 	neighbours := 0
@@ -85,8 +85,10 @@ func TestAnswer(t *testing.T) {
 	if neighbours == 0 {
 		t.Error("no rule has a neighbour that did not apply")
 	}
-	if !strings.Contains(a.Text, a.document.Headline) {
-		t.Errorf("the text does not have the headline %q", a.document.Headline)
+	for _, c := range a.document.Conclusions {
+		if !strings.Contains(a.Text, c.Text) || !strings.Contains(a.document.Headline, c.Text) {
+			t.Errorf("text and headline do not have the conclusion %q", c.Text)
+		}
 	}
 }
 
@@ -117,7 +119,7 @@ func TestHTML(t *testing.T) {
 		Question Question
 		Walk     explain.Document
 	}
-	if err := json.Unmarshal([]byte(parts[2]), &got); err != nil || got.Walk.Headline != a.document.Headline || len(got.Walk.Outcomes) != 2 {
+	if err := json.Unmarshal([]byte(parts[2]), &got); err != nil || got.Walk.Headline != a.document.Headline || len(got.Walk.Outcomes) != 4 {
 		t.Errorf("the data is another answer: %v %+v", err, got.Question)
 	}
 	if strings.Contains(parts[1]+parts[3], "https:") || strings.Contains(strings.ReplaceAll(parts[3], "http://www.w3.org/", ""), "http:") {
@@ -142,7 +144,7 @@ func TestHTMLLimit(t *testing.T) {
 	if b.Len() > MostHTML {
 		t.Errorf("%d bytes, limit %d", b.Len(), MostHTML)
 	}
-	if n := len(a.document.Outcomes); n != 64 || len(a.document.Outcomes[63].Results) == 0 {
+	if n := len(a.document.Outcomes); n != 128 || len(a.document.Outcomes[127].Results) == 0 {
 		t.Error("writing the page changed the answer")
 	}
 }

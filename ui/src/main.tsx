@@ -6,7 +6,7 @@ import { classOf, Ladder } from "./ladder";
 import { NetworkMap } from "./map";
 import { BoxPanel, StepPanel } from "./panel";
 import { commandOf, labelOf, machineName, percent, stepsOf, titleOf, wayName, type Step } from "./steps";
-import type { Answer, Network, Outcome, Question } from "./types";
+import type { Answer, Conclusion, Network, Outcome, Question } from "./types";
 
 const views = ["map", "ladder", "text"] as const;
 type ViewName = (typeof views)[number];
@@ -371,8 +371,17 @@ function Headline({ answer, chosen }: { answer: Answer; chosen: number }) {
     <>
       <p class="headline">
         {sentence(own.text)}
-        {conclusions.length > 1 && <span class="share"> ({own.share}; other ways conclude otherwise)</span>}
+        {conclusions.length > 1 && <span class="share"> {waysOf(own)}</span>}
       </p>
+      {conclusions
+        .filter((c) => c !== own)
+        .slice(0, 3)
+        .map((c) => (
+          <p class="other" key={c.text}>
+            <b>{waysOf(c)}:</b> {c.text}
+          </p>
+        ))}
+      {conclusions.length > 4 && <p class="other">and {conclusions.length - 4} more conclusions of other ways</p>}
       {(own.conditions ?? []).length > 0 && (
         <ul class="conditions" tabIndex={0} aria-label="What the answer depends on">
           {own.conditions?.map((c, i) => (
@@ -382,6 +391,11 @@ function Headline({ answer, chosen }: { answer: Answer; chosen: number }) {
       )}
     </>
   );
+}
+
+function waysOf(c: Conclusion): string {
+  const numbers = c.outcomes.length > 6 ? `${c.outcomes.slice(0, 6).join(", ")} …` : c.outcomes.join(", ");
+  return `${c.outcomes.length === 1 ? "way" : "ways"} ${numbers} (${c.share})`;
 }
 
 function sentence(text: string): string {
@@ -407,7 +421,7 @@ function Ways({ outcomes, chosen, onChoose }: { outcomes: Outcome[]; chosen: num
   return (
     <div class="ways" role="group" aria-label="Ways">
       {outcomes.map((o, i) => (
-        <button type="button" key={o.number} aria-pressed={i === chosen} onClick={() => onChoose(i)}>
+        <button type="button" key={o.number} aria-pressed={i === chosen} title={o.short} onClick={() => onChoose(i)}>
           <b>way {o.number}</b> {percent(o)} <span>{wayName(o, outcomes)}</span>
         </button>
       ))}

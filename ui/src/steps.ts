@@ -115,11 +115,19 @@ export function percent(outcome: Outcome): string {
   return value < 1 ? "under 1 %" : `${Math.round(value)} %`;
 }
 
+// shortName keeps of a long name the end by which names of nodes and pods differ.
+function shortName(host: string): string {
+  const name = machineName(host);
+  const last = name.lastIndexOf("-");
+  const kind = name.indexOf(" ");
+  return name.length <= 22 || last < 0 || kind < 0 ? name : `${name.slice(0, kind)} …${name.slice(last)}`;
+}
+
 // wayName names an outcome by the machines at its end.
 export function wayName(outcome: Outcome, all: Outcome[]): string {
   const parts = (outcome.results ?? []).map((r) => r.node);
   const differing = parts.filter((node) => !all.every((o) => (o.results ?? []).some((r) => r.node === node)));
-  const names = (differing.length > 0 ? differing : parts.slice(-1)).map(machineName);
+  const names = (differing.length > 0 ? differing : parts.slice(-1)).map(shortName);
   const ending = outcome.end.kind === "delivered" ? "" : ` ${outcome.end.kind}`;
   if (names.length === 0) return end(outcome.end.packet.dstIP, outcome.end.packet.dstPort) + ending;
   return [...new Set(names)].join(" → ") + ending;

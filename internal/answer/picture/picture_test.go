@@ -28,8 +28,8 @@ func TestLab(t *testing.T) {
 	check(t, p)
 	var b strings.Builder
 	b.WriteString(describe(p))
-	way := p.Way([]string{"internet/client", "internet", "fabric", "node/aks-nodepool1-31351229-0", "pod/kube-system/coredns-dff5cc8fc-8jdhp"})
-	fmt.Fprintf(&b, "way to a folded pod %v stops %v\n", way.Points, way.Stops)
+	way := p.Way([]string{"internet/client", "internet", "fabric", "node/aks-nodepool1-31351229-0", "fabric", "node/aks-nodepool1-31351229-1", "pod/default/whereami-774d66bdb4-rkm2p"})
+	fmt.Fprintf(&b, "way over two nodes %v stops %v\n", way.Points, way.Stops)
 	var svg strings.Builder
 	if err := p.SVG(&svg, way, Caption{Title: "a <title> & more", Answer: "the answer", Notes: map[int]string{3: "DNAT 10.13.76.2:53"}}); err != nil {
 		t.Fatal(err)
