@@ -123,12 +123,14 @@ func hosts(results []explain.NodeDoc) []string {
 // SVG writes the picture with the way of the first outcome.
 func (a *Answer) SVG(w io.Writer) error {
 	d := &a.document
-	caption := picture.Caption{Title: fmt.Sprintf("%s %s → %s", d.Packet.Protocol, a.Question.From, a.Question.To), Answer: d.Headline, Notes: map[int]string{}}
+	caption := picture.Caption{Title: fmt.Sprintf("%s %s → %s", d.Packet.Protocol, a.Question.From, a.Question.To), Answer: d.Headline}
 	way := picture.Way{}
 	if len(a.Ways) > 0 {
 		way = a.Ways[0].There
 		for i := range d.Outcomes[0].Results {
-			caption.Notes[i] = strings.Join(translations(&d.Outcomes[0].Results[i]), ", ")
+			if changes := translations(&d.Outcomes[0].Results[i]); len(changes) > 0 {
+				caption.Notes = append(caption.Notes, d.Outcomes[0].Results[i].Node+": "+strings.Join(changes, ", "))
+			}
 		}
 		if n := len(d.Outcomes); n > 1 {
 			caption.Title += fmt.Sprintf("   (way 1 of %d)", n)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"packetwalk.dev/internal/base/serve"
 )
@@ -38,6 +39,8 @@ const (
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 	// mostQuery limits the query of a request.
 	mostQuery = 16 << 10
+	// answerTime limits one answer: on a cluster, pods on nodes have to start.
+	answerTime = 5 * time.Minute
 )
 
 // Server serves the page.
@@ -110,7 +113,9 @@ func (s *Server) authorized(next http.HandlerFunc) http.HandlerFunc {
 			writeProblem(w, http.StatusUnauthorized, "the token is missing or of another run; open the address that 'packetwalk ui' printed")
 			return
 		}
-		next(w, r)
+		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+		defer cancel()
+		next(w, r.WithContext(ctx))
 	}
 }
 

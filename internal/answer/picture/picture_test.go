@@ -31,7 +31,7 @@ func TestLab(t *testing.T) {
 	way := p.Way([]string{"internet/client", "internet", "fabric", "node/aks-nodepool1-31351229-0", "fabric", "node/aks-nodepool1-31351229-1", "pod/default/whereami-774d66bdb4-rkm2p"})
 	fmt.Fprintf(&b, "way over two nodes %v stops %v\n", way.Points, way.Stops)
 	var svg strings.Builder
-	if err := p.SVG(&svg, way, Caption{Title: "a <title> & more", Answer: "the answer", Notes: map[int]string{3: "DNAT 10.13.76.2:53"}}); err != nil {
+	if err := p.SVG(&svg, way, Caption{Title: "a <title> & more", Answer: "the answer", Notes: []string{"node/n: DNAT 10.13.76.2"}}); err != nil {
 		t.Fatal(err)
 	}
 	b.WriteString("\n" + svg.String())

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Caption is what stands on a drawing of a way: the question above the network, the answer below it.
+// Caption holds the texts of a drawing: the question above the network, the answer and notes below it.
 type Caption struct {
 	Title, Answer string
-	// Notes stand at machines, by their stop on the way: "DNAT 10.244.0.6:80".
-	Notes map[int]string
+	Notes         []string // "node n1: DNAT 10.244.0.6"
 }
 
 const svgStyle = `
@@ -25,7 +24,7 @@ text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--
 .detail, .kind { font-size: 12px; fill: var(--soft) }
 .detail { font-family: ui-monospace, Menlo, "DejaVu Sans Mono", monospace }
 .answer { font-size: 15px; font-weight: 600 }
-.note { font-size: 12px; fill: var(--way); font-weight: 600; paint-order: stroke; stroke: var(--ground); stroke-width: 4px }
+.note { fill: var(--way) }
 .ground { fill: var(--ground) }
 .box { fill: var(--box); stroke: var(--line) }
 .subnet { fill: var(--band); stroke: var(--line); stroke-dasharray: 4 3 }
@@ -47,7 +46,8 @@ func (p *Picture) SVG(w io.Writer, way Way, c Caption) error {
 	width := max(p.Width, 640)
 	answer := wrap(c.Answer, (width-2*margin)/wrapAt)
 	const titleH = 30
-	height := p.Height + titleH + len(answer)*22 + margin
+	notes := p.Height + titleH + len(answer)*22
+	height := notes + len(c.Notes)*20 + margin
 	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">`+"\n",
 		width, height, width, height, escape(c.Title+": "+c.Answer))
 	fmt.Fprintf(out, "<style>%s</style>\n", svgStyle)
@@ -66,14 +66,12 @@ func (p *Picture) SVG(w io.Writer, way Way, c Caption) error {
 	for i := range p.Boxes {
 		p.Boxes[i].labels(out)
 	}
-	for i, stop := range way.Stops {
-		if note := c.Notes[i]; note != "" && stop < len(way.Points) {
-			fmt.Fprintf(out, `<text class="note" x="%d" y="%d">%s</text>`+"\n", way.Points[stop][0]+6, way.Points[stop][1]-32, escape(note))
-		}
-	}
 	fmt.Fprintln(out, "</g>")
 	for i, line := range answer {
 		fmt.Fprintf(out, `<text class="answer" x="%d" y="%d">%s</text>`+"\n", margin, p.Height+titleH+(i+1)*22, escape(line))
+	}
+	for i, note := range c.Notes {
+		fmt.Fprintf(out, `<text class="note" x="%d" y="%d">%s</text>`+"\n", margin, notes+(i+1)*20, escape(note))
 	}
 	fmt.Fprintln(out, "</svg>")
 	return out.Flush()
