@@ -3,7 +3,6 @@ package controlplane
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
 	"strings"
 )
 
@@ -53,7 +52,7 @@ func (c Config) CloudController(cloud Cloud) (Component, error) {
 		"--profiling=false",
 	))
 	manager := "https://" + cloud.Manager.String()
-	p.Env = append(withoutProxies(os.Environ()),
+	p.Env = append(withoutProxies(p.Env),
 		"SSL_CERT_FILE="+c.pki("ca.crt"),
 		// azidentity takes managed identities from this endpoint of App Service's where the environment names it.
 		"IDENTITY_ENDPOINT="+manager+"/msi/token", "IDENTITY_HEADER="+cloud.Token,

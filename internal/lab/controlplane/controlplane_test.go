@@ -303,3 +303,12 @@ func TestFrontProxy(t *testing.T) {
 		t.Errorf("the certificate is %s's", pair.Leaf.Subject)
 	}
 }
+
+// TestEnvironment keeps a pace of garbage collection that the user sets.
+func TestEnvironment(t *testing.T) {
+	for want, environ := range map[string][]string{"A=b GOGC=200": {"A=b"}, "A=b GOGC=50": {"A=b", "GOGC=50"}} {
+		if got := strings.Join(environment(environ), " "); got != want {
+			t.Errorf("of %q: %s, want %s", environ, got, want)
+		}
+	}
+}
