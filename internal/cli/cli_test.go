@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -21,10 +23,18 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata", UpdateScripts: os.Getenv("UPDATE") != "", Condition: condition})
 }
 
-// condition answers [root]: the scripts that need it are skipped as any other user.
+// condition answers [root], and [static]: whether the program that the scripts run, this one, needs no shared library.
 func condition(name string) (bool, error) {
-	if name != "root" {
-		return false, fmt.Errorf("no condition %q", name)
+	switch name {
+	case "root":
+		return os.Geteuid() == 0, nil
+	case "static":
+		self, err := elf.Open("/proc/self/exe")
+		if err != nil {
+			return false, err
+		}
+		defer self.Close()
+		return !slices.ContainsFunc(self.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }), nil
 	}
-	return os.Geteuid() == 0, nil
+	return false, fmt.Errorf("no condition %q", name)
 }
