@@ -356,9 +356,10 @@ func walks(t *testing.T, p *plugin) {
 		t.Errorf("without --resolve: %s%s", s.out, s.err)
 	}
 	resolved := regexp.MustCompile(`ifconfig\.co:80 stands for 198\.51\.100\.80:80: [0-9.]+ has it for ifconfig\.co, asked from pod/default/one`)
+	queried := regexp.MustCompile(`^DNS: pod default/one asks 10\.\S+ \(service kube-system/kube-dns: cluster IP\) for ifconfig\.co: pod kube-system/coredns-\S+ answers`)
 	eventually.Succeeds(t, limit, func() error { // DNS comes after the nodes
 		s, err := p.try("walk", "--from", "pod/one", "--to", name, "--resolve")
-		if err == nil && (s.status != 0 || !resolved.MatchString(s.out)) {
+		if err == nil && (s.status != 0 || !resolved.MatchString(s.out) || !queried.MatchString(s.out)) {
 			err = fmt.Errorf("status %d\n%s%s", s.status, s.out, s.err)
 		}
 		return err
@@ -368,8 +369,11 @@ func walks(t *testing.T, p *plugin) {
 		s := p.run(t, 0, "walk", "--live", "--from", w[0], "--to", w[1])
 		t.Logf("%v: --live %v", time.Since(began).Round(10*time.Millisecond), w)
 		proved(t, s.out)
-		if !regexp.MustCompile(`^packetwalk: opens one TCP connection and closes it again, from pod/default/\w+ to \S+, and traces it on `).MatchString(s.err) {
+		if !regexp.MustCompile(`(?m)^packetwalk: opens one TCP connection and closes it again, from pod/default/\w+ to \S+, and traces it on `).MatchString(s.err) {
 			t.Errorf("before a packet is sent it says %q", s.err)
+		}
+		if w[1] == name && !(queried.MatchString(s.out) && regexp.MustCompile(`(?m)^packetwalk: sends one DNS query from pod/default/one to `).MatchString(s.err)) {
+			t.Errorf("of the name's query it says\n%s%s", s.out, s.err)
 		}
 	}
 }
