@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,9 +19,10 @@ type Segment struct {
 	Mark                uint32
 }
 
-// SendACKs sends an empty TCP segment each, with sequence and acknowledgement numbers of chance. The end of a connection that gets one
-// answers it with an acknowledgement that has the connection's own numbers (RFC 9293 section 3.10.7.4). The sources need not be the
-// namespace's; one to where no route leads any more is left out.
+// SendACKs sends four empty TCP segments each. The end of a connection that gets one answers it with an acknowledgement that has the
+// connection's own numbers (RFC 9293 section 3.10.7.4). A node's conntrack on the way takes a segment for valid only if both its numbers are
+// before the connection's (nf_conntrack_proto_tcp.c: tcp_in_window). Of each number, one of two that are half of all numbers apart is before
+// the connection's. The sources need not be the namespace's; one to where no route leads any more is left out.
 func SendACKs(n *netns.Namespace, segments ...Segment) error {
 	if len(segments) == 0 {
 		return nil
@@ -39,8 +39,12 @@ func SendACKs(n *netns.Namespace, segments ...Segment) error {
 	var errs []error
 	for _, s := range segments {
 		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(s.Mark))
-		if err == nil {
-			err = unix.Sendto(fd, s.ack(), 0, &unix.SockaddrInet4{Addr: s.Destination.Addr().As4()})
+		for _, sequence := range halves {
+			for _, acknowledgement := range halves {
+				if err == nil {
+					err = unix.Sendto(fd, s.ack(sequence, acknowledgement), 0, &unix.SockaddrInet4{Addr: s.Destination.Addr().As4()})
+				}
+			}
 		}
 		if err != nil && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EHOSTUNREACH) {
 			errs = append(errs, fmt.Errorf("send a segment from %s to %s in %s: %w", s.Source, s.Destination, n.Path(), err))
@@ -49,13 +53,15 @@ func SendACKs(n *netns.Namespace, segments ...Segment) error {
 	return errors.Join(errs...)
 }
 
+// halves are half of all sequence numbers apart.
+var halves = [2]uint32{0, 1 << 31}
+
 // ack returns the IPv4 packet; its length, its identification and the checksum of its header are the kernel's to fill in (raw(7)).
-func (s Segment) ack() []byte {
+func (s Segment) ack(sequence, acknowledgement uint32) []byte {
 	p := Probe{tuple: packet.Tuple{Protocol: packet.TCP, Source: s.Source.Addr(), Destination: s.Destination.Addr()}}
 	tcp := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Source.Port()), s.Destination.Port())
-	var numbers [8]byte
-	_, _ = rand.Read(numbers[:]) // never fails (crypto/rand)
-	tcp = append(append(tcp, numbers[:]...), 5<<4, byte(packet.ACK), 0, 0, 0, 0, 0, 0)
+	tcp = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(tcp, sequence), acknowledgement)
+	tcp = append(tcp, 5<<4, byte(packet.ACK), 0, 0, 0, 0, 0, 0)
 	header := []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, byte(packet.TCP), 0, 0}
 	return append(append(append(header, s.Source.Addr().AsSlice()...), s.Destination.Addr().AsSlice()...), p.summed(tcp, 16)...)
 }
