@@ -269,6 +269,7 @@ type LoadBalancerProfile struct {
 	AllocatedOutboundPorts, IdleTimeoutInMinutes int
 	ManagedOutboundIPs                           struct{ Count int }
 	EffectiveOutboundIPs                         []ref
+	ClusterServiceLoadBalancerHealthProbeMode    string
 }
 
 // AgentPool is a node pool.

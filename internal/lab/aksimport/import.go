@@ -186,6 +186,9 @@ func (m *importer) balancer() {
 		lb.Outbound = cluster.Outbound{ManagedIPs: max(profile.ManagedOutboundIPs.Count, len(profile.EffectiveOutboundIPs)),
 			Ports: profile.AllocatedOutboundPorts, IdleTimeoutMinutes: profile.IdleTimeoutInMinutes}
 	}
+	if lb.SKU == cluster.SKUStandard && strings.EqualFold(profile.ClusterServiceLoadBalancerHealthProbeMode, string(cluster.ProbeShared)) {
+		lb.ClusterServiceLoadBalancerHealthProbeMode = cluster.ProbeShared
+	}
 	var public []string
 	for _, id := range slices.Sorted(maps.Keys(m.PublicIPs)) {
 		if a := m.PublicIPs[id]; a.IPAddress != "" && strings.EqualFold(part(a.ID, "resourceGroups"), m.aks.NodeResourceGroup) {
