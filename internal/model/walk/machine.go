@@ -25,6 +25,7 @@ type machine struct {
 	neighbours map[neighbour]packet.MAC
 	stations   map[station]string // the bridge port behind which a station was seen
 	remotes    map[remoteStation]*fib.FDBEntry
+	carried    map[packet.Tuple]int  // how often a packet was sent in VXLAN so far
 	decided    map[fmt.Stringer]bool // what is unknown, and was decided
 	recent     map[string]netfilter.RecentList
 }

@@ -3,6 +3,7 @@ package walk
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -147,18 +148,28 @@ func sourcePort(v *fib.VXLAN, local [2]uint16) packet.Port {
 // Carrier is a packet of VXLAN that a host has sent, and what was in it.
 type Carrier struct{ Tuple, Carried packet.Tuple }
 
-// seenPort returns the port from which the packet is known to have been sent, and else what there is of it.
+// seenPort returns the port from which the packet is known to have been sent, and else what there is of it. What goes round and is carried
+// again may have another port then: the ports are in the order in which they were seen.
 func (t *transit) seenPort() packet.Port {
 	p := &t.p
 	low, high := p.SourcePort.Span()
+	var seen []packet.Port
 	for _, c := range t.run.req.Carriers[t.m.Name] {
 		port := c.Tuple.SourcePort
 		c.Tuple.SourcePort = p.SourcePort
-		if c.Tuple == p.Tuple && c.Carried == p.Tunnel.Inner.Tuple && low <= port.Number && port.Number <= high {
-			return port
+		if c.Tuple == p.Tuple && c.Carried == p.Tunnel.Inner.Tuple && low <= port.Number && port.Number <= high && !slices.Contains(seen, port) {
+			seen = append(seen, port)
 		}
 	}
-	return p.SourcePort
+	if len(seen) == 0 {
+		return p.SourcePort
+	}
+	if t.m.carried == nil {
+		t.m.carried = map[packet.Tuple]int{}
+	}
+	round := t.m.carried[p.Tunnel.Inner.Tuple]
+	t.m.carried[p.Tunnel.Inner.Tuple]++
+	return seen[min(round, len(seen)-1)]
 }
 
 // tunnel returns the link of kind vxlan that takes a packet which was delivered to the machine: nil where none does. end is then how the
