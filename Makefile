@@ -111,7 +111,7 @@ ui: ## bundle the page of "packetwalk ui" from ui/src into internal/webui/bundle
 .PHONY: test-ui
 test-ui: build ## compare the page's bundle with its sources, and test the page in Chromium (apt-get install chromium)
 	go -C tools/ui run . --check
-	go -C tools/ui test -count=1 ./...
+	CI=1 go -C tools/ui test -count=1 ./...
 
 .PHONY: vet-modules
 vet-modules: ## compile and vet the nested modules

@@ -343,8 +343,8 @@ func (o *walkOptions) answer(
 	return a, nil
 }
 
-// conclude sets the status of an answer without a packet: its name's query is not answered. cause is why there is no address; nil where
-// one is known.
+// conclude sets the status of an answer without a packet, whose name's query is not answered. cause says why there is no address. It is nil
+// where an address is known.
 func (a *walkAnswer) conclude(query *explain.Query, cause error) error {
 	switch query.Fate() {
 	case explain.QueryAnswered: // by the walk, but no answer came

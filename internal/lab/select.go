@@ -90,7 +90,7 @@ func Select(name string) (layout.Dir, error) {
 	return "", fmt.Errorf("several labs are here (%s); say which with --name or %s", nameList(dirs), NameVariable)
 }
 
-// A NotFoundError says that there is no lab of a name, and which labs there are.
+// A NotFoundError names a lab that does not exist, and the labs that do.
 type NotFoundError struct {
 	Name string
 	Labs []layout.Dir

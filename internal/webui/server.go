@@ -56,7 +56,7 @@ func Listen(port int) (net.Listener, error) {
 	return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 }
 
-// NewServer returns the page's server for a listener's address, with a token of its own.
+// NewServer returns the page's server for a listener's address, with a new token.
 func NewServer(subject Subject, address net.Addr) *Server {
 	s := &Server{subject: subject, token: rand.Text(), host: address.String(), mux: http.NewServeMux()}
 	for path, file := range map[string]struct{ name, kind string }{

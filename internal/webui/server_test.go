@@ -128,7 +128,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestPage: the page has no script, style or handler of its own, which the policy would refuse.
+// TestPage: the page has no inline script, style or handler, which the policy would refuse.
 func TestPage(t *testing.T) {
 	page := string(mustRead("index.html"))
 	for _, word := range []string{"<style", "style=", "onload", "javascript:", "http:", "https:"} {

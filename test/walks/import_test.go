@@ -14,7 +14,7 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// networks is what az says of virtual networks and NAT gateways, as far as an import keeps it.
+// networks returns az's answers about virtual networks and NAT gateways, as far as an import keeps them.
 type networks []struct {
 	AddressSpace struct{ AddressPrefixes []string }
 	Subnets      []struct {

@@ -11,7 +11,7 @@ import type { Answer, Conclusion, Network, Outcome, Question } from "./types";
 const views = ["map", "ladder", "text"] as const;
 type ViewName = (typeof views)[number];
 
-// Place is what the address bar holds beside the question.
+// Place holds what the address bar has beside the question.
 interface Place {
   question: Question | undefined;
   way: number;

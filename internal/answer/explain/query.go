@@ -22,7 +22,7 @@ type Query struct {
 	Options Options
 }
 
-// QueryFate is what becomes of a DNS query.
+// QueryFate says how a DNS query ends.
 type QueryFate string
 
 // The fates.
@@ -40,7 +40,7 @@ var knownResolvers = map[netip.Addr]string{
 	netip.AddrFrom4([4]byte{169, 254, 20, 10}): "NodeLocal DNSCache",
 }
 
-// resolver returns who has the query's destination, in words; "" where that is unknown.
+// resolver returns the owner of the query's destination, in words; "" where it is unknown.
 func (q *Query) resolver() string {
 	p := &q.Result.Request.Packet
 	return cmp.Or(knownResolvers[p.Destination], q.Options.Owners.name(p.Destination, p.Protocol, p.DestinationPort))
@@ -133,8 +133,8 @@ func (s *explanation) loss() string {
 	return strings.TrimPrefix(s.conclusion().sentence, "the destination sees nothing: ")
 }
 
-// writeQuery writes the way of the query before the packet's, if there is one: in a line with its notes, and with every step if wide. If the
-// packet is not sent, it concludes with that.
+// writeQuery writes the way of the query before the packet's, if there is one: in a line with its notes, and with every step if wide. It ends
+// with the conclusion if the packet is not sent.
 func (o *Options) writeQuery(w io.Writer, wide, sent bool) error {
 	q := o.Query
 	if q == nil {

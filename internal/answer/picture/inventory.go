@@ -51,7 +51,7 @@ const (
 )
 
 // take reads what there is to draw from a snapshot. The state of a host that was not read is not needed: its box has less to say.
-// crowded are the nodes that were crowded before: their pods stay folded until there are far fewer.
+// crowded holds the nodes that were crowded before. Their pods stay folded until there are far fewer.
 func take(source snapshot.Source, open []string, crowded map[string]bool) inventory {
 	inv := inventory{crowded: map[string]bool{}}
 	objects := source.Objects()

@@ -103,7 +103,7 @@ func (emptyHost) Route(netfilter.RouteQuery) (a netfilter.RouteAnswer, known boo
 func (emptyHost) Link(string) (netfilter.Link, bool)                               { return netfilter.Link{}, false }
 func (emptyHost) Choose(netfilter.Choice) int                                      { return 0 }
 
-// TestSecurityGroupsAsRules: what the plan's rules, as the kernel has them, say of random flows is what Network.Decide says, rule by rule; and
+// TestSecurityGroupsAsRules: for random flows the plan's rules, as the kernel has them, decide as Network.Decide does, rule by rule; and
 // so do the rules of a walk that knows the same network by Azure's resources.
 func TestSecurityGroupsAsRules(t *testing.T) {
 	ns, err := netns.Create(t.TempDir() + "/nsg")

@@ -40,8 +40,8 @@ type Files struct{ ResolvConf, Hosts []byte }
 // Dial opens a connection to a literal address and port.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// LookUp returns the addresses of a name, which is not completed by the search list where it ends in a dot. The error is that of a ctx that
-// was cancelled: a name without addresses, or without an answer, is none.
+// LookUp returns the addresses of a name, which is not completed by the search list where it ends in a dot. LookUp returns
+// an error only if ctx was cancelled, not for a name without addresses or without an answer.
 func LookUp(ctx context.Context, dial Dial, files Files, name string) (witness.Lookup, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("no answer within %s", longest))
 	defer cancel()

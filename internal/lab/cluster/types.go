@@ -198,7 +198,7 @@ type LoadBalancer struct {
 	ClusterServiceLoadBalancerHealthProbeMode HealthProbeMode `json:"clusterServiceLoadBalancerHealthProbeMode,omitempty"`
 }
 
-// HealthProbeMode is what is probed for Services with externalTrafficPolicy Cluster.
+// HealthProbeMode says which port is probed for Services with externalTrafficPolicy Cluster.
 type HealthProbeMode string
 
 // The modes, as cloud-provider-azure's configuration has them.

@@ -76,7 +76,7 @@ func NewPacer(backend string, period, most time.Duration) Pacer {
 	return p
 }
 
-// Outcome is what became of a sync.
+// Outcome says how a sync ended.
 type Outcome int
 
 // The outcomes of a sync.
