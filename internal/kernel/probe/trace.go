@@ -21,6 +21,7 @@ import (
 	"packetwalk.dev/internal/kernel/netns"
 	"packetwalk.dev/internal/kernel/ruleset"
 	"packetwalk.dev/internal/model/packet"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // Trace is the kernel's own account of what one namespace's nf_tables rules (nft's, iptables-nft's, ebtables-nft's) do to chosen packets:
@@ -33,6 +34,7 @@ type Trace struct {
 	events  *netlink.Conn // of the multicast group
 	owner   *netlink.Conn // of the tables that switch tracing on
 	table   string
+	tables  []nf.Table // that owner has made, one a family
 	pending []witness.TraceEvent
 }
 
@@ -91,15 +93,19 @@ func OpenTrace(n *netns.Namespace, filters []witness.PacketFilter, about []packe
 	if t.owner, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: n.FD()}); err != nil {
 		return fail(errors.Join(err, t.Close()))
 	}
-	if err := addTraceRules(t.owner, t.table, filters, about, bridges); err != nil {
+	if t.tables, err = addTraceRules(t.owner, t.table, filters, about, bridges); err != nil {
 		return fail(errors.Join(err, t.Close()))
 	}
 	return t, nil
 }
 
-// Close ends tracing and takes its tables away.
+// Close ends tracing and takes its tables away. It deletes them: a program that is being started has the socket, too, until it runs (fork,
+// then close-on-exec), and for so long closing it here takes nothing away.
 func (t *Trace) Close() error {
 	var errs []error
+	if len(t.tables) > 0 {
+		errs = append(errs, deleteTables(t.owner, t.tables))
+	}
 	for _, c := range []*netlink.Conn{t.owner, t.events} {
 		if c != nil {
 			errs = append(errs, c.Close())

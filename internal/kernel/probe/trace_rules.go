@@ -35,27 +35,27 @@ var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket: for frames that never reach a hook of IP
 // one more where the namespace has a bridge. Elsewhere the kernel would load its modules of bridges for it.
-func addTraceRules(c *netlink.Conn, table string, filters []witness.PacketFilter, about []packet.Tuple, bridges bool) error {
+func addTraceRules(c *netlink.Conn, table string, filters []witness.PacketFilter, about []packet.Tuple, bridges bool) ([]nf.Table, error) {
 	if len(filters)+len(about) == 0 {
-		return errors.New("no packets to trace were named")
+		return nil, errors.New("no packets to trace were named")
 	}
 	rules := guards(filters, about)
 	var repeats []nf.Rule
 	for _, f := range filters {
 		layout, err := layoutOf(f.Tuple)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		checks, err := layout.packets(f)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		rules = append(rules, live("traces its packet", checks, startTracing))
 	}
 	for _, t := range about {
 		layout, err := layoutOf(t)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		rules = append(rules, live("traces errors about it", layout.errors(t), startTracing))
 		if ofOneConnection(t) {
@@ -63,17 +63,33 @@ func addTraceRules(c *netlink.Conn, table string, filters []witness.PacketFilter
 			repeats = append(repeats, live("its SYN leaves once", checks, dropRepeats))
 		}
 	}
-	messages := traceTable(unix.NFPROTO_INET, table, map[string][]nf.Rule{"prerouting": rules, "output": append(repeats, rules...)})
+	tables := []nf.Table{{Family: unix.NFPROTO_INET, Name: table}}
+	messages := traceTable(tables[0], map[string][]nf.Rule{"prerouting": rules, "output": append(repeats, rules...)})
 	if bridges { // a bridge sends one packet several times when it floods it
-		messages = append(messages, traceTable(unix.NFPROTO_BRIDGE, table, map[string][]nf.Rule{"prerouting": rules, "output": rules})...)
+		tables = append(tables, nf.Table{Family: unix.NFPROTO_BRIDGE, Name: table})
+		messages = append(messages, traceTable(tables[1], map[string][]nf.Rule{"prerouting": rules, "output": rules})...)
 	}
+	if err := send(c, messages); err != nil {
+		return nil, fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12; 'packetwalk doctor' tries it)", err)
+	}
+	return tables, nil
+}
+
+// deleteTables deletes the tables that addTraceRules made.
+func deleteTables(c *netlink.Conn, tables []nf.Table) error {
+	var messages []netlink.Message
+	for _, t := range tables {
+		messages = append(messages, t.Delete())
+	}
+	return send(c, messages)
+}
+
+// send sends the messages as one transaction and waits 10 seconds at most for the kernel's answer.
+func send(c *netlink.Conn, messages []netlink.Message) error {
 	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return err
 	}
-	if err := ruleset.SendBatch(c, nf.Batch(messages, 0)); err != nil {
-		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12; 'packetwalk doctor' tries it)", err)
-	}
-	return nil
+	return ruleset.SendBatch(c, nf.Batch(messages, 0))
 }
 
 // guards let at once pass what no filter chooses: every packet of the namespace comes by, and there may be hundreds of filters.
@@ -113,8 +129,7 @@ func live(purpose string, matches []check, then []nf.Expr) nf.Rule {
 }
 
 // traceTable makes a table with chains of rules, by the names of traceHooks.
-func traceTable(family uint8, table string, rules map[string][]nf.Rule) []netlink.Message {
-	t := nf.Table{Family: family, Name: table}
+func traceTable(t nf.Table, rules map[string][]nf.Rule) []netlink.Message {
 	messages := []netlink.Message{t.MakeOwned()}
 	for name, hook := range traceHooks {
 		c := nf.Chain{Name: name, Base: &nf.Base{Type: "filter", Hook: hook, Priority: tracePriority}, Rules: rules[name]}
