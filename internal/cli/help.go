@@ -57,6 +57,19 @@ func wrapParagraphs(text string) string {
 	return strings.Join(wrapped, "\n")
 }
 
+// addHelp adds cobra's command for help, which refuses the name of an unknown command as the command line does.
+func addHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		topic, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("unknown command %q for %q", rest[0], topic.CommandPath())
+		}
+		return err
+	}
+}
+
 // addCompletion adds cobra's command for completion, which answers an unknown shell with the names of those that it knows.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()

@@ -92,6 +92,7 @@ administrator, and removes what it created at the end. It changes nothing else. 
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
 	root.AddCommand(pluginWalkCommand(s, o), pluginUICommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), versionCommand(s))
 	addNodeCommand(root, s)
+	addHelp(root)
 	wrapHelp(root)
 	return root
 }

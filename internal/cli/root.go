@@ -56,7 +56,7 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 	root.SetArgs(args)
 	c, err := root.ExecuteContextC(ctx)
 	help := fmt.Sprintf("run '%s --help' for the commands", root.CommandPath())
-	if c != root {
+	if c != root && c.Name() != "help" {
 		help = fmt.Sprintf("run '%s --help' for what it takes", c.CommandPath())
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) { // Go 1.26.0's cause is not context.Canceled
@@ -135,6 +135,7 @@ go in it, which source address their destination sees, and which rule decided th
 	add(root, "packets", walkCommand(s), uiCommand(s), captureCommand(s))
 	root.AddCommand(versionCommand(s))
 	addCompletion(root)
+	addHelp(root)
 	wrapHelp(root)
 	return root
 }
