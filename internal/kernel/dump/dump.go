@@ -48,6 +48,7 @@ type Dumper struct {
 	once    sync.Once
 	slots   chan struct{}
 	release string
+	builtIn builtInReader
 	sockets map[uint32]process
 	owners  sync.Once
 
@@ -61,6 +62,10 @@ func (d *Dumper) init() {
 		if unix.Uname(&u) == nil {
 			d.release = unix.ByteSliceToString(u.Release[:])
 		}
+		if d.at.proc == "" {
+			d.at = places{proc: "/proc", sys: "/sys", roots: []string{cmp.Or(d.Root, "/"), "/"}, release: d.release}
+		}
+		d.builtIn = d.at.builtInOnce()
 	})
 }
 

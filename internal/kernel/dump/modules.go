@@ -46,13 +46,15 @@ var symbols = map[string]string{
 	"xfrm_user": "xfrm_user_rcv_msg", "inet_diag": "inet_diag_register", "tcp_diag": "tcp_diag_dump", "udp_diag": "udp_diag_dump",
 }
 
+// builtInReader returns the modules that are part of the kernel; an error where nothing tells.
+type builtInReader func() (map[string]bool, error)
+
 // modules tells which parts of the kernel that can be modules are there.
 type modules struct {
-	none   bool            // the kernel loads no module, whoever asks
-	loaded map[string]bool // and ready
-	parts  string          // /sys/module: has some of those that are built in, too
-	// builtIn are those that are part of the kernel; an error where nothing tells.
-	builtIn func() (map[string]bool, error)
+	none    bool            // the kernel loads no module, whoever asks
+	loaded  map[string]bool // and ready
+	parts   string          // /sys/module: has some of those that are built in, too
+	builtIn builtInReader
 
 	asked sync.Once // for tables, of the namespace that this is read for
 	empty bool
@@ -75,8 +77,8 @@ type places struct {
 }
 
 // read finds what is loaded now. See proc_modules(5) and Documentation/kbuild/kbuild.rst of the kernel (modules.builtin).
-func (p places) read() *modules {
-	m := &modules{loaded: map[string]bool{}, parts: p.sys + "/module", builtIn: sync.OnceValues(p.builtIn)}
+func (p places) read(builtIn builtInReader) *modules {
+	m := &modules{loaded: map[string]bool{}, parts: p.sys + "/module", builtIn: builtIn}
 	text, err := os.ReadFile(p.proc + "/modules")
 	if err != nil {
 		m.none = errors.Is(err, fs.ErrNotExist) // a kernel without CONFIG_MODULES
@@ -93,6 +95,15 @@ func (p places) read() *modules {
 		}
 	}
 	return m
+}
+
+// builtInReaders holds a builtInReader for each machine that this process has dumped, by its places.
+var builtInReaders sync.Map
+
+// builtInOnce returns a reader that reads once in this process: what is built in stays the same while the kernel runs.
+func (p places) builtInOnce() builtInReader {
+	reader, _ := builtInReaders.LoadOrStore(fmt.Sprintf("%+v", p), builtInReader(sync.OnceValues(p.builtIn)))
+	return reader.(builtInReader)
 }
 
 // maxBuiltIn is far more than the list of what is built in has, in bytes.
@@ -122,12 +133,14 @@ func (p places) builtIn() (map[string]bool, error) {
 		of[symbol] = module
 	}
 	lines := bufio.NewScanner(f)
-	for lines.Scan() { // "ffffffff81f3a030 T nf_conntrack_in", and "[module]" behind it
-		if fields := strings.Fields(lines.Text()); len(fields) >= 3 {
-			name, _, _ := strings.Cut(fields[2], ".") // what the compiler appends
-			if module := of[name]; module != "" {
-				all[module] = true
-			}
+	for lines.Scan() { // "ffffffff81f3a030 T nf_conntrack_in", and "\t[module]" behind it; there are 100,000 and more
+		_, rest, _ := bytes.Cut(lines.Bytes(), []byte(" "))
+		_, name, _ := bytes.Cut(rest, []byte(" "))
+		if end := bytes.IndexAny(name, "\t."); end >= 0 { // what the compiler appends begins with a dot
+			name = name[:end]
+		}
+		if module := of[string(name)]; module != "" {
+			all[module] = true
 		}
 	}
 	return all, lines.Err()
@@ -168,13 +181,10 @@ func (m *modules) part(name string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// modules returns those of the machine, as they are now.
+// modules returns those of the machine, as they are now. What is built in is read once.
 func (d *Dumper) modules() *modules {
-	at := d.at
-	if at.proc == "" {
-		at = places{proc: "/proc", sys: "/sys", roots: []string{cmp.Or(d.Root, "/"), "/"}, release: d.release}
-	}
-	return at.read()
+	d.init()
+	return d.at.read(d.builtIn)
 }
 
 // variant returns the name by which needs knows a program: for a plain "iptables-save" that to which its link leads, the variant of nf_tables

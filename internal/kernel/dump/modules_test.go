@@ -48,7 +48,7 @@ func TestModules(t *testing.T) {
 		builtIn = "lib/modules/6.8.0/modules.builtin"
 		loaded  = "nf_tables 311296 20 nft_compat, Live 0xffffffffc0a0f000\nip_set 53248 0 - Loading 0x0000000000000000\n"
 		list    = "kernel/net/netfilter/nf_tables.ko\nkernel/net/ipv4/tcp-diag.ko\n"
-		symbols = "0 T ip_set_type_register\n0 t nft_match_select_ops.llvm.77\n0 T xnft_register_chain_type\n"
+		symbols = "0 T ip_set_type_register\n0 t nft_match_select_ops.llvm.77\n0 T xnft_register_chain_type\n0 t tcp_diag_dump\t[tcp_diag]\n"
 	)
 	type files map[string]string
 	type ask []string
@@ -69,16 +69,36 @@ func TestModules(t *testing.T) {
 		"part with parameters":    {files{modules: "", "sys/module/ip_set/parameters/max_sets": "0\n"}, ask{"ip_set"}, "", false},
 		"module with parameters":  {files{modules: "", builtIn: "", "sys/module/ip_set/initstate": "going\n"}, ask{"ip_set"}, "ip_set", false},
 		"by the kernel's functions": {files{modules: "", "proc/kallsyms": symbols},
-			ask{"ip_set", "nft_compat", "nf_tables"}, "nf_tables", false},
+			ask{"ip_set", "nft_compat", "tcp_diag", "nf_tables"}, "nf_tables", false},
 		"nothing tells":  {files{modules: ""}, ask{"ip_set"}, "ip_set", true},
 		"nothing needed": {files{modules: ""}, nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			missing, err := machine(t, test.files).read().firstMissing(test.ask...)
+			at := machine(t, test.files)
+			missing, err := at.read(at.builtIn).firstMissing(test.ask...)
 			if missing != test.missing || (err != nil) != test.err {
 				t.Errorf("%q is missing, error %v; want %q, an error %v", missing, err, test.missing, test.err)
 			}
 		})
+	}
+}
+
+// TestBuiltInOnce reads once what is built in, which takes long where only the kernel's functions tell it, and what is loaded each time.
+func TestBuiltInOnce(t *testing.T) {
+	at := machine(t, map[string]string{"proc/modules": "", "proc/kallsyms": "0 T ip_set_type_register\n"})
+	for _, loaded := range []string{"", "nf_tables 311296 20 nft_compat, Live 0xffffffffc0a0f000\n"} {
+		if err := os.WriteFile(at.proc+"/modules", []byte(loaded), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		d := Dumper{at: at}
+		for name, want := range map[string]bool{"ip_set": true, "nf_tables": loaded != ""} {
+			if has, err := d.modules().has(name); err != nil || has != want {
+				t.Errorf("has %s: %t, %v; want %t", name, has, err, want)
+			}
+		}
+		if err := os.WriteFile(at.proc+"/kallsyms", nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
