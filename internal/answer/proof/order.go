@@ -39,6 +39,11 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observation) (*w
 	return walk.Walk(source, request)
 }
 
+// assumesOrder reports whether a prediction assumes the order of chains. If there are too many outcomes in the other order, it has none of them.
+func assumesOrder(predicted *walk.Result) bool {
+	return slices.ContainsFunc(predicted.Assumed, func(a walk.Assumption) bool { return a.Tied[0].Chain != "" })
+}
+
 // called returns those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
 func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.Call) {
 	for _, t := range witness.GroupTrace(h.Trace) { // one base chain each
