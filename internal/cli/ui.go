@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/picture"
 	"packetwalk.dev/internal/base/termsafe"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/webui"
 )
@@ -95,7 +97,19 @@ type pageSubject struct {
 
 	mu       sync.Mutex
 	previous *picture.Picture // what stays keeps its place
+
+	reading  sync.Mutex // of machines
+	machines []read     // the last ones that were read
 }
+
+// read holds a machine that was read.
+type read struct {
+	id      string
+	machine *webui.Machine
+}
+
+// mostMachines limits the machines of a lab or cluster whose states are kept for pages of rules.
+const mostMachines = 4
 
 // open returns an open session and what closes it.
 func (p *pageSubject) open(ctx context.Context, o *walkOptions, from, to *endpoint.End) (*session.Session, func(), error) {
@@ -144,6 +158,62 @@ func (p *pageSubject) openNetwork(ctx context.Context, o *walkOptions) (*session
 		return nil, nil, err
 	}
 	return opened, func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }, nil
+}
+
+// Machine implements webui.Subject.
+func (p *pageSubject) Machine(ctx context.Context, id string, r webui.Reading) (*webui.Machine, error) {
+	p.reading.Lock()
+	defer p.reading.Unlock()
+	i := slices.IndexFunc(p.machines, func(m read) bool { return m.id == id })
+	if i >= 0 && (p.file != nil || r.Version == p.machines[i].machine.Version) {
+		return p.machines[i].machine, nil
+	}
+	m, err := p.readMachine(ctx, id, r.Start)
+	if err != nil {
+		return nil, err
+	}
+	if m.Version = 1; i >= 0 {
+		m.Version = p.machines[i].machine.Version + 1
+		p.machines = slices.Delete(p.machines, i, i+1)
+	} else if len(p.machines) == mostMachines {
+		p.machines = p.machines[1:]
+	}
+	p.machines = append(p.machines, read{id, m})
+	return m, nil
+}
+
+// readMachine reads the state of a machine. On a cluster's node it does so only with start.
+func (p *pageSubject) readMachine(ctx context.Context, id string, start bool) (*webui.Machine, error) {
+	o := p.walk
+	var opened *session.Session
+	var done func()
+	var err error
+	if o.plugin != nil && start {
+		o.plugin.pods.Most = o.most
+		if opened, _, err = o.plugin.open(ctx, true); err == nil {
+			done = func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }
+		}
+	} else {
+		opened, done, err = p.openNetwork(ctx, &o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if start {
+		opened.Read(ctx, []string{id})
+	}
+	m := &webui.Machine{Objects: opened.Source().Objects(), Owners: opened.Owners([]string{id})}
+	host, err := opened.Source().Host(id)
+	_, unread := errors.AsType[*snapshot.UnreadError](err)
+	switch {
+	case err == nil:
+		m.Host = host
+	case errors.Is(err, fs.ErrNotExist) && !unread: // the box is no machine
+	default:
+		m.Unread, m.Readable = termsafe.Text(err.Error()), unread && !start
+	}
+	return m, nil
 }
 
 // subject names what is shown, and the flags with which a command walks through it.

@@ -22,6 +22,8 @@ type Subject interface {
 	Network(ctx context.Context, open []string) (*Network, error)
 	// Answer walks. Its error is a QuestionError where another question may have an answer.
 	Answer(ctx context.Context, q Question, open []string) (*Answer, error)
+	// Machine returns what is known of a box of the picture by its id.
+	Machine(ctx context.Context, id string, r Reading) (*Machine, error)
 }
 
 // QuestionError marks an error that another question would avoid.
@@ -73,6 +75,10 @@ func NewServer(subject Subject, address net.Addr) *Server {
 	}
 	s.mux.HandleFunc("GET /api/v1/network", s.authorized(s.network))
 	s.mux.HandleFunc("GET /api/v1/answer", s.authorized(s.answer))
+	s.mux.HandleFunc("GET /api/v1/details", s.authorized(s.details))
+	s.mux.HandleFunc("GET /api/v1/rules", s.authorized(s.rules))
+	s.mux.HandleFunc("GET /api/v1/rules/chain", s.authorized(s.chain))
+	s.mux.HandleFunc("GET /api/v1/rules/find", s.authorized(s.find))
 	return s
 }
 

@@ -11,7 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/picture"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // fakeSubject answers with its question.
@@ -31,6 +35,25 @@ func (fakeSubject) Answer(_ context.Context, q Question, _ []string) (*Answer, e
 		return nil, errors.New("read node n: connection refused")
 	}
 	return &Answer{Kind: "Answer", Question: q, Picture: &picture.Picture{}, Walk: json.RawMessage("{}")}, nil
+}
+
+func (fakeSubject) Machine(_ context.Context, id string, r Reading) (*Machine, error) {
+	if id != "node/n" {
+		return &Machine{Version: 1}, nil
+	}
+	if !r.Start {
+		return &Machine{Unread: "node/n is not read", Readable: true}, nil
+	}
+	table := &netfilter.Table{Name: "nat", Dialect: netfilter.IPTablesNFT}
+	chain := &netfilter.Chain{Table: table, Name: "KUBE-SVC-X", Rules: []netfilter.Rule{
+		{Number: 1, Text: "-j KUBE-MARK-MASQ", Counters: &netfilter.Counters{Packets: 3, Bytes: 180}},
+		{Number: 2, Text: "-m comment --comment <script>alert(1)</script> -j ACCEPT"},
+	}}
+	table.Chains = []*netfilter.Chain{chain}
+	return &Machine{
+		Host:   &snapshot.Host{Name: id, FIB: &fib.State{}, Rules: &netfilter.Ruleset{Tables: []*netfilter.Table{table}}},
+		Owners: explain.NewOwners(snapshot.Objects{}, nil), Version: 7,
+	}, nil
 }
 
 func newTestServer(t *testing.T) *Server {
@@ -67,6 +90,15 @@ func TestRequests(t *testing.T) {
 		{"bundle's directory", "GET", "/bundle/page.js", own, "", "", 404, ""},
 		{"long question", "GET", "/api/v1/answer?from=" + strings.Repeat("a", 20<<10), own, "", s.token, 414, ""},
 		{"bad question", "GET", "/api/v1/answer?from=bad", own, "", s.token, 400, `["--from bad: no such end","use another"]`},
+		{"rules", "GET", "/api/v1/rules?host=node/n&start=1", own, "", s.token, 200, `"chains":[{"name":"KUBE-SVC-X","rules":2}]`},
+		{"rules unread", "GET", "/api/v1/rules?host=node/n", own, "", s.token, 200, `"unread":"node/n is not read","readable":true`},
+		{"chain", "GET", "/api/v1/rules/chain?host=node/n&start=1&version=7&table=0&chain=0", own, "", s.token, 200, `"counted":{"packets":3,"bytes":180}`},
+		{"chain without a table", "GET", "/api/v1/rules/chain?host=node/n&start=1&version=7&table=9", own, "", s.token, 404, "no such chain"},
+		{"chain before the first", "GET", "/api/v1/rules/chain?host=node/n&start=1&version=7&chain=-1&table=-5", own, "", s.token, 404, "no such chain"},
+		{"chain of an old state", "GET", "/api/v1/rules/chain?host=node/n&start=1&version=6&table=9", own, "", s.token, 200, `"version":7`},
+		{"find", "GET", "/api/v1/rules/find?host=node/n&start=1&text=mark-masq", own, "", s.token, 200, `"hits":[{"table":0,"chain":0,"number":1,"text":"-j KUBE-MARK-MASQ"}]`},
+		{"details", "GET", "/api/v1/details?id=node/n&start=1", own, "", s.token, 200, `"rows":[["ip nat","1","2"]]`},
+		{"details without the token", "GET", "/api/v1/details?id=node/n", own, "", "", 401, ""},
 		{"failure", "GET", "/api/v1/answer?from=broken", own, "", s.token, 500, "connection refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -53,6 +56,21 @@ func newSimulation(nodes, pods, services int) (*simulation, error) {
 		host["ebtables-save.txt"] = capture.Output{Command: host["ebtables-save.txt"].Command}
 	}
 	return s, nil
+}
+
+// writeSimulation writes the capture of a simulated cluster.
+func writeSimulation(path string) (err error) {
+	s, err := newSimulation(nodes.count, nodes.pods/nodes.count, proxies.services)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = capture.Take(context.Background(), s.origin(), f, capture.Head{Packetwalk: "simulated", Taken: time.Unix(1.8e9, 0)})
+	return err
 }
 
 func nodeName(n int) string   { return fmt.Sprintf("aks-nodepool1-31351229-%05d", n) }

@@ -45,6 +45,7 @@ func main() {
 	flag.IntVar(&proxies.services, "services", 10_000, "most services of proxy: a power of ten, up to 100000")
 	flag.DurationVar(&proxies.minute, "steady", time.Minute, "how long proxy makes 1,000 changes a second")
 	flag.StringVar(&proxies.page, "page", "", "page that proxy writes, with two charts beside it")
+	write := flag.String("write", "", "write the capture of a simulated cluster with -nodes, -pods and -services to a file, and measure nothing")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(),
 			"usage: bench [-n RUNS] [-runtime containerd|simulated] [-backend iptables|nftables] [-nodes N] [-pods N] [-services N] [NAME...]")
@@ -53,6 +54,13 @@ func main() {
 		}
 	}
 	flag.Parse()
+	if *write != "" {
+		if err := writeSimulation(*write); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	fmt.Printf("%d processors, %s, packetwalk from %s\n", runtime.NumCPU(), runtime.Version(), bin)
 	failed := false
 	for _, b := range benchmarks {

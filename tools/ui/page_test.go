@@ -329,7 +329,7 @@ func TestAccessible(t *testing.T) {
 	value(t, b, "load axe-core", chromedp.Evaluate[int](string(axe)+"\n0"))
 	for _, theme := range []string{"light", "dark"} {
 		b.evaluate(t, `document.documentElement.dataset.theme = "`+theme+`"`)
-		for key, view := range map[string]string{"1": ".map svg", "2": ".ladder", "3": ".view pre"} {
+		for key, view := range map[string]string{"1": ".map svg", "2": ".ladder", "3": ".view pre", "4": ".rows .row"} {
 			b.run(t, "show "+view, chromedp.KeyEvent(key), chromedp.WaitVisible(chromedp.CSS(view)))
 			b.shot(t, theme+"-"+key)
 			const find = `axe.run().then(r => r.violations.filter(v => ["serious", "critical"].includes(v.impact))

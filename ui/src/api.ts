@@ -1,4 +1,4 @@
-import type { Answer, Network, Question } from "./types";
+import type { Answer, ChainRules, Details, Hits, Network, Question, Rules } from "./types";
 
 // Problem carries the server's words about what went wrong.
 export class Problem extends Error {
@@ -74,4 +74,25 @@ export async function save(q: Question, open: string[], form: "html" | "svg"): P
   link.download = "walk." + form;
   link.click();
   URL.revokeObjectURL(link.href);
+}
+
+export async function fetchDetails(id: string, start: boolean): Promise<Details> {
+  const query = new URLSearchParams({ id });
+  if (start) query.set("start", "1");
+  return (await (await get("/api/v1/details", query)).json()) as Details;
+}
+
+export async function fetchRules(host: string, start: boolean): Promise<Rules> {
+  const query = new URLSearchParams({ host });
+  if (start) query.set("start", "1");
+  return (await (await get("/api/v1/rules", query)).json()) as Rules;
+}
+
+export async function fetchChain(host: string, version: number, table: number, chain: number, offset: number): Promise<ChainRules> {
+  const numbers = Object.entries({ version, table, chain, offset }).map(([key, n]): [string, string] => [key, String(n)]);
+  return (await (await get("/api/v1/rules/chain", new URLSearchParams([["host", host], ...numbers]))).json()) as ChainRules;
+}
+
+export async function fetchHits(host: string, version: number, text: string): Promise<Hits> {
+  return (await (await get("/api/v1/rules/find", new URLSearchParams({ host, version: String(version), text }))).json()) as Hits;
 }

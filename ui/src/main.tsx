@@ -5,10 +5,11 @@ import { fetchAnswer, fetchNetwork, Problem, save, takeToken } from "./api";
 import { classOf, Ladder } from "./ladder";
 import { NetworkMap } from "./map";
 import { BoxPanel, StepPanel } from "./panel";
+import { keyOf, RulePanel, RulesView, type Meeting, type RuleRef, type Shown } from "./rules";
 import { commandOf, labelOf, machineName, percent, stepsOf, titleOf, wayName, type Step } from "./steps";
 import type { Answer, Conclusion, Network, Outcome, Question } from "./types";
 
-const views = ["map", "ladder", "text"] as const;
+const views = ["map", "ladder", "text", "rules"] as const;
 type ViewName = (typeof views)[number];
 
 // Place holds what the address bar has beside the question.
@@ -50,6 +51,28 @@ function savedAnswer(): Answer | undefined {
   return element?.textContent ? (JSON.parse(element.textContent) as Answer) : undefined;
 }
 
+// mostWalks limits the walks of this page that rules are compared with.
+const mostWalks = 20;
+
+// meetingsOf returns which walks met a rule, by the rule's key. Of one walk's steps at a rule the first one counts.
+function meetingsOf(walks: Answer[]): Map<string, Meeting[]> {
+  const all = new Map<string, Meeting[]>();
+  walks.forEach((walk, answer) =>
+    walk.walk.outcomes.forEach((outcome, way) =>
+      stepsOf(outcome).forEach(({ node, reply, observation: { rule } }, step) => {
+        if (!rule) return;
+        const key = keyOf({ host: node, ...rule });
+        const meetings = all.get(key) ?? [];
+        if (meetings.some((m) => m.answer === answer)) return;
+        const q = walk.question;
+        const title = `${q.from} → ${q.to}${walk.walk.outcomes.length > 1 ? `, way ${outcome.number}` : ""}${reply ? ", the reply" : ""}`;
+        all.set(key, [...meetings, { title, answer, way, step }]);
+      }),
+    ),
+  );
+  return all;
+}
+
 function App({ saved }: { saved: Answer | undefined }) {
   const start = useMemo(readPlace, []);
   const [network, setNetwork] = useState<Network | undefined>(undefined);
@@ -65,6 +88,10 @@ function App({ saved }: { saved: Answer | undefined }) {
   const [selected, setSelected] = useState<string | undefined>(undefined);
   const [search, setSearch] = useState("");
   const [open, setOpen] = useState<string[]>([]);
+  const [walks, setWalks] = useState<Answer[]>([]); // of this page, the last ones
+  const [ruleHost, setRuleHost] = useState("");
+  const [wanted, setWanted] = useState<RuleRef | undefined>(undefined);
+  const [shownRule, setShownRule] = useState<Shown | undefined>(undefined);
   const request = useRef<AbortController | undefined>(undefined);
   const searchInput = useRef<HTMLInputElement>(null);
 
@@ -81,7 +108,9 @@ function App({ saved }: { saved: Answer | undefined }) {
       try {
         const a = await fetchAnswer(q, groups, control.signal);
         setAnswer(a);
+        setWalks((before) => [...before.filter((w) => commandOf(w, []) !== commandOf(a, [])), a].slice(-mostWalks));
         setSelected(undefined);
+        setShownRule(undefined);
         if (!keep) {
           setWay(0);
           setCurrent(0);
@@ -148,6 +177,7 @@ function App({ saved }: { saved: Answer | undefined }) {
       const inText = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
       if (event.key === "Escape") {
         setSelected(undefined);
+        setShownRule(undefined);
         setSearch("");
         if (event.target instanceof HTMLElement) event.target.blur();
         return;
@@ -178,6 +208,8 @@ function App({ saved }: { saved: Answer | undefined }) {
         case "1":
         case "2":
         case "3":
+        case "4":
+          if (event.key === "4" && saved) return;
           setView(views[Number(event.key) - 1] ?? "map");
           break;
         default:
@@ -195,6 +227,18 @@ function App({ saved }: { saved: Answer | undefined }) {
     const boxes = word === "" ? [] : (picture?.boxes ?? []).filter((b) => [b.title, b.detail ?? "", ...(b.facts ?? []).map((f) => f.value)].some((t) => t.toLowerCase().includes(word)));
     return new Set(boxes.map((b) => b.id));
   }, [search, picture]);
+  const meetings = useMemo(() => meetingsOf(walks), [walks]);
+  const machines = useMemo(
+    () => (picture?.boxes ?? []).flatMap((b) => (b.kind === "group" ? (b.members ?? []) : ["subnet", "vnet", "frontend"].includes(b.kind) ? [] : [b.id])),
+    [picture],
+  );
+  const host = ruleHost || step?.node || machines.find((m) => m.startsWith("node/")) || machines[0] || "";
+  const showRule = (ref: RuleRef) => {
+    setSelected(undefined);
+    setRuleHost(ref.host);
+    setWanted({ ...ref });
+    setView("rules");
+  };
   const box = picture?.boxes.find((b) => b.id === selected);
   const ways = answer?.ways[chosen];
   const hosts = useMemo(() => [...new Set(steps.map((s) => s.node))], [steps]);
@@ -249,8 +293,8 @@ function App({ saved }: { saved: Answer | undefined }) {
       )}
       <div class="bar">
         <div class="tabs" role="tablist" aria-label="View">
-          {views.map((v, i) => (
-            <button key={v} type="button" role="tab" id={`tab-${v}`} aria-controls="view" aria-selected={view === v} onClick={() => setView(v)} disabled={v !== "map" && !answer}>
+          {views.filter((v) => v !== "rules" || !saved).map((v, i) => (
+            <button key={v} type="button" role="tab" id={`tab-${v}`} aria-controls="view" aria-selected={view === v} onClick={() => setView(v)} disabled={(v === "ladder" || v === "text") && !answer}>
               <kbd>{i + 1}</kbd> {v}
             </button>
           ))}
@@ -295,9 +339,39 @@ function App({ saved }: { saved: Answer | undefined }) {
             />
           )}
           {answer && view === "ladder" && <Ladder steps={shown} current={index} onStep={go} />}
+          {view === "rules" && !saved && host !== "" && (
+            <RulesView
+              host={host}
+              hosts={machines.includes(host) ? machines : [host, ...machines]}
+              live={network?.live ?? false}
+              meetings={meetings}
+              wanted={wanted}
+              selected={shownRule}
+              onHost={(h) => (setRuleHost(h), setShownRule(undefined))}
+              onSelect={setShownRule}
+              onProblem={fail}
+            />
+          )}
           {answer && view === "text" && <pre tabIndex={0}>{answer.text}</pre>}
         </div>
         <aside>
+          {view === "rules" && shownRule && (
+            <RulePanel
+              shown={shownRule}
+              meetings={meetings.get(keyOf(shownRule.ref)) ?? []}
+              onChain={showRule}
+              onMeeting={(m) => {
+                const met = walks[m.answer];
+                if (!met) return;
+                setAnswer(met);
+                setQuestion(met.question);
+                setWay(m.way);
+                setCurrent(m.step);
+                setView("map");
+              }}
+              onClose={() => setShownRule(undefined)}
+            />
+          )}
           {box && (
             <BoxPanel
               box={box}
@@ -306,13 +380,17 @@ function App({ saved }: { saved: Answer | undefined }) {
               onFrom={(end) => ask({ ...question, from: end })}
               onTo={(end) => ask({ ...question, to: end })}
               onFold={fold}
+              onRules={(h) => (setRuleHost(h), setView("rules"))}
               onClose={() => setSelected(undefined)}
             />
           )}
-          {!box && step && <StepPanel step={step} count={shown.length} number={position + 1} />}
-          {!box && !step && <Help outcome={outcome} />}
+          {!box && step && view !== "rules" && (
+            <StepPanel step={step} count={shown.length} number={position + 1} onRule={saved ? undefined : (r) => showRule({ host: step.node, ...r })} />
+          )}
+          {!box && view === "rules" && !shownRule && <RulesHelp />}
+          {!box && !step && view !== "rules" && <Help outcome={outcome} />}
           {!box && step && view === "map" && <StepList steps={shown} current={index} onStep={go} />}
-          {answer && <Notes answer={answer} outcome={outcome} />}
+          {answer && view !== "rules" && <Notes answer={answer} outcome={outcome} />}
         </aside>
       </main>
     </>
@@ -508,10 +586,34 @@ function Help({ outcome }: { outcome: Outcome | undefined }) {
           {[
             ["← →", "step"],
             ["space", "play, pause"],
-            ["1 2 3", "map, ladder, text"],
+            ["1 2 3 4", "map, ladder, text, rules"],
             ["/", "find"],
             ["+ − 0", "zoom in the map; or Ctrl and the wheel"],
             ["Esc", "close"],
+          ].map(([key, what]) => (
+            <tr key={key}>
+              <th scope="row">
+                <kbd>{key}</kbd>
+              </th>
+              <td>{what}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function RulesHelp() {
+  return (
+    <section class="panel help">
+      <p>Choose a chain to unfold it, and a rule to read it in full. Chains that walks of this page met are unfolded.</p>
+      <table class="header">
+        <tbody>
+          {[
+            ["↑ ↓", "move"],
+            ["← →", "fold, unfold"],
+            ["Enter", "show the rule"],
           ].map(([key, what]) => (
             <tr key={key}>
               <th scope="row">

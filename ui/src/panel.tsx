@@ -1,10 +1,12 @@
 import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
 
+import { fetchDetails, Problem } from "./api";
 import { end, labelOf, machineName, titleOf, type Step } from "./steps";
-import type { Box, Change, Owner, Packet, Rule } from "./types";
+import type { Box, Change, Details, Owner, Packet, Rule, Section } from "./types";
 
 // StepPanel shows what decided a step: the rule with its neighbours in the chain, and the packet's header afterwards.
-export function StepPanel({ step, count, number }: { step: Step; count: number; number: number }) {
+export function StepPanel({ step, count, number, onRule }: { step: Step; count: number; number: number; onRule: ((rule: Rule) => void) | undefined }) {
   const o = step.observation;
   return (
     <section class="panel" aria-live="polite">
@@ -22,6 +24,13 @@ export function StepPanel({ step, count, number }: { step: Step; count: number; 
         <b>{labelOf(o)}</b> {titleOf(o)}
       </p>
       {o.rule && <Chain rule={o.rule} />}
+      {o.rule && onRule && (
+        <p class="actions">
+          <button type="button" onClick={() => o.rule && onRule(o.rule)}>
+            show in the rules
+          </button>
+        </p>
+      )}
       {(o.owner || o.writer) && (
         <p class="owner">
           {o.owner}
@@ -126,11 +135,12 @@ interface BoxPanelProps {
   onFrom: (end: string) => void;
   onTo: (end: string) => void;
   onFold: (id: string) => void;
+  onRules: (host: string) => void;
   onClose: () => void;
 }
 
 // BoxPanel shows what is known of a machine.
-export function BoxPanel({ box, live, onFrom, onTo, onFold, onClose }: BoxPanelProps) {
+export function BoxPanel({ box, live, onFrom, onTo, onFold, onRules, onClose }: BoxPanelProps) {
   const target = box.end;
   return (
     <section class="panel box-panel" aria-label={box.title}>
@@ -162,15 +172,110 @@ export function BoxPanel({ box, live, onFrom, onTo, onFold, onClose }: BoxPanelP
           )}
         </p>
       )}
-      <Facts>
-        {(box.facts ?? []).map((f, i) => (
-          <tr key={i}>
-            <th scope="row">{f.name}</th>
-            <td>{f.value}</td>
-          </tr>
-        ))}
-      </Facts>
+      {live && box.kind !== "group" ? <BoxDetails box={box} onRules={onRules} /> : <BoxFacts box={box} />}
     </section>
+  );
+}
+
+function BoxFacts({ box }: { box: Box }) {
+  return (
+    <Facts>
+      {(box.facts ?? []).map((f, i) => (
+        <tr key={i}>
+          <th scope="row">{f.name}</th>
+          <td>{f.value}</td>
+        </tr>
+      ))}
+    </Facts>
+  );
+}
+
+// BoxDetails shows what the server knows of a machine. Until it answers, it shows what the picture says.
+function BoxDetails({ box, onRules }: { box: Box; onRules: (host: string) => void }) {
+  const [details, setDetails] = useState<Details | undefined>(undefined);
+  const [problem, setProblem] = useState("");
+  const load = (start: boolean) => {
+    let gone = false;
+    setProblem("");
+    fetchDetails(box.id, start).then(
+      (d) => !gone && setDetails(d),
+      (error: unknown) => !gone && setProblem(error instanceof Problem ? error.lines.join(" ") : String(error)),
+    );
+    return () => void (gone = true);
+  };
+  useEffect(() => {
+    setDetails(undefined);
+    return load(false);
+  }, [box.id]);
+  if (!details) return problem ? <p class="why">{problem}</p> : <BoxFacts box={box} />;
+  const object = details.object;
+  return (
+    <>
+      {object ? (
+        <>
+          <h3>
+            {object.kind} {object.name}
+          </h3>
+          <Facts>
+            {object.fields.map(([name, value], i) => (
+              <tr key={i}>
+                <th scope="row">{name}</th>
+                <td>{value}</td>
+              </tr>
+            ))}
+          </Facts>
+          {object.command && <pre class="rule-text" tabIndex={0}>{object.command}</pre>}
+        </>
+      ) : (
+        details.sections.length === 0 && <BoxFacts box={box} />
+      )}
+      {details.unread && <p class="why">{details.unread}</p>}
+      {details.readable && (
+        <p class="actions">
+          <button type="button" onClick={() => load(true)}>read this machine (starts a short-lived pod on its node)</button>
+        </p>
+      )}
+      {details.sections.map((s) => (
+        <SectionTable key={s.name} section={s} isOpen={s.name === "interfaces"} onRules={s.name === "rules" ? () => onRules(box.id) : undefined} />
+      ))}
+    </>
+  );
+}
+
+function SectionTable({ section, isOpen, onRules }: { section: Section; isOpen: boolean; onRules: (() => void) | undefined }) {
+  return (
+    <details class="section" open={isOpen}>
+      <summary>
+        {section.name} <span class="count">{section.rows.length + (section.more ?? 0)}</span>
+      </summary>
+      {section.unknown && <p class="why">not known in full: {section.unknown}</p>}
+      {onRules && (
+        <p class="actions">
+          <button type="button" onClick={onRules}>show the rules</button>
+        </p>
+      )}
+      <div class="wide" tabIndex={0} aria-label={section.name}>
+        <table class="cells">
+          <thead>
+            <tr>
+              {section.columns.map((c) => (
+                <th key={c} scope="col">{c}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {section.rows.map((row, i) => (
+              <tr key={i}>
+                {row.map((cell, j) => (
+                  <td key={j}>{cell}</td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {section.more !== undefined && <p class="why">and {section.more} more</p>}
+    </details>
   );
 }
 

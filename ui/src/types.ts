@@ -176,3 +176,67 @@ export interface Answer {
   walk: Walk;
   text: string;
 }
+
+export interface Section {
+  name: string;
+  columns: string[];
+  rows: string[][];
+  more?: number;
+  unknown?: string;
+}
+
+export interface Details {
+  id: string;
+  object?: { kind: string; name: string; fields: [string, string][]; command?: string };
+  sections: Section[];
+  unread?: string;
+  readable?: boolean;
+}
+
+export interface ChainHead {
+  name: string;
+  rules: number;
+  hook?: string;
+  type?: string;
+  priority?: number;
+  policy?: string;
+  partial?: boolean;
+}
+
+export interface RuleTable {
+  family: string;
+  name: string;
+  dialect: string;
+  chains: ChainHead[];
+}
+
+export interface Rules {
+  host: string;
+  version: number;
+  tables: RuleTable[];
+  unread?: string;
+  readable?: boolean;
+}
+
+export interface ListedRule {
+  number: number;
+  text: string;
+  counted?: { packets: number; bytes: number };
+  targets?: string[];
+  writer?: string;
+  for?: string;
+}
+
+export interface ChainRules {
+  version: number;
+  writer?: string;
+  for?: string;
+  offset: number;
+  rules: ListedRule[];
+}
+
+export interface Hits {
+  version: number;
+  hits: { table: number; chain: number; number: number; text: string }[];
+  more?: number;
+}

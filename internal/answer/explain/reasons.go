@@ -238,6 +238,39 @@ func (t *reasoner) reason(host string, v *netfilter.Visit, p *packet.Packet) att
 	return why
 }
 
+// RuleReason returns why a rule exists and which component writes such rules, as far as the rule set and Kubernetes objects say it, whatever
+// packet meets it. For a rule that no writer signs, it returns the comment.
+func (o *Owners) RuleReason(c *netfilter.Chain, rule *netfilter.Rule) attribution.Reason {
+	s := o.signatures()
+	r := attribution.Rule{
+		Family: family(c), Table: c.Table.Name, Chain: c.Name, Comment: comment(rule), Text: rule.Text, Known: attribution.Fields{},
+	}
+	var to *netfilter.Chain
+	if all := jumps(rule); len(all) == 1 {
+		to, r.To = all[0], all[0].Name
+	}
+	for _, fields := range []attribution.Fields{s.commonFields(to), s.commonFields(c)} {
+		for k, v := range fields {
+			if _, known := r.Known[k]; !known {
+				r.Known[k] = v
+			}
+		}
+	}
+	if why, ok := s.Sign(&r); ok {
+		return why
+	}
+	writer, _ := o.ChainPurpose(c)
+	return attribution.Reason{Writer: writer, For: r.Comment}
+}
+
+// ChainPurpose returns who writes a chain, and what it is there for; "" where that is unknown.
+func (o *Owners) ChainPurpose(c *netfilter.Chain) (writer, purpose string) {
+	return o.signatures().Describe(family(c), c.Table.Name, c.Name)
+}
+
+// Jumps returns the chains to which a rule leads.
+func Jumps(r *netfilter.Rule) []*netfilter.Chain { return jumps(r) }
+
 // policyRule returns which of a policy's rules a rule of its chain belongs to, and how many the chain has; 0 for none.
 func (s *signatures) policyRule(c *netfilter.Chain, rule *netfilter.Rule) (n, of int) {
 	s.mu.Lock()

@@ -135,6 +135,19 @@ func (b *Book) Chain(family Family, table, name string) *Chain {
 	return nil
 }
 
+// Describe returns who writes a chain, and what it is there for; "" where no writer's pattern fits, or its words need more than the name.
+func (b *Book) Describe(family Family, table, name string) (writer, purpose string) {
+	for _, e := range b.entries(chainKey{family, table, name}) {
+		if said, all := maps.Clone(e.fields).Fill(e.For); all && said != "" {
+			return e.Writer.Name, said
+		}
+		if writer == "" {
+			writer = e.Writer.Name
+		}
+	}
+	return writer, ""
+}
+
 // Part is a piece of a chain's name: the writer's own text, or what a word of its pattern stands for.
 type Part struct {
 	Text string

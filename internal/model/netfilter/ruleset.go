@@ -118,7 +118,12 @@ type Rule struct {
 	Text       string // in its own syntax, without "-A CHAIN "
 	Comment    string
 	Statements []Statement
+	// Counters count the packets that the rule applied to; nil where they are unknown, or where Text has them.
+	Counters *Counters
 }
+
+// Counters are a rule's packets and bytes.
+type Counters struct{ Packets, Bytes uint64 }
 
 // Ref names a rule, or with Number 0 the end (policy) of a chain, for messages.
 func (c *Chain) Ref(r *Rule) string {

@@ -144,6 +144,9 @@ func (l *lowerer) chain(c *netfilter.Chain, rules []Rule) {
 		}
 		statements := l.lower(r)
 		c.Rules[i] = netfilter.Rule{Number: i + 1, Text: text, Comment: l.rule.Comment(), Statements: statements}
+		if n := r.Counters; n != nil {
+			c.Rules[i].Counters = &netfilter.Counters{Packets: n.Packets, Bytes: n.Bytes}
+		}
 	}
 }
 
