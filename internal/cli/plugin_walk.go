@@ -21,7 +21,7 @@ func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
 		Use:   "walk --from END --to END [--live] [-o FORMAT]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the cluster's nodes as their kernels would and says, machine by machine, what rules, routes and translations make of it; at
-the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet (of TCP a connection that is
+the end stands the source address that the destination sees and the rule that decided it. Of several outcomes it shows a table and the steps of one. --live sends one real packet (of TCP a connection that is
 opened and closed) and compares every step with the kernels' own traces: for that, rules of packetwalk's own are on the nodes for a moment.
 The exit status is 3 where it is not known what becomes of the packet.
 

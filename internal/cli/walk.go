@@ -51,7 +51,7 @@ func walkCommand(s Streams) *cobra.Command {
 		Use:   "walk --from END --to END [--live | --snapshot FILE] [-o FORMAT]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; at the end
-stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
+stands the source address that the destination sees and the rule that decided it. Of several outcomes it shows a table and the steps of one. --live sends the packet and compares every step with the kernel's own trace.
 The exit status is 3 where it is not known what becomes of the packet. For a DNS name, the walk begins with the query's own way to the sender's
 resolver; if the query is lost, no packet is walked, and the exit status is 1.
 

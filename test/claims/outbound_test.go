@@ -218,5 +218,5 @@ func TestB4(t *testing.T) {
 		expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees 203\.0\.113\.\d+:`+portOfNode+`, after 2 translations$`)
 	}
 	expect(t, o.Run(t, "walk", "--name", o.Name, "--from", "pod/ubuntu", "--to", ifconfig+":80"),
-		regexp.QuoteMeta(o.vip)+`:1024-2047`, regexp.QuoteMeta(second)+`:1024-2047`, `probability 1/2`)
+		regexp.QuoteMeta(o.vip)+`:1024-2047`, regexp.QuoteMeta(second)+`:1024-2047`, `^  1  50 %  .*, SNAT 203\.0\.113\.\d+ → `)
 }

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,10 +13,10 @@ import (
 
 // choose keeps the outcomes that a word picks and returns their numbers. A number picks one outcome. Another word picks those with the
 // address at which the packet ends, a host on the way or the label of a choice.
-func choose(result *walk.Result, word string, objects *snapshot.Objects, endings []string) ([]int, error) {
+func choose(result *walk.Result, word string, objects *snapshot.Objects) ([]int, error) {
 	if n, err := strconv.Atoi(word); err == nil {
 		if n < 1 || n > len(result.Outcomes) {
-			return nil, fmt.Errorf("outcome not found; there are\n%s", numbered(endings))
+			return nil, errors.New("outcome not found")
 		}
 		result.Outcomes = result.Outcomes[n-1 : n]
 		return []int{n}, nil
@@ -29,16 +30,17 @@ func choose(result *walk.Result, word string, objects *snapshot.Objects, endings
 		}
 	}
 	if len(kept) == 0 {
-		return nil, fmt.Errorf("no outcome fits; there are\n%s", numbered(endings))
+		return nil, errors.New("no outcome fits")
 	}
 	result.Outcomes = kept
 	return numbers, nil
 }
 
-func numbered(endings []string) string {
+// list returns all outcomes, a line each.
+func (o *Options) list(r *walk.Result) string {
 	var b strings.Builder
-	for i, e := range endings {
-		fmt.Fprintf(&b, "%d: %s\n", i+1, e)
+	for _, s := range o.explanations(r) {
+		fmt.Fprintln(&b, s.numbered(o.total(r)))
 	}
 	return b.String()
 }
@@ -84,9 +86,9 @@ func hostFits(host, word string) bool { return host == word || strings.HasSuffix
 // Choose keeps the outcomes that the word of --choose picks, and has the explanation number them among all. An error lists the outcomes.
 func (o *Options) Choose(result *walk.Result, word string, objects *snapshot.Objects) error {
 	total := len(result.Outcomes)
-	numbers, err := choose(result, word, objects, Endings(result, *o))
+	numbers, err := choose(result, word, objects)
 	if err != nil {
-		return fmt.Errorf("--choose %s: %w", word, err)
+		return fmt.Errorf("--choose %s: %w; there are\n%s", word, err, o.list(result))
 	}
 	o.Numbers, o.Total = numbers, total
 	o.Notes = append(o.Notes, fmt.Sprintf("chosen with --choose %s: %d of %d outcomes", word, len(numbers), total))

@@ -29,14 +29,14 @@ func TestChoose(t *testing.T) {
 		"2": {2}, "10.0.0.1": {1, 3}, "10.0.0.2:80": {2}, "node/a": {1, 2}, "b": {3}, "pod/default/p10.0.0.2:80": {2},
 	} {
 		r := &walk.Result{Outcomes: slices.Clone(all)}
-		got, err := choose(r, word, &snapshot.Objects{}, nil)
+		got, err := choose(r, word, &snapshot.Objects{})
 		if err != nil || !slices.Equal(got, want) || len(r.Outcomes) != len(want) {
 			t.Errorf("%s: %v, %v; want %v", word, got, err, want)
 		}
 	}
 	for _, word := range []string{"0", "4", "10.0.0.3", ""} {
-		_, err := choose(&walk.Result{Outcomes: slices.Clone(all)}, word, &snapshot.Objects{}, []string{"one end", "other end"})
-		if err == nil || !strings.Contains(err.Error(), "1: one end\n2: other end") {
+		err := new(Options).Choose(&walk.Result{Outcomes: slices.Clone(all)}, word, &snapshot.Objects{})
+		if err == nil || !strings.Contains(err.Error(), "; there are\n1 of 3 (probability unknown): node a → pod default/p10.0.0.1:80") {
 			t.Errorf("%q: %v", word, err)
 		}
 	}

@@ -16,6 +16,7 @@ type explanation struct {
 	outcome    *walk.Outcome
 	there      []hop
 	back       []hop
+	machines   []string      // on the request's way, in short
 	sources    []translation // of the request's source address, in order
 	exemptions []exemption   // rules that decided against translating it
 	local      *exemption    // the rule that led to the node's own endpoints alone, past the mark for masquerade
@@ -110,6 +111,7 @@ func explanations(r *walk.Result, o *Owners) []*explanation {
 func explain(out *walk.Outcome, number int, o *Owners) *explanation {
 	s := &explanation{number: number, outcome: out}
 	t := &renderer{reasoner: newReasoner(o), explanation: s, choices: out.Choices}
+	s.machines = t.machines(out)
 	s.there = rounds(t.hops(out.There, false))
 	t.conclude()
 	if s.connection != nil {

@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -28,103 +27,151 @@ func groups(all []*explanation) [][]*explanation {
 	return gs
 }
 
-func (p *page) group(g []*explanation, shared int) {
-	var numbers []int
-	for _, s := range g {
-		numbers = append(numbers, s.number)
+// mostRows limits the rows of a table, and mostAlike those for outcomes that differ little.
+const (
+	mostRows  = 40
+	mostAlike = 10
+)
+
+// outcomes writes a table with a row for each outcome. Outcomes that differ little stand together.
+func (p *page) outcomes(r *walk.Result, all []*explanation) {
+	gs := groups(all)
+	title := fmt.Sprintf("%d outcomes", p.total)
+	if len(all) < p.total {
+		title = fmt.Sprintf("%d of %d outcomes", len(all), p.total)
+	} else if r.More {
+		title = fmt.Sprintf("the first %d outcomes", p.total)
 	}
-	first := g[0]
-	title := fmt.Sprintf("%s of %d (%s): ", ranges(numbers), p.total, odds(g))
-	var endings []string
-	by := map[string][]int{}
-	for _, s := range g {
-		e := p.ending(s)
-		endings, by[e] = append(endings, e), append(by[e], s.number)
-	}
-	endings = unique(endings)
-	if len(endings) == 1 {
-		title += endings[0]
-	} else {
-		title += "identical except for " + differences(g)
+	if len(gs) == 1 {
+		title += ", identical except for " + differences(all)
 	}
 	fmt.Fprintln(p)
-	p.wrapped("", bold, title)
-	for _, e := range endings {
-		if len(endings) > 1 {
-			p.wrapped("    "+ranges(by[e])+"  ", plain, e)
+	p.wrapped("", bold, title+":")
+	open, width := undecided(all), 0
+	for _, s := range all {
+		width = max(width, len(percent(s.outcome.Probability)))
+	}
+	rows := 0
+	for _, g := range gs {
+		shown := min(len(g), mostRows-rows)
+		if len(g) > mostAlike+1 {
+			shown = min(shown, mostAlike)
+		}
+		for _, s := range g[:shown] {
+			p.wrapped(fmt.Sprintf("  %*d  %*s  ", len(fmt.Sprint(p.total)), s.number, width, percent(s.outcome.Probability)), plain,
+				s.conditions(open)+s.short())
+		}
+		if rows += shown; rows == mostRows {
+			break
+		}
+		if shown < len(g) {
+			p.wrapped("  ", plain, fmt.Sprintf("and %d more like these (-o short lists all)", len(g)-shown))
 		}
 	}
-	for _, what := range undecided(g) {
-		p.wrapped("  ", yellow, "unknown: "+what)
+	if rows == mostRows {
+		p.wrapped("  ", plain, "-o short lists all outcomes")
 	}
-	open := ""
-	flat := first.flat()
-	if len(g) > 1 && len(flat) > shared {
-		fmt.Fprintf(p, "  %s\n", p.paint(dim, fmt.Sprintf("number %d in full:", first.number)))
+	for _, g := range gs {
+		if len(g) > 1 && len(gs) > 1 {
+			p.wrapped("", dim, ranges(numbersOf(g))+": identical except for "+differences(g))
+		}
 	}
-	if shared > 0 && shared < len(flat) && flat[shared].host == flat[shared-1].host {
-		open = flat[shared].host
+	var unknown []string
+	for _, c := range open {
+		unknown = append(unknown, hostName(c.Host)+": "+c.What)
 	}
-	p.lines(flat[shared:], open, "  ")
+	for _, what := range unique(unknown) {
+		p.wrapped("", yellow, "unknown: "+what)
+	}
+	title = fmt.Sprintf("outcome %d, step by step", all[0].number)
+	if p.o.Live == nil {
+		title += fmt.Sprintf(" (--choose %d shows outcome %[1]d)", all[1].number)
+	}
+	fmt.Fprintln(p)
+	p.wrapped("", bold, title+":")
 }
 
-// differences names what outcomes of a group differ in, beside where they end: the nodes on the way, the source that the destination sees.
+// numbered returns an outcome in one line with its number and probability.
+func (s *explanation) numbered(total int) string {
+	odds := "probability unknown"
+	if s.outcome.Probability != nil {
+		odds = percent(s.outcome.Probability)
+	}
+	return fmt.Sprintf("%d of %d (%s): %s", s.number, total, odds, s.short())
+}
+
+// differences names what outcomes of a group differ in: the nodes on the way, the source that the destination sees, where they end.
 func differences(g []*explanation) string {
-	all := []string{"the last hop"}
 	differ := func(of func(*explanation) string) bool {
 		return slices.ContainsFunc(g, func(s *explanation) bool { return of(s) != of(g[0]) })
 	}
+	end := func(s *explanation) *walk.End { return &s.outcome.End }
+	var all []string
 	if differ(func(s *explanation) string { return strings.Join(s.nodes(), " ") }) {
 		all = append(all, "the nodes on the way")
 	}
-	if differ(func(s *explanation) string { return s.outcome.End.Packet.SourceEnd() }) {
-		all = append(all, "the source address and port")
+	if differ(func(s *explanation) string { return end(s).Packet.Source.String() }) {
+		all = append(all, "the source address")
+	} else if differ(func(s *explanation) string { return end(s).Packet.SourcePort.String() }) {
+		all = append(all, "the source port")
 	}
-	if last := len(all) - 1; last > 0 {
+	if differ(func(s *explanation) string { return end(s).Host + " " + end(s).Packet.DestinationEnd() }) {
+		all = append(all, "the last hop")
+	}
+	switch last := len(all) - 1; {
+	case last < 0:
+		return "the rules on the way"
+	case last > 0:
 		return strings.Join(all[:last], ", ") + " and " + all[last]
 	}
 	return all[0]
 }
 
-// endWords says of an end other than a delivery what becomes of the packet.
-var endWords = map[walk.EndKind]string{
-	walk.Left: "leaves the known network", walk.Undecided: "outcome unknown", walk.Looped: "goes round in a loop",
-}
-
-// undecided returns the choices without known weights that outcomes of a group took differently, in words.
-func undecided(g []*explanation) []string {
-	var asked []*walk.Decision
-	var differ []string
-	for _, s := range g {
+// undecided returns the choices without known weights that outcomes took differently, each once.
+func undecided(all []*explanation) []*walk.Decision {
+	var asked, differ []*walk.Decision
+	for _, s := range all {
 		for i := range s.outcome.Choices {
 			c := &s.outcome.Choices[i]
 			if weight(c) != nil {
 				continue
 			}
-			if before := slices.IndexFunc(asked, c.Asks); before < 0 {
+			before := slices.IndexFunc(asked, c.Asks)
+			if before < 0 {
 				asked = append(asked, c)
-			} else if asked[before].Answer != c.Answer {
-				differ = append(differ, hostName(c.Host)+": "+c.What)
+			} else if asked[before].Answer != c.Answer && !slices.Contains(differ, asked[before]) {
+				differ = append(differ, asked[before])
 			}
 		}
 	}
-	return unique(differ)
+	return differ
 }
 
-// ending returns where an outcome ends, whose that is, and the nodes on the way.
-func (p *page) ending(s *explanation) string {
-	e := &s.outcome.End
-	text := e.Packet.DestinationEnd()
-	if owner := p.o.Owners.name(e.Packet.Destination, e.Packet.Protocol, e.Packet.DestinationPort); owner != "" {
-		text += ", " + owner
+// conditions returns how an outcome took choices, as the beginning of a sentence: "if filter FORWARD 1 matches: ".
+func (s *explanation) conditions(choices []*walk.Decision) string {
+	const most = 3
+	var all []string
+	for i := range s.outcome.Choices {
+		own := &s.outcome.Choices[i]
+		if own.Answer < 0 || own.Answer >= len(own.Options) || !slices.ContainsFunc(choices, own.Asks) {
+			continue
+		}
+		text := own.Options[own.Answer].Label
+		if own.Chain != nil {
+			text = ruleRef(own.Chain, own.Rule) + " " + text
+		}
+		if own.Step >= len(s.outcome.There) {
+			text = "for the reply " + text
+		}
+		all = append(all, text)
 	}
-	if e.Kind != walk.Delivered {
-		text += ", " + cmp.Or(endWords[e.Kind], string(e.Kind))
+	if len(all) == 0 {
+		return ""
 	}
-	if nodes := s.nodes(); p.nodes > 1 && len(nodes) > 0 {
-		text += ", by " + strings.Join(nodes, ", ")
+	if n := len(all) - most; n > 0 {
+		all = append(all[:most], fmt.Sprintf("%d more", n))
 	}
-	return text
+	return "if " + strings.Join(all, " and ") + ": "
 }
 
 // nodes returns the nodes on the way, each once.
@@ -156,6 +203,22 @@ func odds(g []*explanation) string {
 		return "probability " + share(g[0].outcome.Probability) + " each"
 	}
 	return "probability " + share(sum) + " together"
+}
+
+// percent returns a probability as "33 %".
+func percent(p *big.Rat) string {
+	if p == nil {
+		return "? %"
+	}
+	exact, _ := new(big.Rat).Mul(p, big.NewRat(100, 1)).Float64()
+	switch rounded := math.Round(exact); {
+	case rounded == 0 && p.Sign() > 0:
+		return "< 1 %"
+	case rounded == 100 && exact < 100:
+		return "> 99 %"
+	default:
+		return fmt.Sprintf("%.0f %%", rounded)
+	}
 }
 
 // share writes a probability for people: as the fraction that it is where that is short, else as the shortest one beside it, "about 1/5".
@@ -208,15 +271,4 @@ func Drop(r *walk.Result, owners *Owners) string {
 	}
 	s := explain(&r.Outcomes[0], 1, owners)
 	return fmt.Sprintf("dropped on %s by %s", hostName(s.outcome.End.Host), s.ended())
-}
-
-// Endings says of each outcome, in the order of the walk's, where it ends and how likely it is: to choose from.
-func Endings(r *walk.Result, o Options) []string {
-	all := o.explanations(r)
-	p := &page{o: &o, total: o.total(r), nodes: 2}
-	endings := make([]string, len(all))
-	for i, s := range all {
-		endings[i] = p.ending(s) + " (" + odds([]*explanation{s}) + ")"
-	}
-	return endings
 }

@@ -342,7 +342,7 @@ func TestSlots(t *testing.T) {
 	node.host.Rules.Index()
 	for to, want := range map[string][]string{
 		"10.0.159.58:80": {"default/whereami: slot 0 of 2, endpoint 10.13.76.26:80, pod default/whereami-a",
-			"2  10.13.76.7:80, pod default/whereami-b"},
+			"2  50 %  node a, DNAT 10.13.76.7:80 (pod default/whereami-b): leaves the known network"},
 		"10.0.0.1:443": {"slot 0 of 1, endpoint 203.0.113.1:443"},
 	} {
 		end := netip.MustParseAddrPort(to)

@@ -140,7 +140,7 @@ func (t *renderer) leavesBy(p *packet.Packet) string {
 // balances reports whether a jump to a chain is a decision worth telling: of load balancing, or about the way.
 func (s *signatures) balances(c *netfilter.Chain) bool {
 	switch s.role(c) {
-	case attribution.Balances, attribution.BalancesLocal, attribution.Endpoint, attribution.Outbound:
+	case attribution.Balances, attribution.BalancesLocal, attribution.LoadBalancer, attribution.Endpoint, attribution.Outbound:
 		return true
 	}
 	return false
@@ -181,7 +181,7 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	case k == netfilter.Break && choice == "":
 		return nil
 	case k == netfilter.Return && t.role(v.Chain) == attribution.Policy:
-		return []line{{label: "nsg", text: why + "  by " + ref, shape: shape}}
+		return []line{{label: "nsg", text: why + "  by " + ref + choice, shape: shape}}
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + ruleWithoutComments(v.Rule) + choice, owner: why, shape: shape}}
 	case couldKeep && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept):

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/base/termsafe"
+	"packetwalk.dev/internal/model/attribution"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -27,46 +28,63 @@ func Short(w io.Writer, r *walk.Result, o Options) error {
 	for _, s := range o.explanations(r) {
 		line := s.short()
 		if p.total > 1 {
-			line = fmt.Sprintf("%d of %d (%s): %s", s.number, p.total, odds([]*explanation{s}), line)
+			line = s.numbered(p.total)
 		}
 		fmt.Fprintln(p, p.paint(plain, line))
 	}
 	return b.Flush()
 }
 
-// short returns an outcome in one line: "internet client → fabric → node n1, DNAT 10.244.0.6:80 → pod shop/web-1".
+// short returns an outcome in one line: "internet client → load balancer → node n1, SNAT 10.240.0.4 → pod shop/web-1".
 func (s *explanation) short() string {
-	var machines []string
-	steps := s.outcome.There
-	for i := 0; i < len(steps); {
-		host, words := steps[i].Host, []string{hostName(steps[i].Host)}
-		for ; i < len(steps) && steps[i].Host == host; i++ {
-			words = append(words, translations(&steps[i])...)
-		}
-		machines = append(machines, strings.Join(words, ", "))
-	}
 	end := &s.outcome.End
-	if len(machines) == 0 {
-		machines = []string{hostName(end.Host)}
-	}
-	text := strings.Join(shortened(machines), " → ")
+	text := strings.Join(shortened(s.machines), " → ")
 	switch {
 	case end.Kind == walk.Delivered && end.Refused:
-		return text + ": refused, nothing listens on " + end.Packet.DestinationEnd()
-	case end.Kind == walk.Delivered:
-		return text
+		text += ": refused, nothing listens on " + end.Packet.DestinationEnd()
 	case end.Kind == walk.Left && end.Forwarder != "":
-		return text + " → " + end.Forwarder
+		text += " → " + end.Forwarder
 	case end.Kind == walk.Left:
-		return text + ": leaves the known network"
+		text += ": leaves the known network"
 	case end.Kind == walk.Undecided:
 		return text + ": outcome unknown: " + s.ended()
+	case end.Kind == walk.Delivered && len(s.machines) == 1:
+		text += ": delivered to " + end.Packet.DestinationEnd()
+	case end.Kind != walk.Delivered:
+		return text + ": " + string(end.Kind) + ": " + s.ended()
 	}
-	return text + ": " + string(end.Kind) + ": " + s.ended()
+	return strings.Join(append([]string{text}, s.replyFaults()...), "; ")
 }
 
-// translations returns the addresses that a step gives the packet: "SNAT 10.240.0.4".
-func translations(st *walk.Step) []string {
+// machines returns the machines on the request's way, each with what it translates. Routers of a lab or of Azure that only forward are left
+// out. A machine that a load balancer's rule is on bears that name.
+func (t *reasoner) machines(out *walk.Outcome) []string {
+	var machines []string
+	for i := 0; i < len(out.There); {
+		first, host := i, out.There[i].Host
+		name, words := hostName(host), []string(nil)
+		isPlain := !strings.Contains(host, "/")
+		for ; i < len(out.There) && out.There[i].Host == host; i++ {
+			st := &out.There[i]
+			if v := st.Visit; v != nil && t.role(v.Chain) == attribution.LoadBalancer {
+				name, isPlain = "load balancer", false
+			}
+			words = append(words, t.translations(st, &out.End)...)
+		}
+		if isPlain && len(words) == 0 && first > 0 && i < len(out.There) {
+			continue
+		}
+		machines = append(machines, strings.Join(append([]string{name}, words...), ", "))
+	}
+	if n := len(out.There); n == 0 || out.There[n-1].Host != out.End.Host {
+		machines = append(machines, hostName(out.End.Host))
+	}
+	return machines
+}
+
+// translations returns the addresses that a step gives the packet: "SNAT 10.240.0.4". A destination that is the pod, or the container group,
+// at which the packet ends goes without saying.
+func (t *reasoner) translations(st *walk.Step, end *walk.End) []string {
 	var words []string
 	for _, c := range changesOf(st) {
 		if st.Stage != walk.Ruled && st.Stage != walk.Translated {
@@ -76,7 +94,12 @@ func translations(st *walk.Step) []string {
 		case "source":
 			words = append(words, "SNAT "+knownAddress(p.Source.String(), known(p.Source)))
 		case "destination":
-			words = append(words, "DNAT "+knownAddress(p.DestinationEnd(), known(p.Destination)))
+			kind, _, _ := strings.Cut(end.Host, "/")
+			if (kind == "pod" || kind == "container-group") && end.Kind == walk.Delivered && p.Destination == end.Packet.Destination {
+				continue
+			}
+			words = append(words, "DNAT "+knownAddress(p.DestinationEnd(), known(p.Destination))+
+				paren(t.owners.name(p.Destination, p.Protocol, p.DestinationPort)))
 		}
 	}
 	return words
@@ -112,7 +135,7 @@ type ConclusionDoc struct {
 type GroupDoc struct {
 	Outcomes []int  `json:"outcomes"`
 	Share    string `json:"share"`
-	Differs  string `json:"differs,omitempty"` // "the last hop and the nodes on the way"; absent of one outcome
+	Differs  string `json:"differs,omitempty"` // "the nodes on the way and the last hop"; absent of one outcome
 }
 
 // conclusionDocs returns each sentence that concludes an outcome once, in the order of the outcomes.

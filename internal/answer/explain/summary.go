@@ -172,30 +172,40 @@ func endPlace(e *walk.End) string { return cmp.Or(e.Forwarder, hostName(e.Host))
 
 // aftermath adds what keeps the request or its reply from doing any good.
 func (s *explanation) aftermath(a *summary) {
-	end, back := &s.outcome.End, s.outcome.BackEnd
+	end := &s.outcome.End
 	if end.Kind == walk.Left && end.Forwarder == "" {
 		a.add(afterRequest, "the network beyond %s is unknown", hostName(end.Host))
 	}
 	if end.Refused {
 		a.add(afterRequest, "nothing listens on %s", end.Packet.DestinationEnd())
 	}
+	for _, fault := range s.replyFaults() {
+		a.add(afterReply, "%s", fault)
+	}
+}
+
+// replyFaults returns what keeps the reply from doing any good, in words.
+func (s *explanation) replyFaults() (faults []string) {
+	back := s.outcome.BackEnd
+	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	if asked := s.start(); back != nil && back.Kind == walk.Left && back.Forwarder == "" && back.Host == s.outcome.There[0].Host &&
 		back.Packet.About == nil && known(back.Packet.Source) && known(asked.Destination) && back.Packet.Source != asked.Destination {
-		a.add(afterReply, "the reply leaves as %s, not as %s, which the sender asked: it discards the reply%s", back.Packet.SourceEnd(),
+		add("the reply leaves as %s, not as %s, which the sender asked: it discards the reply%s", back.Packet.SourceEnd(),
 			asked.DestinationEnd(), s.untracking())
 	}
 	if back != nil && back.Disguise != "" {
-		a.add(afterReply, "what the sender's program sees of the reply is unknown: %s", back.Disguise)
+		add("what the sender's program sees of the reply is unknown: %s", back.Disguise)
 	}
 	switch {
 	case back == nil || back.Kind == walk.Left || back.Kind == walk.Delivered && !back.Refused:
 	case back.Refused:
-		a.add(afterReply, "%s", back.Why)
+		add("%s", back.Why)
 	case back.Kind == walk.Undecided:
-		a.add(afterReply, "whether the reply arrives is unknown: on %s: %s", endPlace(back), cmp.Or(back.Why, "see above"))
+		add("whether the reply arrives is unknown: on %s: %s", endPlace(back), cmp.Or(back.Why, "see above"))
 	default:
-		a.add(afterReply, "the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above"))
+		add("the reply does not arrive: %s on %s: %s", back.Kind, endPlace(back), cmp.Or(back.Why, "see above"))
 	}
+	return faults
 }
 
 // untracking names the rule that took the reply out of tracking, so that no mapping applied to it; "" for none.

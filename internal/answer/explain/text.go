@@ -83,7 +83,6 @@ type page struct {
 	*bufio.Writer
 	o     *Options
 	total int // outcomes
-	nodes int // that any outcome passes
 }
 
 // paint gives a text on one line its look. What others made has no control characters in it, nor a second line.
@@ -95,30 +94,24 @@ func (p *page) paint(look, s string) string {
 	return "\x1b[" + look + "m" + s + "\x1b[0m"
 }
 
-// Text writes the walk at a glance: each machine with what mattered there, the reply's way back in brief, what had to be assumed, and
-// at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes,
-// what they share stands once.
+// Text writes the walk at a glance: a table of the outcomes where there are several, and of the first one each machine with what mattered
+// there and the reply's way back in brief. Below stand what had to be assumed and a sentence that says what the destination sees and why,
+// with what it depends on as a list.
 func Text(w io.Writer, r *walk.Result, o Options) error {
 	if err := o.writeQuery(w, false, r != nil); err != nil || r == nil {
 		return err
 	}
-	return write(w, r, o, (*explanation).flat, func(p *page, all []*explanation, shared int) {
-		var nodes []string
-		for _, s := range all {
-			nodes = append(nodes, s.nodes()...)
+	return write(w, r, o, func(p *page, all []*explanation) {
+		if len(all) > 1 {
+			p.outcomes(r, all)
 		}
-		p.nodes = len(unique(nodes))
-		for _, g := range groups(all) {
-			p.group(g, shared)
-		}
+		p.lines(all[0].flat())
 	})
 }
 
-// write writes a walk: the sender, the packet and its destination, the lines that all outcomes have in common, what several differ in, and
-// at the end what was assumed and what the destination sees.
-func write(
-	w io.Writer, r *walk.Result, o Options, lines func(*explanation) []hostLine, differ func(p *page, all []*explanation, shared int),
-) error {
+// write writes a walk: the packet with its sender and destination, the outcomes, and at the end what was assumed and what the destination
+// sees.
+func write(w io.Writer, r *walk.Result, o Options, outcomes func(p *page, all []*explanation)) error {
 	w, done := o.named(termsafe.Writer(w))
 	defer done()
 	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
@@ -126,16 +119,8 @@ func write(
 	if len(all) == 0 {
 		return fmt.Errorf("the walk has no outcome")
 	}
-	each := make([][]hostLine, len(all))
-	for i, s := range all {
-		each[i] = lines(s)
-	}
 	p.head(all[0])
-	shared := sharedPrefix(each)
-	p.lines(each[0][:shared], "", "")
-	if len(all) > 1 {
-		differ(p, all, shared)
-	}
+	outcomes(p, all)
 	p.foot(r, all)
 	return p.Flush()
 }
@@ -237,24 +222,9 @@ func port(text string) string {
 	return link
 }
 
-// sharedPrefix returns how many lines all have in common at the beginning.
-func sharedPrefix(all [][]hostLine) int {
-	n := len(all[0])
-	for _, f := range all[1:] {
-		n = min(n, len(f))
-		for i := range n {
-			if f[i] != all[0][i] {
-				n = i
-				break
-			}
-		}
-	}
-	return n
-}
-
-// lines writes lines under their machines' names; open is the machine whose heading stands already.
-func (p *page) lines(lines []hostLine, open, indent string) {
-	owner := "" // said last
+// lines writes lines under their machines' names.
+func (p *page) lines(lines []hostLine) {
+	owner, open := "", "" // said last
 	for _, l := range lines {
 		if l.host != open {
 			owner, open = "", l.host
@@ -262,14 +232,14 @@ func (p *page) lines(lines []hostLine, open, indent string) {
 			if !strings.HasPrefix(open, replyHeading) {
 				title = hostName(open)
 			}
-			fmt.Fprintf(p, "\n%s%s\n", indent, p.paint(bold, title))
+			fmt.Fprintf(p, "\n%s\n", p.paint(bold, title))
 		}
 		if l.owner == owner {
 			l.owner = ""
 		} else {
 			owner = l.owner
 		}
-		p.line(l.line, indent+"  ")
+		p.line(l.line, "  ")
 	}
 }
 

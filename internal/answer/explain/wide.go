@@ -16,13 +16,35 @@ func Wide(w io.Writer, r *walk.Result, o Options) error {
 	if err := o.writeQuery(w, true, r != nil); err != nil || r == nil {
 		return err
 	}
-	every := func(s *explanation) []hostLine { return s.everyStep(o.Owners) }
-	return write(w, r, o, every, func(p *page, all []*explanation, shared int) {
-		for _, s := range all {
-			fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf("%d of %d (%s): %s", s.number, p.total, odds([]*explanation{s}), p.ending(s))))
-			p.lines(every(s)[shared:], "", "")
+	return write(w, r, o, func(p *page, all []*explanation) {
+		each := make([][]hostLine, len(all))
+		for i, s := range all {
+			each[i] = s.everyStep(o.Owners)
+		}
+		shared := sharedPrefix(each)
+		p.lines(each[0][:shared])
+		for i, s := range all {
+			if len(all) > 1 {
+				fmt.Fprintf(p, "\n%s\n", p.paint(bold, s.numbered(p.total)))
+			}
+			p.lines(each[i][shared:])
 		}
 	})
+}
+
+// sharedPrefix returns how many lines all have in common at the beginning.
+func sharedPrefix(all [][]hostLine) int {
+	n := len(all[0])
+	for _, f := range all[1:] {
+		n = min(n, len(f))
+		for i := range n {
+			if f[i] != all[0][i] {
+				n = i
+				break
+			}
+		}
+	}
+	return n
 }
 
 // everyStep returns the whole outcome, a line a step.

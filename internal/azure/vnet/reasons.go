@@ -56,7 +56,7 @@ func Signed() attribution.Writer {
 			table("untracked", "what stays inside virtual networks and no network security group has to see", attribution.Balances, says("Azure: ")),
 			table("lb", "new flows: the sender's network security groups, and the load balancer's rules", attribution.Balances,
 				attribution.Line{Comment: "a flow keeps its back end", For: "Azure load balancer: a flow keeps its back end"}, toRule, says("Azure: ")),
-			table("rule/{name}", "a load balancer's rule: chooses a back end", attribution.Balances, balance...),
+			table("rule/{name}", "a load balancer's rule: chooses a back end", attribution.LoadBalancer, balance...),
 			table("nat-pre", "public addresses of machines, and load balancers' rules without floating IP", attribution.Balances, toRule,
 				says("Azure: ")),
 			{

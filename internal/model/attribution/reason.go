@@ -69,6 +69,7 @@ const (
 	Dispatch            // finds the service that a packet is for
 	Balances            // chooses where a packet goes: a jump there is a decision
 	BalancesLocal       // the same, among the node's own endpoints only
+	LoadBalancer        // the same, by the rule of a load balancer: people call the machine that
 	Endpoint            // leads to one endpoint
 	MasqueradeMark      // marks packets to be masqueraded, for whoever jumps there
 	DropMark            // marks packets to be dropped
