@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"packetwalk.dev/internal/answer/picture"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/base/limitio"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -37,6 +39,7 @@ type walkOptions struct {
 	owner           string // of the sending socket: UID[:GID]
 	names           string // of a redacted snapshot: the file with its originals
 	output          string
+	compare         string // the file of an earlier walk
 	live            bool
 	resolve         bool           // names of a cluster's sender, without live
 	most            int            // nodes that are read, of a cluster
@@ -62,6 +65,7 @@ a DNS name[:PORT], or an address with an optional port. Packets of a public addr
   packetwalk walk --from pod/web-1 --to vm/vm:80 --live
   packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide
   packetwalk walk --from internet --to svc/whereami --choose 2 -o pcapng > walk.pcapng
+  packetwalk walk --from internet --to svc/whereami --compare before.json
   packetwalk walk --snapshot rules.txt --at node --from 10.244.0.7 --to 10.0.159.58:80`,
 		Args: noArguments("the ends are --from END and --to END"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
@@ -94,6 +98,7 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.owner, "uid", "", "UID[:GID] of the program that sends, such as a sidecar's 1337 (without it: 0, which is noted where a rule tests it)")
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
+	f.StringVar(&o.compare, "compare", "", "show what differs from an earlier walk: a FILE that 'walk -o json' wrote")
 	f.StringVarP(&o.output, "output", "o", "text", "text, short (a line an outcome), wide (every rule), json, pcapng, html (a page) or svg (a picture)")
 	o.azure.flag(f)
 	colourFlag(c, &o.colour)
@@ -161,6 +166,8 @@ func (o *walkOptions) check(s Streams) (from, to endpoint.End, proto packet.Prot
 		err = fmt.Errorf("--choose %s: outcomes are numbered from 1", o.choose)
 	case o.live && o.at != "":
 		err = errors.New("--live sends from the sender itself: leave out --at")
+	case o.compare != "" && o.output != "text":
+		err = fmt.Errorf("--compare prints text: leave out -o %s", o.output)
 	case o.output == "pcapng" && isTerminal(s.Out):
 		err = errors.New("a capture is no text for a terminal; add > FILE")
 	}
@@ -243,6 +250,12 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if o.plugin != nil && o.plugin.dryRun {
 		return o.plan(ctx, s, from, to)
 	}
+	write := formats[o.output]
+	if o.compare != "" {
+		if write, err = o.comparison(); err != nil {
+			return badInput{err}
+		}
+	}
 	opened, err := o.open(ctx, s, &from, &to)
 	if err != nil {
 		return err
@@ -255,10 +268,29 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := formats[o.output](s, a); err != nil {
+	if err := write(s, a); err != nil {
 		return err
 	}
 	return a.status
+}
+
+// comparison reads an earlier walk and returns what writes how another differs from it.
+func (o *walkOptions) comparison() (func(Streams, *walkAnswer) error, error) {
+	file, err := os.Open(o.compare)
+	if err != nil {
+		return nil, fmt.Errorf("--compare: %w", err)
+	}
+	defer file.Close() // only read
+	before, err := explain.ReadEarlier(file)
+	if tooLong, ok := errors.AsType[*limitio.TooLongError](err); ok {
+		return nil, fmt.Errorf("--compare %s: %w; write one outcome: walk --choose N -o json", o.compare, tooLong)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--compare %s: %w", o.compare, err)
+	}
+	return func(s Streams, a *walkAnswer) error {
+		return explain.Compare(s.Out, o.compare, before, a.result, a.options)
+	}, nil
 }
 
 // walkAnswer holds a walk and what its forms of output need.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"math/big"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -65,6 +66,18 @@ type PacketDoc struct {
 	DstPort     string `json:"dstPort,omitempty"`
 	Source      *Owner `json:"source,omitempty"`
 	Destination *Owner `json:"destination,omitempty"`
+}
+
+func (d *PacketDoc) source() string { return endOf(d.SrcIP, d.SrcPort) }
+
+func (d *PacketDoc) destination() string { return endOf(d.DstIP, d.DstPort) }
+
+// endOf returns an address with its port, "?" for one that is unknown.
+func endOf(ip, port string) string {
+	if port == "" {
+		return cmp.Or(ip, "?")
+	}
+	return net.JoinHostPort(cmp.Or(ip, "?"), port)
 }
 
 // OutcomeDoc is one way that the packet can go.
