@@ -1,6 +1,9 @@
 package fib
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // AddressType returns what kind of address a is to this machine, in the words of Route.Type. link, where not "", restricts it to that
 // interface (xt_addrtype's --limit-iface, nft's "fib daddr . iif type").
@@ -53,6 +56,16 @@ func (s *State) addressTypeIPv6(a netip.Addr, link string) string {
 	return answer.Type
 }
 
+// HasAnycast reports whether an anycast address of IPv6 belongs to a link, as /proc/net/anycast6 lists them (ipv6_chk_acast_addr). Another
+// link may have the same address for its own.
+func (s *State) HasAnycast(link string, a netip.Addr) bool {
+	local := s.indexed().tables[1][TableLocal]
+	return a.Is6() && local != nil && slices.ContainsFunc(local.routes[netip.PrefixFrom(a, 128)], func(r *Route) bool {
+		return r.Type == "anycast" && r.Link == link
+	})
+}
+
+// onLink reports whether a link has an address.
 func (s *State) onLink(a netip.Addr, link string) bool {
 	for _, own := range s.indexed().onLink[link] {
 		if own.Prefix.Addr() == a {

@@ -31,7 +31,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	}
 	r, ok := q.askerResponse(t.m, l)
 	switch {
-	case q.stopped != nil:
+	case q.stopped != nil && (!ok || q.stopped.Kind == Undecided): // a bridge sends copies to others, which may be dropped
 		noAnswer.Kind, noAnswer.Why = q.stopped.Kind, noAnswer.Why+": "+q.stopped.Why
 		return ResolveStep{}, noAnswer
 	case !ok && q.hidden != "":
@@ -255,7 +255,7 @@ func (m *machine) overhear(link string, q *query) {
 func (m *machine) answersFor(l *fib.Link, q *query) bool {
 	if !q.address.Is4() {
 		has := func(a *fib.Address) bool { return a.Prefix.Addr() == q.address }
-		return slices.ContainsFunc(m.FIB.AddressesOf(l.Name), has) || m.FIB.AddressType(q.address, l.Name) == "anycast" ||
+		return slices.ContainsFunc(m.FIB.AddressesOf(l.Name), has) || m.FIB.HasAnycast(l.Name, q.address) ||
 			m.FIB.ProxyNeighbour(l.Name, q.address) != nil &&
 				m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
 	}

@@ -2,6 +2,7 @@ package walk
 
 import (
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -30,11 +31,11 @@ func (q *query) solicitation() packet.Packet {
 	return p
 }
 
-// advertisement returns the answer that m gives on a link. It comes from the address itself, unless that is an anycast address or another's
-// (ndisc_send_na).
+// advertisement returns the answer that m gives on a link. It comes from the address itself if the link has it. For an anycast address, and
+// as a proxy, the machine chooses the source (ndisc_send_na).
 func (q *query) advertisement(m *machine, link string, mac packet.MAC) packet.Packet {
 	source := q.address
-	if own := m.FIB.HasAddress(source); own == nil {
+	if !slices.ContainsFunc(m.FIB.AddressesOf(link), func(a *fib.Address) bool { return a.Prefix.Addr() == source }) {
 		source = m.FIB.SelectSource(link, q.sender)
 	}
 	p := discovery(neighbourAdvertisement, source, q.sender)
