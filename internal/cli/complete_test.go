@@ -18,7 +18,7 @@ func TestComplete(t *testing.T) {
 	}
 	for _, c := range []struct{ line, want string }{
 		{"status -o ", "wide\njson\nyaml\n"},
-		{"walk -o ", "html\njson\npcapng\nshort\nsvg\ntext\nwide\n"},
+		{"walk -o ", "html\njson\nmermaid\npcapng\nshort\nsvg\ntext\nwide\n"},
 		{"walk --proto ", "tcp\nudp\nicmp\n"},
 		{"tour azure-c", "azure-cni\n"},
 		{"walk --snapshot " + text + " --from no", "node/node\n"},

@@ -99,7 +99,7 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVar(&o.compare, "compare", "", "show what differs from an earlier walk: a FILE that 'walk -o json' wrote")
-	f.StringVarP(&o.output, "output", "o", "text", "text, short (a line an outcome), wide (every rule), json, pcapng, html (a page) or svg (a picture)")
+	f.StringVarP(&o.output, "output", "o", "text", "text, short (a line an outcome), wide (every rule), json, pcapng, mermaid (a diagram for Markdown), html (a page) or svg (a picture)")
 	o.azure.flag(f)
 	colourFlag(c, &o.colour)
 	completeFlag(c, "output", slices.Sorted(maps.Keys(formats))...)
@@ -114,6 +114,7 @@ var formats = map[string]func(Streams, *walkAnswer) error{
 	"json": func(s Streams, a *walkAnswer) error {
 		return explain.JSON(termsafe.Writer(s.Out), a.result, a.options)
 	},
+	"mermaid": func(s Streams, a *walkAnswer) error { return explain.Mermaid(s.Out, a.result, a.options) },
 	"pcapng": func(s Streams, a *walkAnswer) error {
 		if a.result == nil {
 			printNotes(s, a.options.Query.Text())
@@ -138,7 +139,7 @@ var formats = map[string]func(Streams, *walkAnswer) error{
 }
 
 // formatNames lists the forms of output for people.
-const formatNames = "text, short, wide, json, pcapng, html or svg"
+const formatNames = "text, short, wide, json, pcapng, mermaid, html or svg"
 
 // picture returns the answer with the network and the ways through it.
 func (a *walkAnswer) picture(open []string, previous *picture.Picture) (*webui.Answer, error) {

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"regexp"
 )
@@ -14,17 +15,18 @@ func (o *Options) named(w io.Writer) (named io.Writer, done func()) {
 	if len(o.Redacted) == 0 {
 		return w, func() {}
 	}
+	var b bytes.Buffer
+	return &b, func() { _, _ = io.WriteString(w, o.withNames(b.String())) }
+}
+
+// withNames returns a text with the names of redacted addresses in place of what stands for them.
+func (o *Options) withNames(text string) string {
+	if len(o.Redacted) == 0 {
+		return text
+	}
 	names := map[string]string{}
 	for a, name := range o.Redacted {
 		names[a.String()], names["["+a.String()+"]"] = name, name
 	}
-	var b bytes.Buffer
-	return &b, func() {
-		_, _ = w.Write(placeholder.ReplaceAllFunc(b.Bytes(), func(found []byte) []byte {
-			if name, ok := names[string(found)]; ok {
-				return []byte(name)
-			}
-			return found
-		}))
-	}
+	return placeholder.ReplaceAllStringFunc(text, func(found string) string { return cmp.Or(names[found], found) })
 }
