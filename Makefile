@@ -42,9 +42,8 @@ help: ## list the targets
 demo: deps controlplane build ## run the main job step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
-# These packages bring up labs or worlds: two packages at a time, each with up to two labs. The longest begin first, and those that keep the
-# processors busiest last.
-LABS := faults claims plugin realnode verify policies places walks tours
+# These packages bring up labs or worlds: two packages at a time, each with up to two labs. The longest begin first.
+LABS := claims faults realnode tours verify plugin policies places
 # Of the others, those that take longest begin first.
 SLOW := $(addprefix ./internal/,node/agent answer/proof kernel/dump node/cni)
 

@@ -1,8 +1,8 @@
 // Package claims holds the lists of what the articles show and of what AKS's clusters of today show, numbered, and one test for each claim
 // that is built: TestA1 for A1, and so on, on a running cluster driven as a user drives it. "make claims" prints the lists with what the
-// tests say.
+// tests say. Its other tests prove walks on the same clusters.
 //
-// It must not import packetwalk's internal packages other than for text claims: it sees what a user sees.
+// It must not import packetwalk's internal packages other than for text claims and documents: it sees what a user sees.
 package claims
 
 import (

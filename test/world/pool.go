@@ -162,7 +162,10 @@ func (p *pool) take(t *testing.T, file, manifests string) *World {
 func (p *pool) wait(t *testing.T, r request) {
 	t.Helper()
 	p.waiting = append(p.waiting, r)
-	defer func() { p.waiting = slices.DeleteFunc(p.waiting, func(other request) bool { return other == r }) }()
+	defer func() {
+		p.waiting = slices.DeleteFunc(p.waiting, func(other request) bool { return other == r })
+		p.changed.Broadcast() // it may have been another one's turn but for this one
+	}()
 	for !p.isTurn(r) {
 		if file := p.unneeded(); file != "" && p.needsRoom(r) {
 			s := p.shared[file]
@@ -184,12 +187,28 @@ func (p *pool) wait(t *testing.T, r request) {
 }
 
 // isTurn reports whether a waiting test may go on: its lab is up and idle, and the test is the first of those that wait for it, or there is
-// room for another lab.
+// room for another lab, and no other lab that is not up has more tests that wait for it. So the labs of many tests are not left for the end.
 func (p *pool) isTurn(r request) bool {
 	if s := p.shared[r.file]; s != nil {
 		return s.test == "" && !slices.ContainsFunc(p.waiting, func(other request) bool { return other.file == r.file && other.order < r.order })
 	}
-	return p.used() < maxWorlds
+	return p.used() < maxWorlds && !slices.ContainsFunc(p.waiting, func(other request) bool {
+		return p.shared[other.file] == nil && p.waitingFor(other.file) > p.waitingFor(r.file)
+	})
+}
+
+// waitingFor returns how many tests wait for a shared lab; a lab that only one test has is waited for by that one.
+func (p *pool) waitingFor(file string) int {
+	count := 0
+	for _, r := range p.waiting {
+		if r.file == file {
+			count++
+		}
+	}
+	if file == "" {
+		return min(count, 1)
+	}
+	return count
 }
 
 // needsRoom reports whether a waiting test needs a lab that is not up.

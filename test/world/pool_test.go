@@ -91,3 +91,23 @@ func TestPool(t *testing.T) {
 		t.Errorf("left: %v, %v", p.waiting, p.owners)
 	}
 }
+
+// TestPoolOrder brings up the lab first that most tests wait for.
+func TestPoolOrder(t *testing.T) {
+	p := newPool()
+	few, many, own := request{"few", "a", ""}, request{"many", "b", ""}, request{"own", "", ""}
+	p.waiting = []request{few, many, {"more", "b", ""}, own, {"another", "", ""}}
+	expect := func(want map[request]bool) {
+		t.Helper()
+		for r, turn := range want {
+			if p.isTurn(r) != turn {
+				t.Errorf("it is the turn of test %q: %t, want %t", r.test, !turn, turn)
+			}
+		}
+	}
+	expect(map[request]bool{few: false, many: true, own: false})
+	p.shared["b"] = &sharedWorld{test: "many"}
+	expect(map[request]bool{few: true, many: false, own: true})
+	p.owners["own"] = true
+	expect(map[request]bool{few: false, many: false, own: false})
+}

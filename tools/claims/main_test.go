@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +48,16 @@ not json
 	for _, want := range []string{"no such rule", "not json", "FAIL\n"} {
 		if !strings.Contains(progress.String(), want) {
 			t.Errorf("no %q in the progress\n%s", want, progress.String())
+		}
+	}
+}
+
+// TestPattern: the tests of claims are run, and no others.
+func TestPattern(t *testing.T) {
+	run := regexp.MustCompile(pattern([]claims.Claim{{ID: "A1"}, {ID: "B2"}}))
+	for name, want := range map[string]bool{"TestA1": true, "TestB2": true, "TestA10": false, "TestKubenet": false} {
+		if run.MatchString(name) != want {
+			t.Errorf("%s is run: %t, want %t", name, !want, want)
 		}
 	}
 }

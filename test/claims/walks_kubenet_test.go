@@ -1,4 +1,4 @@
-package walks
+package claims
 
 import (
 	"fmt"

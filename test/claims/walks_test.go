@@ -1,8 +1,7 @@
-package walks
+package claims
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,7 +14,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
+// The tests of the files walks*_test.go prove walks on the claims' labs: every kind of sender to every kind of destination, with the kernel's
+// own trace beside them.
 
 // A walk is sent up to three times while the world changes, and what does not agree is waited for each time: on a busy machine all that
 // has taken more than 20 s.
