@@ -427,7 +427,7 @@ func TestRunQuit(t *testing.T) {
 	if _, err := fmt.Sscan(string(pid), &n); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if isRunning := syscall.Kill(n, 0) == nil; !isRunning {
 			return nil
 		}

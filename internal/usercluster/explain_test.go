@@ -116,7 +116,7 @@ func TestSilentServer(t *testing.T) {
 			}
 			began := time.Now()
 			err = act(c)
-			if took := time.Since(began); took > 10*patience {
+			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			if err == nil || !strings.Contains(err.Error(), "the API server does not answer: no answer within 100ms; --context") {

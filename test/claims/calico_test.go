@@ -69,7 +69,7 @@ func (c *calico) logged(t *testing.T, server, path string) string {
 	t.Helper()
 	var source string
 	line := regexp.MustCompile(`(?m)^(\S+) - - \[.*\] "[A-Z]+ ` + regexp.QuoteMeta(path) + ` HTTP/1\.1" 200 `)
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		m := line.FindStringSubmatch(c.Run(t, "logs", "--name", c.Name, "vm/"+server))
 		if m == nil {
 			return errors.New("the server has not logged the request")
@@ -146,7 +146,7 @@ func (c *calico) members(t *testing.T, node, set string) []string {
 // pools waits until both sets of every node have these members: "within seconds".
 func (c *calico) pools(t *testing.T, want ...string) {
 	t.Helper()
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		for _, node := range c.nodes {
 			for _, set := range []string{"cali40masq-ipam-pools", "cali40all-ipam-pools"} {
 				if got := c.members(t, node, set); !slices.Equal(got, want) {

@@ -44,7 +44,7 @@ func (w *iptablesWorld) get(t *testing.T, pod corev1.Pod, server, address string
 	before := w.Run(t, "logs", "--name", w.Name, server)
 	w.Kubectl(t, "exec", pod.Name, "--", "curl", "-sS", "-o", "/dev/null", "--max-time", "3", "http://"+address)
 	var line string
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		line = strings.TrimPrefix(w.Run(t, "logs", "--name", w.Name, server), before)
 		if !strings.HasSuffix(line, "\n") {
 			return errors.New("no line in the server's log")

@@ -87,7 +87,7 @@ func TestB1(t *testing.T) {
 	expect(t, seen, `IP `+regexp.QuoteMeta(pod)+` > 10\.13\.1\.4: ICMP echo request`,
 		`IP 10\.13\.1\.4 > `+regexp.QuoteMeta(pod)+`: ICMP echo reply`)
 	o.Kubectl(t, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "http://"+outboundVM+"/b1")
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		log := o.Run(t, "logs", "--name", o.Name, "vm/testvm")
 		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(pod) + ` - - .*"GET /b1 `).MatchString(log) {
 			return fmt.Errorf("no line of %s in the VM's log:\n%s", pod, log)

@@ -108,7 +108,7 @@ func (o *overlay) loggedBy(t *testing.T, pod corev1.Pod, vm, address string) (so
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile(`(?m)^(\S+) - - \[.*\] "GET ` + path + ` `)
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		m := line.FindStringSubmatch(o.Run(t, "logs", "--name", o.Name, "vm/"+vm))
 		if m == nil {
 			return errors.New("the server has not logged the request")

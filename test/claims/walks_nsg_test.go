@@ -229,7 +229,7 @@ func (k *talk) ask() error {
 			return fmt.Errorf("answer %q", line)
 		}
 		return nil
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		return fmt.Errorf("no answer")
 	}
 }

@@ -117,7 +117,7 @@ func TestKillLabProcess(t *testing.T) {
 	c := converse(t, w, vip)
 	before := w.Kubectl(t, "get", "pods", "-o", "name")
 	kill(t, status(t, w).Pid)
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if s := status(t, w); s.Pid != 0 || len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "lab process") {
 			return fmt.Errorf("status says %+v", s)
 		}
@@ -150,7 +150,7 @@ func TestKillParts(t *testing.T) {
 	t.Run("agent", func(t *testing.T) {
 		c := converse(t, w, vip)
 		kill(t, status(t, w).Nodes[0].Agent.Pid)
-		eventually.Succeeds(t, 5*time.Second, func() error {
+		eventually.Succeeds(t, 30*time.Second, func() error {
 			if s := status(t, w); s.Nodes[0].Agent.Pid == 0 && len(s.Problems) > 0 || s.Nodes[0].Agent.Restarts > 0 {
 				return nil
 			}
@@ -353,7 +353,7 @@ func TestDownAfterKillAll(t *testing.T) {
 		kill(t, c.Pid)
 	}
 	kill(t, s.Nodes[0].Agent.Pid)
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		told := strings.Join(status(t, w).Problems, "\n")
 		for _, dead := range []string{"lab process", "etcd", "kube-apiserver", node} {
 			if !strings.Contains(told, dead) {

@@ -156,7 +156,7 @@ func (c *conversation) goesOn(t *testing.T) {
 		if err != nil || !strings.Contains(c.out.String(), "200 OK") {
 			t.Errorf("the established connection was cut: %v: %s", err, c.out.String())
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		_ = c.cmd.Process.Kill()
 		t.Error("the established connection hangs")
 		<-done

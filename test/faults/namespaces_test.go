@@ -72,7 +72,7 @@ func TestLostNamespaces(t *testing.T) {
 	})
 	t.Run("no lab process", func(t *testing.T) {
 		kill(t, status(t, w).Pid)
-		eventually.Succeeds(t, 5*time.Second, func() error {
+		eventually.Succeeds(t, 30*time.Second, func() error {
 			if status(t, w).Pid != 0 {
 				return errors.New("the lab process runs")
 			}

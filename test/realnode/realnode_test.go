@@ -423,7 +423,7 @@ func down(t *testing.T, w *world.World) {
 	}
 	processes, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, file := range processes {
-		eventually.Succeeds(t, 5*time.Second, func() error { // the kernel ends what has been killed
+		eventually.Succeeds(t, 30*time.Second, func() error { // the kernel ends what has been killed
 			text, _ := os.ReadFile(file) // it may be gone
 			if !strings.Contains(string(text), "/packetwalk/"+w.Name+"/") {
 				return nil

@@ -130,7 +130,7 @@ func TestInterrupt(t *testing.T) {
 			p.write("\n")
 			p.await("own command: ")
 			p.write("\n")
-			eventually.Succeeds(t, 5*time.Second, func() error { _, err := os.Stat(pid); return err })
+			eventually.Succeeds(t, 30*time.Second, func() error { _, err := os.Stat(pid); return err })
 		}
 		p.write("\x03")
 		if status := p.end(10 * time.Second); status != 130 {

@@ -166,7 +166,7 @@ func TestHealthWithoutKeepAlive(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		resp, err := http.Get("http://" + address + "/healthz")
 		if err == nil {
 			resp.Body.Close()

@@ -24,6 +24,7 @@ import (
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/netnstest"
 )
 
 // world is a few namespaces, by the names of their hosts.
@@ -57,6 +58,9 @@ func (w *world) wire(a, b string) {
 	}
 	if err := netns.EnsureVeth(end(a), end(b), 1500); err != nil {
 		w.t.Fatal(err)
+	}
+	for _, e := range []netns.LinkEnd{end(a), end(b)} { // until then packets are lost
+		netnstest.WaitUp(w.t, e.Namespace, e.Name)
 	}
 }
 

@@ -237,7 +237,7 @@ func TestExecLeavesInput(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "(*stream).receive(")
 	}
-	eventually.Succeeds(t, 2*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if n := receivers(); n > 0 {
 			return fmt.Errorf("%d goroutines still receive", n)
 		}

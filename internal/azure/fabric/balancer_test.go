@@ -259,7 +259,7 @@ func TestUDPAndAffinity(t *testing.T) {
 			for range 3 { // every datagram of a flow goes to the same back end
 				fmt.Fprint(c, "?")
 				buf := make([]byte, 100)
-				c.SetReadDeadline(time.Now().Add(5 * time.Second))
+				c.SetReadDeadline(time.Now().Add(20 * time.Second))
 				n, err := c.Read(buf)
 				if err != nil {
 					t.Fatal(err)

@@ -256,7 +256,7 @@ func TestNoGoroutineLeft(t *testing.T) {
 		w := newWorld(t, 1, 1)
 		w.update(addService)
 	})
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if now := runtime.NumGoroutine(); now > before {
 			buf := make([]byte, 1<<16)
 			return fmt.Errorf("%d goroutines, %d before:\n%s", now, before, buf[:runtime.Stack(buf, true)])

@@ -101,7 +101,7 @@ func testIdleReset(t *testing.T, reset bool) {
 		if _, err := uses.Write([]byte("x")); err != nil {
 			return err
 		}
-		used.SetReadDeadline(time.Now().Add(5 * time.Second))
+		used.SetReadDeadline(time.Now().Add(20 * time.Second))
 		_, err := used.Read(make([]byte, 1))
 		return err
 	}

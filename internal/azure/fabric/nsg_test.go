@@ -366,7 +366,7 @@ func (f *routedFlow) decide(d []vnet.SecurityDecision) {
 func (w *world) try(t *testing.T, seed uint64, f routedFlow) {
 	limit := 400 * time.Millisecond
 	if f.passes {
-		limit = 3 * time.Second
+		limit = 20 * time.Second
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

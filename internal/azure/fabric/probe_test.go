@@ -49,7 +49,7 @@ func TestProbedAnew(t *testing.T) {
 		end := probe.cancel
 		probe.cancel = func() { end(); close(ended) }
 		f.mu.Unlock()
-		eventually.Succeeds(t, 5*time.Second, func() error {
+		eventually.Succeeds(t, 30*time.Second, func() error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if !f.health[target] {

@@ -157,7 +157,7 @@ func TestOutboundPorts(t *testing.T) {
 	if _, err := w.portOf(server+":80", 1500*time.Millisecond); err == nil {
 		t.Error("flow 1,025 to one destination found a port")
 	}
-	if _, err := w.portOf(server+":81", time.Second); err != nil {
+	if _, err := w.portOf(server+":81", 20*time.Second); err != nil {
 		t.Error("a flow to another destination: ", err)
 	}
 	use, err := w.fabric.PortUses()
@@ -171,7 +171,7 @@ func TestOutboundPorts(t *testing.T) {
 	last.Close()
 	_, local, _ := strings.Cut(last.LocalAddr().String(), ":")
 	run(t, w.fabric.Namespace(), "conntrack", "-D", "-p", "tcp", "--sport", local) // as four minutes later
-	port, err := w.portOf(server+":80", 5*time.Second)
+	port, err := w.portOf(server+":80", 20*time.Second)
 	if err != nil || port != f[1] {
 		t.Errorf("the freed port %s: got %s, %v", f[1], port, err)
 	}

@@ -216,7 +216,7 @@ type conn struct {
 }
 
 func (w *world) dial(from, local, to string) (*conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	addr, _ := netip.ParseAddr(local)
 	c, err := w.ns[from].DialFrom(ctx, "tcp", addr, to)
@@ -229,7 +229,7 @@ func (w *world) dial(from, local, to string) (*conn, error) {
 
 // ask sends a line and returns the fields of the answer: host, remote address, local address.
 func (c *conn) ask() ([]string, error) {
-	c.SetDeadline(time.Now().Add(2 * time.Second))
+	c.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := fmt.Fprintln(c.Conn); err != nil {
 		return nil, err
 	}

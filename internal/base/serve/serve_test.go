@@ -247,7 +247,7 @@ func TestIdleKeepNobodyOut(t *testing.T) {
 		return c
 	}
 	ask := func(c net.Conn) error {
-		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			return err
 		}
@@ -300,7 +300,7 @@ func TestTakenOver(t *testing.T) {
 	}
 	defer first.Close()
 	echo := func(text string) error {
-		_ = first.SetDeadline(time.Now().Add(2 * time.Second))
+		_ = first.SetDeadline(time.Now().Add(20 * time.Second))
 		if _, err := io.WriteString(first, text); err != nil {
 			return err
 		}
@@ -377,7 +377,7 @@ func TestGivenToServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}

@@ -366,7 +366,7 @@ func TestSockets(t *testing.T) {
 	defer u.Close()
 	fmt.Fprint(u, "hello")
 	buf := make([]byte, 16)
-	p.SetReadDeadline(time.Now().Add(5 * time.Second))
+	p.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if n, from, err := p.ReadFrom(buf); err != nil || string(buf[:n]) != "hello" || from.(*net.UDPAddr).IP.String() != "10.9.0.1" {
 		t.Errorf("got %q from %v, %v", buf[:n], from, err)
 	}

@@ -158,7 +158,7 @@ func TestExhausted(t *testing.T) {
 	g := s.newGroup(testSpec("g", "1"))
 	s.groups["g"] = g
 	g.launch(ctx)
-	eventually.Succeeds(t, 5*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if g.failure() == "" {
 			return errors.New("no failure")
 		}

@@ -68,7 +68,7 @@ func TestServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		fmt.Fprint(conn, "hi\n") // shorter than any method of HTTP
 		if line, err := bufio.NewReader(conn).ReadString('\n'); line != "hi\n" {
 			t.Errorf("%s: %q, %v", network, line, err)

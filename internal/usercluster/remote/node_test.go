@@ -36,7 +36,7 @@ func TestLookUp(t *testing.T) {
 	})}
 	go func() { _ = server.ActivateAndServe() }()
 	t.Cleanup(func() { _ = server.Shutdown() })
-	const conf = "nameserver 203.0.113.9\nsearch example\noptions ndots:5 timeout:1 attempts:1\n"
+	const conf = "nameserver 203.0.113.9\nsearch example\noptions ndots:5 timeout:10 attempts:1\n"
 	w.process(t, "pod/default/a", map[string]string{"resolv.conf": conf}, nil)
 	w.process(t, "pod/default/a", map[string]string{"resolv.conf": conf, "hosts": "192.0.2.7 aliased.shop\n"}, nil)
 	w.process(t, "node/n", nil, map[string]string{"resolv.conf": "/../../../../etc/hostname"})

@@ -24,6 +24,7 @@ import (
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/netnstest"
 	"packetwalk.dev/internal/usercluster/remote"
 	"packetwalk.dev/internal/usercluster/remote/localhost"
 )
@@ -55,6 +56,9 @@ func newWorld(t *testing.T) *world {
 iptables-nft -t nat -A POSTROUTING -s 10.1.0.0/24 ! -d 10.1.0.0/24 -j MASQUERADE
 iptables-nft -A INPUT -i veth0 -p tcp --dport 81 -j REJECT`)
 	w.sh("pod/default/a", "ip addr add 10.1.0.2/24 dev eth0; ip link set eth0 up; ip route add default via 10.1.0.1")
+	for _, end := range ends {
+		netnstest.WaitUp(t, end.Namespace, end.Name)
+	}
 	l, err := w.hosts["node/n"].Listen(t.Context(), "tcp", "203.0.113.9:80")
 	if err != nil {
 		t.Fatal(err)
