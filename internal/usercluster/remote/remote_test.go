@@ -23,6 +23,7 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
+	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/internal/testing/kerneltest"
 	"packetwalk.dev/internal/testing/netnstest"
 	"packetwalk.dev/internal/usercluster/remote"
@@ -240,13 +241,12 @@ func (w *world) captures() (n int) {
 
 func (w *world) quiet() {
 	w.t.Helper()
-	for range 100 {
-		if w.traces() == 0 && w.captures() == 0 {
-			return
+	eventually.Succeeds(w.t, 30*time.Second, func() error {
+		if traces, captures := w.traces(), w.captures(); traces+captures > 0 {
+			return fmt.Errorf("%d tables of traces and %d captures are left", traces, captures)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	w.t.Errorf("%d tables of traces and %d captures are left", w.traces(), w.captures())
+		return nil
+	})
 }
 
 // TestHosts: hosts and their states come as they are on the machine; one that is not there is fs.ErrNotExist.
@@ -258,21 +258,24 @@ func TestHosts(t *testing.T) {
 	}
 	defer node.Close()
 	for name, ns := range w.hosts {
-		got, err := node.Fetch(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.NetNS != ns.Inode() || !strings.Contains(string(got.Outputs["ip-address.json"].Data), "10.1.0.") {
-			t.Errorf("%s: %d, %s", name, got.NetNS, got.Outputs["ip-address.json"].Data)
-		}
-		local, err := (&dump.Dumper{}).All(t.Context(), name, ns)
-		if err != nil {
-			t.Fatal(err)
-		}
-		here, there := capture.NewLoader(name).Load(local), capture.NewLoader(name).Load(got)
-		if changed := snapshot.Changes(here, there); len(changed) > 0 || len(got.Outputs) != len(local.Outputs) || len(there.Unread) > 0 {
-			t.Errorf("%s: in the state that came, other than in the machine's, are %v; missing %v", name, changed, there.Unread)
-		}
+		eventually.Succeeds(t, 30*time.Second, func() error { // the kernel adds IPv6's routes some time after a link is up
+			got, err := node.Fetch(t.Context(), name)
+			if err != nil {
+				return err
+			}
+			if got.NetNS != ns.Inode() || !strings.Contains(string(got.Outputs["ip-address.json"].Data), "10.1.0.") {
+				return fmt.Errorf("%s: %d, %s", name, got.NetNS, got.Outputs["ip-address.json"].Data)
+			}
+			local, err := (&dump.Dumper{}).All(t.Context(), name, ns)
+			if err != nil {
+				return err
+			}
+			here, there := capture.NewLoader(name).Load(local), capture.NewLoader(name).Load(got)
+			if changed := snapshot.Changes(here, there); len(changed) > 0 || len(got.Outputs) != len(local.Outputs) || len(there.Unread) > 0 {
+				return fmt.Errorf("%s: in the state that came, other than in the machine's, are %v; missing %v", name, changed, there.Unread)
+			}
+			return nil
+		})
 	}
 	if _, err := node.Fetch(t.Context(), "pod/default/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what is not there: %v", err)
