@@ -179,14 +179,13 @@ func TestB3(t *testing.T) {
 }
 
 // portsInKernel checks by the fabric's connections that so many flows towards usedUp leave by the front end, each with a port of the node's
-// block.
+// block. Flows that the server has ended count: it ends those without a request after a minute, which a busy machine may take until the check.
 func (o *outbound) portsInKernel(t *testing.T, want int) {
 	t.Helper()
 	translated := regexp.MustCompile(`dst=` + regexp.QuoteMeta(usedUp) + ` .*src=` + regexp.QuoteMeta(usedUp) + ` dst=` +
 		regexp.QuoteMeta(o.vip) + ` sport=80 dport=(\d+) `)
 	ports := map[string]bool{}
-	for _, m := range translated.FindAllStringSubmatch(o.SSH(t, "fabric", "conntrack", "-L", "-p", "tcp", "-d", usedUp, "--state",
-		"ESTABLISHED"), -1) {
+	for _, m := range translated.FindAllStringSubmatch(o.SSH(t, "fabric", "conntrack", "-L", "-p", "tcp", "-d", usedUp), -1) {
 		if port, err := strconv.Atoi(m[1]); err != nil || port < 1024 || port > 2047 {
 			t.Errorf("a flow leaves by port %s, want one of 1024-2047", m[1])
 		}
