@@ -314,7 +314,7 @@ func TestNoOutbound(t *testing.T) {
 		{"instance", addInstance, instanceIP},
 	} {
 		w.update(c.change)
-		conn, err := w.dialShort("node0", "", server+":80")
+		err := w.reach("node0", "", server+":80", c.want != "")
 		if c.want == "" {
 			if err == nil {
 				t.Errorf("%s: connected", c.name)
@@ -325,7 +325,6 @@ func TestNoOutbound(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		conn.Close()
 		if _, remote, _ := w.mustAsk("node0", server+":80"); remote != c.want {
 			t.Errorf("%s: appears as %s, want %s", c.name, remote, c.want)
 		}

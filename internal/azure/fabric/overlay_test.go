@@ -64,7 +64,7 @@ func TestOverlay(t *testing.T) {
 	if got := ask("node1", w.address("node1"), pod0+":8080"); got != w.address("node1") {
 		t.Errorf("a pod sees %s, want the node's address", got)
 	}
-	if out := run(t, w.ns["node0"], "ping", "-c1", "-W2", "-I", pod0, pod1); !strings.Contains(out, "ttl=64") {
+	if out := run(t, w.ns["node0"], "ping", "-c1", "-W20", "-I", pod0, pod1); !strings.Contains(out, "ttl=64") {
 		t.Errorf("hops between nodes:\n%s", out)
 	}
 	vm := w.address("testvm")
@@ -98,13 +98,7 @@ func TestOverlay(t *testing.T) {
 func TestOverlaySecurity(t *testing.T) {
 	t.Parallel()
 	w := overlayWorld(t)
-	reach := func() bool {
-		c, err := w.dialShort("node0", pod0, pod1+":8080")
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	}
+	reach := func(wanted bool) bool { return w.reach("node0", pod0, pod1+":8080", wanted) == nil }
 	set := func(rules ...vnet.SecurityRule) {
 		w.update(func(n *vnet.Network) error {
 			n.SecurityGroups = []vnet.SecurityGroup{{Name: "g", Rules: rules}}
@@ -113,18 +107,18 @@ func TestOverlaySecurity(t *testing.T) {
 		})
 	}
 	set()
-	if !reach() {
+	if !reach(true) {
 		t.Error("the default rules deny pods")
 	}
 	rule := vnet.SecurityRule{Name: "r", Priority: 100, Direction: vnet.DirectionInbound, Access: vnet.AccessDeny, Protocol: vnet.Any,
 		Sources: []string{"10.244.0.0/16"}}
 	set(rule)
-	if reach() {
+	if reach(false) {
 		t.Error("a rule against pods lets them pass")
 	}
 	rule.Sources = []string{"10.13.0.0/16"}
 	set(rule)
-	if !reach() {
+	if !reach(true) {
 		t.Error("a rule against nodes denies pods")
 	}
 }
@@ -135,7 +129,7 @@ func TestMetadata(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	get := func(from, path string, header ...string) (int, string) {
 		t.Helper()
-		c := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: w.ns[from].Dial}}
+		c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: w.ns[from].Dial}}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://169.254.169.254"+path, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -45,7 +46,7 @@ func TestOutbound(t *testing.T) {
 	if _, remote, local := w.mustAsk("client", "203.0.113.20:22"); remote != client || local != w.address("testvm")+":22" {
 		t.Errorf("the VM saw %s > %s", remote, local)
 	}
-	run(t, w.ns["testvm"], "ping", "-c1", "-W2", server)
+	run(t, w.ns["testvm"], "ping", "-c1", "-W20", server)
 	// A secondary address has no outbound.
 	run(t, w.ns["node0"], "ip", "addr", "add", "10.13.64.5/32", "dev", "lo")
 	if _, err := w.dialShort("node0", "10.13.64.5", server+":80"); err == nil {
@@ -193,34 +194,33 @@ func TestOutboundEnded(t *testing.T) {
 		}
 		return c.Close()
 	}
-	opened := 0
-	for i := range 1400 {
+	opened, failed := 0, 0
+	for i := 0; i < 1400 && failed < 10; i++ {
 		if begin() == nil {
 			opened++
+			failed = 0
+		} else {
+			failed++ // in a row
 		}
 		if i > 800 {
 			time.Sleep(4 * time.Millisecond) // so that the fabric sees each stage
-		}
-		if opened < i-10 {
-			break
 		}
 	}
 	if t.Logf("%d flows", opened); opened > 1100 { // not 1,024: a flow that ended since the fabric looked last may have lost its port
 		t.Errorf("%d flows found one of 1,024 ports", opened)
 	}
-	var last error
-	failed := 0
-	for deadline := time.Now().Add(10 * time.Second); failed < 5 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if last = begin(); last == nil {
-			failed = 0
-		} else {
-			failed++
+	eventually.Succeeds(t, time.Minute, func() error {
+		for range 5 {
+			if begin() == nil {
+				return errors.New("a flow finds a port")
+			}
 		}
-	}
-	use, err := w.fabric.PortUses()
-	if err != nil || failed < 5 || use[0].InUse != 1024 {
-		t.Errorf("flows still find ports (%d failed in a row, the last: %v): %+v, %v", failed, last, use, err)
-	}
+		use, err := w.fabric.PortUses()
+		if err == nil && use[0].InUse != 1024 { // on a busy machine a flow may fail that would have found one
+			err = fmt.Errorf("ports in use: %+v", use)
+		}
+		return err
+	})
 }
 
 // inTurn gives the world's Standard load balancer two front ends with 100 ports each.

@@ -281,6 +281,17 @@ func run(t testing.TB, ns *netns.Namespace, args ...string) string {
 	return out.String()
 }
 
+// reach tries a connection. One that is wanted has time on a busy machine.
+func (w *world) reach(from, local, to string, wanted bool) error {
+	w.t.Helper()
+	if wanted {
+		_, err := w.dial(from, local, to)
+		return err
+	}
+	_, err := w.dialShort(from, local, to)
+	return err
+}
+
 func (w *world) dialShort(from, local, to string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
