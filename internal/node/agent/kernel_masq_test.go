@@ -119,7 +119,7 @@ func (w *world) masqRules(save string) string {
 func (w *world) expectMasq(save, want string) {
 	w.Helper()
 	want = strings.TrimPrefix(want, "\n")
-	eventually.Succeeds(w, 10*time.Second, func() error {
+	eventually.Succeeds(w, time.Minute, func() error {
 		if diff := cmp.Diff(want, w.masqRules(save)); diff != "" {
 			return fmt.Errorf("%s (-want +got):\n%s", save, diff)
 		}
