@@ -1,9 +1,9 @@
 package arm
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +19,9 @@ const Tenant = "00000000-0000-0000-0000-000000000000"
 // audience is Azure Resource Manager's name in tokens.
 const audience = "https://management.azure.com/"
 
+// systemAssigned is the client ID of the managed identity that a request names no other one of: that of Azure's cloud provider.
+const systemAssigned = "cloud-provider"
+
 // tokenLife is how long an access token is valid.
 const tokenLife = 24 * time.Hour
 
@@ -32,35 +35,41 @@ func (s *Server) newToken(r *http.Request, client string, now time.Time) (string
 	}).SignedString([]byte(s.Token))
 }
 
-// isToken reports whether a token is the server's secret, or one that it signed and that is still valid.
-func (s *Server) isToken(token string) bool {
+// principal returns the object ID of whoever has a token: the server's secret, or one that it signed and that is still valid.
+func (s *Server) principal(token string) (id string, ok bool) {
 	if s.isSecret(token) {
-		return true
+		return Tenant, true
 	}
-	_, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return []byte(s.Token), nil },
+	claims := jwt.MapClaims{}
+	_, err := jwt.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return []byte(s.Token), nil },
 		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}), jwt.WithExpirationRequired())
-	return err == nil && s.Token != ""
+	id, _ = claims["oid"].(string)
+	return id, err == nil && s.Token != ""
 }
 
 func origin(r *http.Request) string { return "https://" + r.Host }
 
 // endpoints describes this cloud ("Azure Resource Manager metadata endpoints"): everything is where the request went. The first version of
-// the interface, which "az cloud register" uses, describes one cloud, and later ones list clouds. In the first, the authority is AD FS, as on
-// Azure Stack Hub: MSAL asks login.microsoftonline.com about any other one.
+// the interface, which "az cloud register" uses, describes one cloud, later ones list clouds, and those since 2022-09-01, which Terraform
+// uses, describe one again. In the first, the authority is AD FS, as on Azure Stack Hub: MSAL asks login.microsoftonline.com about any other.
 func endpoints(r *http.Request) any {
-	at := origin(r)
-	if r.URL.Query().Get("api-version") == "2015-01-01" {
+	at, version := origin(r), r.URL.Query().Get("api-version")
+	if version == "2015-01-01" {
 		return object{"galleryEndpoint": at, "graphEndpoint": at, "portalEndpoint": at,
 			"authentication": object{"loginEndpoint": at + "/adfs", "audiences": []any{audience}}}
 	}
 	authentication := object{"loginEndpoint": at, "audiences": []any{audience}, "tenant": "common", "identityProvider": "AAD"}
-	return []any{object{
+	cloud := object{
 		"name": "AzurePublicCloud", "resourceManager": at, "authentication": authentication,
 		"portal": at, "gallery": at, "graph": at, "graphAudience": at, "microsoftGraphResourceId": at, "batch": at, "media": at,
 		"sqlManagement": at, "vmImageAliasDoc": at, "suffixes": object{
 			"storage": "core.windows.net", "keyVaultDns": "vault.azure.net", "sqlServerHostname": "database.windows.net",
 			"acrLoginServer": "azurecr.io"},
-	}}
+	}
+	if version >= "2022-09-01" {
+		return cloud
+	}
+	return []any{cloud}
 }
 
 // login answers what clients ask before they have a token: as the Microsoft identity platform, for any tenant or authority, and as the
@@ -122,7 +131,7 @@ func (s *Server) managedIdentity(r *http.Request) (int, any, error) {
 	if !s.isSecret(r.Header.Get("X-IDENTITY-HEADER")) {
 		return 0, nil, newError(http.StatusUnauthorized, "InvalidAuthenticationToken", "The identity header is invalid.")
 	}
-	now, client := time.Now(), r.URL.Query().Get("client_id")
+	now, client := time.Now(), cmp.Or(r.URL.Query().Get("client_id"), systemAssigned)
 	token, err := s.newToken(r, client, now)
 	return http.StatusOK, object{
 		"access_token": token, "token_type": "Bearer", "resource": r.URL.Query().Get("resource"), "client_id": client,
@@ -152,7 +161,7 @@ func (s *Server) account(n vnet.Network, path []string) (body any, ok bool, err 
 		return list(providerOf(provider), providerOf("Microsoft.Compute"), providerOf("Microsoft.ContainerService")), true, nil
 	case where == "resourcegroups":
 		var all []any
-		for _, g := range groups(n) {
+		for _, g := range Groups(n) {
 			o, err := s.resourceGroup(n, g)
 			if err != nil {
 				return nil, true, err
@@ -162,15 +171,4 @@ func (s *Server) account(n vnet.Network, path []string) (body any, ok bool, err 
 		return list(all...), true, nil
 	}
 	return nil, false, nil
-}
-
-// groups returns the names of the resource groups.
-func groups(n vnet.Network) (all []string) {
-	all = []string{n.ResourceGroup, n.NodeResourceGroup}
-	for _, v := range n.VNets {
-		all = append(all, v.ResourceGroup)
-	}
-	all = slices.DeleteFunc(all, func(g string) bool { return g == "" })
-	slices.Sort(all)
-	return slices.Compact(all)
 }

@@ -23,16 +23,9 @@ func TestServicePrincipal(t *testing.T) {
 	c := newClient(t)
 	tls := httptest.NewTLSServer(c.server)
 	t.Cleanup(tls.Close)
-	options := azcore.ClientOptions{Transport: tls.Client(), Cloud: cloud.Configuration{
-		ActiveDirectoryAuthorityHost: tls.URL,
-		Services:                     map[cloud.ServiceName]cloud.ServiceConfiguration{cloud.ResourceManager: {Endpoint: tls.URL, Audience: tls.URL}},
-	}}
+	options := clientOptions(tls)
 	create := func(secret string) error {
-		principal, err := azidentity.NewClientSecretCredential(arm.Tenant, "me", secret, &azidentity.ClientSecretCredentialOptions{
-			ClientOptions: options, DisableInstanceDiscovery: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		principal := c.login(t, options, secret)
 		rules, err := armnetwork.NewSecurityRulesClient(c.network.Subscription, principal, &azurearm.ClientOptions{ClientOptions: options})
 		if err != nil {
 			t.Fatal(err)
@@ -62,6 +55,25 @@ func TestServicePrincipal(t *testing.T) {
 	if g := c.network.SecurityGroups[0]; len(g.Rules) != 1 || g.Rules[0].Name != "deny-web" {
 		t.Errorf("rules %v", g.Rules)
 	}
+}
+
+// clientOptions returns those of Azure's SDK for a server.
+func clientOptions(s *httptest.Server) azcore.ClientOptions {
+	return azcore.ClientOptions{Transport: s.Client(), Cloud: cloud.Configuration{
+		ActiveDirectoryAuthorityHost: s.URL,
+		Services:                     map[cloud.ServiceName]cloud.ServiceConfiguration{cloud.ResourceManager: {Endpoint: s.URL, Audience: s.URL}},
+	}}
+}
+
+// login returns a service principal's login.
+func (c *client) login(t *testing.T, options azcore.ClientOptions, secret string) azcore.TokenCredential {
+	t.Helper()
+	principal, err := azidentity.NewClientSecretCredential(arm.Tenant, "me", secret, &azidentity.ClientSecretCredentialOptions{
+		ClientOptions: options, DisableInstanceDiscovery: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return principal
 }
 
 // TestLogin shows the answers to what az and Terraform ask before and after a login.
@@ -103,6 +115,14 @@ func TestLogin(t *testing.T) {
 		_, body := c.do(http.MethodGet, test.path, "", "Authorization", "Bearer "+access)
 		if text, _ := json.Marshal(body); !strings.Contains(string(text), test.want) {
 			t.Errorf("GET %s: %s", test.path, text)
+		}
+	}
+	// The first two versions of the metadata are az's, the last one is Terraform's.
+	for version, want := range map[string]string{"2015-01-01": "{", "2019-05-01": "[", "2022-09-01": "{"} {
+		w := httptest.NewRecorder()
+		c.server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metadata/endpoints?api-version="+version, nil))
+		if !strings.HasPrefix(w.Body.String(), want) {
+			t.Errorf("metadata of version %s: %s", version, w.Body)
 		}
 	}
 	signature := strings.LastIndex(access, ".") + 1

@@ -28,7 +28,7 @@ func (b builder) computeID(group, kind, name string) string {
 // VirtualMachines returns the machines with their interfaces and availability sets.
 func VirtualMachines(n vnet.Network) (all []any) {
 	n = Visible(n)
-	b := builder{n}
+	b := newBuilder(n)
 	for _, nic := range n.NICs {
 		group := b.machineGroup(nic.Machine)
 		properties := object{"provisioningState": "Succeeded", "networkProfile": object{"networkInterfaces": []any{object{
@@ -56,7 +56,7 @@ func AvailabilitySet(machine string) string {
 
 // availabilitySets returns the nodes' availability set, if there are nodes.
 func availabilitySets(n vnet.Network) []any {
-	b := builder{n}
+	b := newBuilder(n)
 	var name string
 	var members []any
 	for _, nic := range Visible(n).NICs {

@@ -94,19 +94,18 @@ func value[T any](p *T) (v T) {
 
 // index notes the ids that references may name.
 func (d *decoder) index(r Resources) {
-	b := builder{*d.n}
 	add := func(id *string, name string) { d.names[strings.ToLower(value(id))] = name }
 	for _, p := range r.PublicIPAddresses {
 		add(p.ID, value(p.Name))
 	}
 	for _, t := range r.RouteTables {
-		add(b.id(b.machineGroup(value(t.Name)), "routeTables", value(t.Name)), value(t.Name))
+		add(t.ID, value(t.Name))
 	}
 	for _, g := range r.SecurityGroups {
-		add(b.groupID(value(g.Name)), value(g.Name))
+		add(g.ID, value(g.Name))
 	}
 	for _, g := range r.NATGateways {
-		add(b.gatewayID(value(g.Name)), value(g.Name))
+		add(g.ID, value(g.Name))
 	}
 	for _, v := range r.VirtualNetworks {
 		add(v.ID, value(v.Name))
@@ -118,7 +117,7 @@ func (d *decoder) index(r Resources) {
 	for _, lb := range r.LoadBalancers {
 		for _, p := range value(lb.Properties).BackendAddressPools {
 			name := value(value(p).Name)
-			add(b.lbID(value(lb.Name), "backendAddressPools", name), name)
+			add(new(value(lb.ID)+"/backendAddressPools/"+name), name)
 		}
 	}
 }
@@ -161,7 +160,7 @@ func (d *decoder) prefix(of string, s *string) netip.Prefix {
 // publicIPs keeps the addresses that there are, and allocates those of new resources.
 func (d *decoder) publicIPs(resources []*armnetwork.PublicIPAddress) {
 	known := map[string]publicAddress{}
-	for _, p := range (builder{d.base}).publicIPs() {
+	for _, p := range newBuilder(d.base).publicIPs() {
 		known[p.name] = p
 	}
 	d.n.PublicIPs = nil
@@ -189,7 +188,7 @@ func (d *decoder) publicAddress(name string) netip.Addr {
 	if p, ok := d.n.PublicIP(name); ok {
 		return p.Address
 	}
-	for _, p := range (builder{d.base}).publicIPs() {
+	for _, p := range newBuilder(d.base).publicIPs() {
 		if p.name == name {
 			return p.address
 		}
@@ -216,7 +215,7 @@ func (d *decoder) vnet(r armnetwork.VirtualNetwork) vnet.VNet {
 	name, p := value(r.Name), value(r.Properties)
 	old, _ := find(d.base.VNets, func(v vnet.VNet) bool { return v.Name == name })
 	v := vnet.VNet{Name: name, ResourceGroup: old.ResourceGroup}
-	if group := groupOf(value(r.ID)); group != "" && !strings.EqualFold(builder{d.base}.groupOf(v), group) {
+	if group := groupOf(value(r.ID)); group != "" && !strings.EqualFold(newBuilder(d.base).groupOf(v), group) {
 		v.ResourceGroup = group
 	}
 	for _, a := range value(p.AddressSpace).AddressPrefixes {
@@ -282,14 +281,14 @@ func (d *decoder) ipConfig(nic *vnet.NIC, before []vnet.IPConfig, r armnetwork.I
 }
 
 func (d *decoder) loadBalancer(r armnetwork.LoadBalancer) vnet.LoadBalancer {
-	p, name := value(r.Properties), value(r.Name)
+	p, name, id := value(r.Properties), value(r.Name), r.ID
 	lb := vnet.LoadBalancer{Name: name, SKU: string(value(value(r.SKU).Name))}
 	if len(p.InboundNatRules)+len(p.InboundNatPools) > 0 {
 		d.fail(unsupported("inbound NAT rules and pools"))
 	}
 	lb.Frontends = convert(p.FrontendIPConfigurations,
 		func(r armnetwork.FrontendIPConfiguration) vnet.Frontend { return d.frontend(name, r) })
-	lb.BackendPools = convert(p.BackendAddressPools, func(r armnetwork.BackendAddressPool) vnet.BackendPool { return d.pool(name, r) })
+	lb.BackendPools = convert(p.BackendAddressPools, func(r armnetwork.BackendAddressPool) vnet.BackendPool { return d.pool(value(id), r) })
 	lb.Rules = convert(p.LoadBalancingRules, d.rule)
 	lb.Probes = convert(p.Probes, d.probe)
 	lb.OutboundRules = convert(p.OutboundRules, d.outboundRule)
@@ -346,13 +345,13 @@ func (d *decoder) natGateway(r armnetwork.NatGateway) vnet.NATGateway {
 }
 
 // pool has the members that NICs name, in the order of the pool's own list and then of the NICs.
-func (d *decoder) pool(lb string, r armnetwork.BackendAddressPool) vnet.BackendPool {
+func (d *decoder) pool(lbID string, r armnetwork.BackendAddressPool) vnet.BackendPool {
 	pool := vnet.BackendPool{Name: value(r.Name)}
 	if len(value(r.Properties).LoadBalancerBackendAddresses) > 0 && len(value(r.Properties).BackendIPConfigurations) == 0 {
 		d.fail(unsupported("back-end pools of IP addresses"))
 	}
-	b := builder{*d.n}
-	rest := slices.Clone(d.members[strings.ToLower(*b.lbID(lb, "backendAddressPools", pool.Name))])
+	b := newBuilder(*d.n)
+	rest := slices.Clone(d.members[strings.ToLower(lbID+"/backendAddressPools/"+pool.Name)])
 	for _, c := range value(r.Properties).BackendIPConfigurations {
 		id := value(value(c).ID)
 		if i := slices.IndexFunc(rest, func(m vnet.IPConfigRef) bool { return strings.EqualFold(*b.ipConfigID(m), id) }); i >= 0 {

@@ -1,6 +1,7 @@
 package arm
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -24,7 +25,7 @@ type Resources struct {
 
 // NewResources returns what the network resource provider would answer of a network. Every resource is in the state Succeeded.
 func NewResources(n vnet.Network) Resources {
-	b := builder{n}
+	b := newBuilder(n)
 	var r Resources
 	for _, lb := range n.LoadBalancers {
 		r.LoadBalancers = append(r.LoadBalancers, b.loadBalancer(lb))
@@ -52,19 +53,50 @@ func NewResources(n vnet.Network) Resources {
 
 // SubnetID returns a subnet's id.
 func SubnetID(n vnet.Network, vnetName, subnet string) string {
-	return *builder{n}.subnetID(vnetName, subnet)
+	return *newBuilder(n).subnetID(vnetName, subnet)
 }
 
 // RouteTableGroup returns the resource group of a route table.
-func RouteTableGroup(n vnet.Network, table string) string { return builder{n}.machineGroup(table) }
+func RouteTableGroup(n vnet.Network, table string) string {
+	return newBuilder(n).group("routeTables", table)
+}
 
 // FrontendIPID returns the id of a public front end's address.
 func FrontendIPID(n vnet.Network, f vnet.Frontend) string {
-	b := builder{n}
-	return *b.id(n.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f))
+	b := newBuilder(n)
+	return *b.publicIPID(b.frontendIPName(f), n.NodeResourceGroup)
 }
 
-type builder struct{ n vnet.Network }
+// A builder makes resources of a network.
+type builder struct {
+	n      vnet.Network
+	groups map[string]string // resource groups that clients chose, by kind and name of a resource in lower case
+}
+
+// newBuilder returns a builder. A resource that a client wrote is in the resource group that its attributes' ID names.
+func newBuilder(n vnet.Network) builder {
+	b := builder{n, map[string]string{}}
+	all := Groups(n)
+	for id := range n.Attributes {
+		if i := slices.IndexFunc(all, func(g string) bool { return strings.EqualFold(g, groupOf(id)) }); i >= 0 {
+			_, resource, _ := strings.Cut(id, "/providers/"+strings.ToLower(provider)+"/")
+			b.groups[resource] = all[i]
+		}
+	}
+	return b
+}
+
+// placed returns the resource group of a resource: the one that a client chose, or another one.
+func (b builder) placed(kind, name, other string) string {
+	return cmp.Or(b.groups[strings.ToLower(kind+"/"+name)], other)
+}
+
+// group returns the resource group of a resource that belongs to machines, or to their subnets.
+func (b builder) group(kind, name string) string { return b.placed(kind, name, b.machineGroup(name)) }
+
+func (b builder) publicIPID(name, group string) *string {
+	return b.id(b.placed("publicIPAddresses", name, group), "publicIPAddresses", name)
+}
 
 var succeeded = new(armnetwork.ProvisioningStateSucceeded)
 
@@ -74,8 +106,8 @@ func (b builder) id(group string, parts ...string) *string {
 		strings.Join(parts, "/")))
 }
 
-func (b builder) lbID(parts ...string) *string {
-	return b.id(b.n.NodeResourceGroup, append([]string{"loadBalancers"}, parts...)...)
+func (b builder) lbID(name string, parts ...string) *string {
+	return b.id(b.placed("loadBalancers", name, b.n.NodeResourceGroup), append([]string{"loadBalancers", name}, parts...)...)
 }
 
 // machineGroup returns the resource group of a machine's resources: nodes' names start with aks-, and AKS keeps nodes in a group of its
@@ -140,7 +172,7 @@ func (b builder) frontend(lb vnet.LoadBalancer, f vnet.Frontend) *armnetwork.Fro
 		p.PrivateIPAddress, p.PrivateIPAddressVersion = new(f.Address.String()), new(version(f.Address))
 		p.Subnet = &armnetwork.Subnet{ID: b.subnetID(f.VNet, f.Subnet)}
 	} else {
-		p.PublicIPAddress = &armnetwork.PublicIPAddress{ID: b.id(b.n.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f))}
+		p.PublicIPAddress = &armnetwork.PublicIPAddress{ID: b.publicIPID(b.frontendIPName(f), b.n.NodeResourceGroup)}
 	}
 	return &armnetwork.FrontendIPConfiguration{
 		ID: b.lbID(lb.Name, "frontendIPConfigurations", f.Name), Name: new(f.Name),
@@ -233,7 +265,7 @@ func (b builder) ipConfig(nic vnet.NIC, c vnet.IPConfig) *armnetwork.InterfaceIP
 		Subnet: &armnetwork.Subnet{ID: b.subnetID(nic.VNet, nic.Subnet)},
 	}
 	if c.PublicIP != "" {
-		p.PublicIPAddress = &armnetwork.PublicIPAddress{ID: b.id(b.machineGroup(nic.Machine), "publicIPAddresses", c.PublicIP)}
+		p.PublicIPAddress = &armnetwork.PublicIPAddress{ID: b.publicIPID(c.PublicIP, b.machineGroup(nic.Machine))}
 	}
 	for _, lb := range b.n.LoadBalancers {
 		for _, pool := range lb.BackendPools {
@@ -293,7 +325,7 @@ func (b builder) publicIPs() []publicAddress {
 		}
 		for _, g := range b.n.NATGateways {
 			if slices.Contains(g.PublicIPs, p.Name) {
-				a.group, a.gateway = b.machineGroup(g.Name), b.gatewayID(g.Name)
+				a.group, a.gateway = b.group("natGateways", g.Name), b.gatewayID(g.Name)
 				a.sku, a.method, a.idleMinutes = armnetwork.PublicIPAddressSKUNameStandard, armnetwork.IPAllocationMethodStatic, 4
 			}
 		}
@@ -347,7 +379,7 @@ func (b builder) publicIP(a publicAddress) *armnetwork.PublicIPAddress {
 		p.NatGateway = &armnetwork.NatGateway{ID: a.gateway}
 	}
 	return &armnetwork.PublicIPAddress{
-		ID: b.id(a.group, "publicIPAddresses", a.name), Name: new(a.name), Type: new("Microsoft.Network/publicIPAddresses"),
+		ID: b.publicIPID(a.name, a.group), Name: new(a.name), Type: new("Microsoft.Network/publicIPAddresses"),
 		Location: new(b.n.Location), SKU: &armnetwork.PublicIPAddressSKU{Name: new(a.sku)}, Properties: p,
 	}
 }
@@ -370,7 +402,7 @@ func (b builder) outboundRule(lb vnet.LoadBalancer, r vnet.OutboundRule) *armnet
 
 // routeTable: those that AKS makes for its nodes' subnet have names that start with aks-, and are in the nodes' resource group.
 func (b builder) routeTable(t vnet.RouteTable) *armnetwork.RouteTable {
-	group := b.machineGroup(t.Name)
+	group := b.group("routeTables", t.Name)
 	p := &armnetwork.RouteTablePropertiesFormat{DisableBgpRoutePropagation: new(false), ProvisioningState: succeeded}
 	for _, r := range t.Routes {
 		route := &armnetwork.RoutePropertiesFormat{
@@ -436,7 +468,7 @@ func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
 			AddressPrefix: new(s.Prefix.String()), ProvisioningState: succeeded, NetworkSecurityGroup: b.groupRef(s.SecurityGroup),
 		}
 		if s.RouteTable != "" {
-			subnet.RouteTable = &armnetwork.RouteTable{ID: b.id(b.machineGroup(s.RouteTable), "routeTables", s.RouteTable)}
+			subnet.RouteTable = &armnetwork.RouteTable{ID: b.id(b.group("routeTables", s.RouteTable), "routeTables", s.RouteTable)}
 		}
 		if s.NATGateway != "" {
 			subnet.NatGateway = sub(b.gatewayID(s.NATGateway))
@@ -459,14 +491,14 @@ func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
 
 // gatewayID returns a NAT gateway's id: those that AKS makes are in the nodes' resource group.
 func (b builder) gatewayID(name string) *string {
-	return b.id(b.machineGroup(name), "natGateways", name)
+	return b.id(b.group("natGateways", name), "natGateways", name)
 }
 
 func (b builder) natGateway(g vnet.NATGateway) *armnetwork.NatGateway {
-	group := b.machineGroup(g.Name)
+	group := b.group("natGateways", g.Name)
 	p := &armnetwork.NatGatewayPropertiesFormat{IdleTimeoutInMinutes: new(int32(g.IdleTimeoutMinutes)), ProvisioningState: succeeded}
 	for _, name := range g.PublicIPs {
-		p.PublicIPAddresses = append(p.PublicIPAddresses, sub(b.id(group, "publicIPAddresses", name)))
+		p.PublicIPAddresses = append(p.PublicIPAddresses, sub(b.publicIPID(name, group)))
 	}
 	for _, v := range b.n.VNets {
 		for _, s := range v.Subnets {

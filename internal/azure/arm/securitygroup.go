@@ -8,7 +8,7 @@ import (
 
 // groupID returns a network security group's id: the nodes' group has a name that starts with aks-, and is in the nodes' resource group.
 func (b builder) groupID(name string, parts ...string) *string {
-	return b.id(b.machineGroup(name), append([]string{"networkSecurityGroups", name}, parts...)...)
+	return b.id(b.group("networkSecurityGroups", name), append([]string{"networkSecurityGroups", name}, parts...)...)
 }
 
 // groupRef refers to a network security group; nil for none.

@@ -4,7 +4,6 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -14,17 +13,29 @@ import (
 )
 
 // Server is Azure Resource Manager's HTTP interface to a network: lists by resource group and by subscription, each resource and its parts
-// by their ids. Clients read and write them as on Azure. A change has taken effect when its answer comes, so no operation is long-running.
+// by their ids. Clients read and write them as on Azure, and follow long-running operations.
 type Server struct {
 	Network func() vnet.Network                     // as it is at present
 	Update  func(func(n *vnet.Network) error) error // changes it, all or nothing
 	Other   func(kind string) ([]any, bool, error)  // resources of other providers; false for a type that the lab has not
 	Token   string                                  // the secret of who may ask: a bearer token, and every service principal's secret
+
+	Settings func() Settings // as they are at present; nil for none
+
+	operations operations
+	throttle   throttle
+}
+
+func (s *Server) settings() (now Settings) {
+	if s.Settings != nil {
+		now = s.Settings()
+	}
+	return now
 }
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	status, body, err := s.answer(r)
+	status, body, err := s.answer(w.Header(), r)
 	if err != nil {
 		e := &Error{http.StatusInternalServerError, "InternalServerError", err.Error()}
 		errors.As(err, &e)
@@ -32,27 +43,38 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	if status != http.StatusNoContent {
+	if body != nil {
 		_ = json.NewEncoder(w).Encode(body) // the client may be gone
 	}
 }
 
-func (s *Server) answer(r *http.Request) (int, any, error) {
+// answer returns an answer's status and body, and adds its headers. A body is nil for none.
+func (s *Server) answer(h http.Header, r *http.Request) (int, any, error) {
 	if status, body, ok, err := s.login(r); ok {
 		return status, body, err
 	}
-	if !s.isToken(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")) {
+	principal, ok := s.principal(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	if !ok {
 		return 0, nil, newError(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid.")
 	}
 	if r.URL.Query().Get("api-version") == "" {
 		return 0, nil, badRequest("MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required for all requests.")
 	}
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if r.Method == http.MethodGet {
+	if err := s.checkLimit(h, r, path, principal); err != nil {
+		return 0, nil, err
+	}
+	switch r.Method {
+	case http.MethodGet:
+		if status, body, ok, err := s.operation(h, r, path); ok {
+			return status, body, err
+		}
 		body, err := s.get(path)
 		return http.StatusOK, body, err
+	case http.MethodPost:
+		return s.act(h, r, path)
 	}
-	return s.change(r, path)
+	return s.change(h, r, path)
 }
 
 func (s *Server) isSecret(token string) bool {
@@ -62,37 +84,56 @@ func (s *Server) isSecret(token string) bool {
 // maxBody is the most bytes that a request has.
 const maxBody = 4 << 20
 
-func (s *Server) change(r *http.Request, path []string) (status int, body any, err error) {
-	p, err := s.path(path)
-	if err != nil {
-		return 0, nil, err
-	}
+func (s *Server) change(h http.Header, r *http.Request, path []string) (status int, body any, err error) {
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
 	if err != nil {
 		return 0, nil, newError(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "The request content has more than %d bytes.", maxBody)
 	}
+	if n := s.Network(); len(path) == groupPath && checkPlace(n, path[:2]) == nil && strings.EqualFold(path[2], "resourceGroups") {
+		return s.changeGroup(r.Method, path[3], text)
+	}
+	p, err := s.path(path)
+	if err != nil {
+		return 0, nil, err
+	}
 	conditions := Conditions{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")}
-	status = http.StatusOK
+	resource := p.id(s.Network())
+	if err := s.checkIdle(resource); err != nil {
+		return 0, nil, err
+	}
+	accepted := false // what is left can only fail in the kernel
 	err = s.Update(func(n *vnet.Network) (err error) {
+		status = http.StatusOK
 		switch r.Method {
 		case http.MethodPut:
+			var o object
 			var isNew bool
-			if body, isNew, err = Put(n, p, text, conditions); isNew {
+			if o, isNew, err = Put(n, p, text, conditions); isNew {
 				status = http.StatusCreated
 			}
+			setState(o, stateUpdating)
+			body, accepted = o, err == nil
 		case http.MethodPatch:
 			body, err = Patch(n, p, text)
 		case http.MethodDelete:
-			var existed bool
-			if existed, err = Delete(n, p, conditions); !existed {
-				status = http.StatusNoContent
+			accepted, err = Delete(n, p, conditions)
+			if status = http.StatusNoContent; accepted {
+				status = http.StatusAccepted
 			}
 		default:
 			err = newError(http.StatusMethodNotAllowed, "MethodNotAllowed", "The lab has no %s of resources.", r.Method)
 		}
 		return err
 	})
-	return status, body, err
+	if !accepted {
+		return status, body, err
+	}
+	op := operation{resource: strings.ToLower(resource)}
+	if err != nil {
+		op.err = &Error{http.StatusInternalServerError, "InternalServerError", err.Error()}
+	}
+	s.start(h, r, s.Network(), op, r.Method == http.MethodDelete)
+	return status, body, nil
 }
 
 // path reads the path of a resource of the network, or of a part of one.
@@ -168,6 +209,7 @@ func (s *Server) resources(n vnet.Network, of, name string) (all []any, err erro
 		objects, ok, err = List(n, name)
 		for _, o := range objects {
 			SetETag(o)
+			s.setProvisioningState(o)
 			all = append(all, o)
 		}
 		if !ok && slices.ContainsFunc(none, func(k string) bool { return strings.EqualFold(k, name) }) {
@@ -211,22 +253,4 @@ func selectResource(all []any, path []string, kind, group string) (any, error) {
 		}
 	}
 	return nil, newError(http.StatusNotFound, "NotFound", "%s %s has no %s.", kind, path[0], path[1])
-}
-
-func hasGroup(n vnet.Network, name string) bool {
-	return slices.ContainsFunc(groups(n), func(g string) bool { return strings.EqualFold(g, name) })
-}
-
-// resourceGroup returns a resource group; that of the nodes is managed by the cluster.
-func (s *Server) resourceGroup(n vnet.Network, name string) (object, error) {
-	g := object{"id": fmt.Sprintf("/subscriptions/%s/resourceGroups/%s", n.Subscription, name), "name": name,
-		"type": "Microsoft.Resources/resourceGroups", "location": n.Location, "properties": object{"provisioningState": "Succeeded"}}
-	if s.Other == nil || !strings.EqualFold(name, n.NodeResourceGroup) {
-		return g, nil
-	}
-	clusters, _, err := s.Other("microsoft.containerservice/managedclusters")
-	for _, c := range clusters {
-		g["managedBy"] = asObject(c)["id"]
-	}
-	return g, err
 }

@@ -192,8 +192,8 @@ func TestServiceOfProvider(t *testing.T) {
 	if o := c.want(http.StatusBadRequest, "DELETE", group+"/publicIPAddresses/kubernetes-a1", ""); code(o) != "PublicIPAddressCannotBeDeleted" {
 		t.Errorf("deleting an address in use: %v", o)
 	}
-	c.want(http.StatusOK, "DELETE", group+"/loadBalancers/kubernetes", "")
-	c.want(http.StatusOK, "DELETE", group+"/publicIPAddresses/kubernetes-a1", "")
+	c.want(http.StatusAccepted, "DELETE", group+"/loadBalancers/kubernetes", "")
+	c.want(http.StatusAccepted, "DELETE", group+"/publicIPAddresses/kubernetes-a1", "")
 	c.want(http.StatusNoContent, "DELETE", group+"/publicIPAddresses/kubernetes-a1", "")
 	if n := c.network; len(n.LoadBalancers)+len(n.PublicIPs) != 0 || len(n.Attributes) > 1 {
 		t.Errorf("left over: %+v", n)
@@ -228,8 +228,11 @@ func TestRefused(t *testing.T) {
 			"InvalidRequestFormat", nil},
 		{"inbound NAT rules", "PUT", group + "/loadBalancers/kubernetes", put(`{"sku":{"name":"Standard"},"properties":{"inboundNatRules":[{"name":"r"}]}}`),
 			400, "NotSupportedByLab", nil},
-		{"another resource group", "PUT", strings.ReplaceAll(group, "MC_akstest", "akstest") + "/publicIPAddresses/web", publicIP, 400,
+		{"a name of another resource group", "PUT", inGroup("akstest") + "/networkSecurityGroups/aks-agentpool-nsg", "{}", 400, "NotSupportedByLab", nil},
+		{"a resource group with resources", "DELETE", "/subscriptions/e7da9914-9b05-4891-893c-546cb7b0422e/resourceGroups/akstest", "", 400,
 			"NotSupportedByLab", nil},
+		{"a hostile resource group", "PUT", "/subscriptions/e7da9914-9b05-4891-893c-546cb7b0422e/resourceGroups/a%22b", "{}", 400,
+			"InvalidResourceGroup", nil},
 		{"POST", "POST", group + "/loadBalancers/kubernetes", "{}", 405, "MethodNotAllowed", nil},
 		{"too long", "PUT", group + "/loadBalancers/kubernetes", `{"x":"` + strings.Repeat("a", 5<<20) + `"}`, 413, "RequestEntityTooLarge", nil},
 	} {
@@ -266,7 +269,7 @@ func TestParts(t *testing.T) {
 	if at(after, "tags", "owner") != "me" || len(c.network.SecurityGroups[0].Rules) != 1 || before["etag"] == after["etag"] {
 		t.Errorf("after PATCH: %v", after)
 	}
-	c.want(http.StatusOK, "DELETE", rule, "")
+	c.want(http.StatusAccepted, "DELETE", rule, "")
 	c.want(http.StatusNoContent, "DELETE", rule, "")
 	if rules := c.network.SecurityGroups[0].Rules; len(rules) != 0 {
 		t.Errorf("the group's rules are %+v", rules)
@@ -299,6 +302,64 @@ func TestIdentity(t *testing.T) {
 	access, _ := o["access_token"].(string)
 	c.want(http.StatusOK, "GET", group+"/loadBalancers", "", "Authorization", "Bearer "+access)
 	c.want(http.StatusUnauthorized, "GET", "/msi/token", "", "X-IDENTITY-HEADER", "")
+}
+
+// inGroup returns where a resource group's network resources are.
+func inGroup(name string) string { return strings.ReplaceAll(group, "MC_akstest", name) }
+
+// TestResourceGroup shows that clients create resource groups, and keep resources of all types in them, which refer to each other.
+func TestResourceGroup(t *testing.T) {
+	c := newClient(t)
+	own, mine := "/subscriptions/"+c.network.Subscription+"/resourceGroups/Mine", inGroup("Mine")
+	c.want(http.StatusNotFound, "PUT", mine+"/publicIPAddresses/kubernetes-a1", publicIP)
+	c.want(http.StatusCreated, "PUT", own, `{"location":"westeurope","tags":{"owner":"me"}}`)
+	if o := c.want(http.StatusOK, "PUT", own, `{"location":"westeurope","tags":{"owner":"you"}}`); at(o, "tags", "owner") != "you" || o["name"] != "Mine" {
+		t.Errorf("the resource group is %v", o)
+	}
+	lb := strings.ReplaceAll(balancer, group, mine)
+	c.want(http.StatusCreated, "PUT", mine+"/publicIPAddresses/kubernetes-a1", publicIP)
+	c.want(http.StatusCreated, "PUT", mine+"/loadBalancers/kubernetes", lb)
+	c.want(http.StatusCreated, "PUT", mine+"/routeTables/aks-routes", `{"location":"westeurope","properties":{"routes":[]}}`)
+	c.want(http.StatusCreated, "PUT", mine+"/natGateways/aks-nat", `{"location":"westeurope","properties":{}}`)
+	c.want(http.StatusCreated, "PUT", mine+"/networkSecurityGroups/aks-group", `{"location":"westeurope","properties":{"securityRules":[]}}`)
+	subnet := inGroup("akstest") + "/virtualNetworks/aksVnet/subnets/own"
+	c.want(http.StatusCreated, "PUT", subnet, strings.ReplaceAll(`{"properties":{"addressPrefix":"10.13.77.0/24","routeTable":{"id":"MINE/routeTables/aks-routes"},
+		"natGateway":{"id":"MINE/natGateways/aks-nat"},"networkSecurityGroup":{"id":"MINE/networkSecurityGroups/aks-group"}}}`, "MINE", mine))
+	nic := c.want(http.StatusOK, "GET", group+"/networkInterfaces/aks-nodepool1-0-nic", "")
+	at(nic, "properties", "ipConfigurations", 0, "properties").(map[string]any)["loadBalancerBackendAddressPools"] =
+		[]any{map[string]any{"id": mine + "/loadBalancers/kubernetes/backendAddressPools/kubernetes"}}
+	text, err := json.Marshal(nic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.want(http.StatusOK, "PUT", group+"/networkInterfaces/aks-nodepool1-0-nic", string(text))
+	if members := c.network.LoadBalancers[0].BackendPools[0].Members; len(members) != 1 {
+		t.Errorf("the pool's members are %v", members)
+	}
+	o := c.want(http.StatusOK, "GET", subnet, "")
+	for field, want := range map[string]string{"routeTable": "/routeTables/aks-routes", "natGateway": "/natGateways/aks-nat",
+		"networkSecurityGroup": "/networkSecurityGroups/aks-group"} {
+		if got := at(o, "properties", field, "id"); got != mine+want {
+			t.Errorf("%s is %v", field, got)
+		}
+	}
+	o = c.want(http.StatusOK, "GET", mine+"/loadBalancers/kubernetes", "")
+	if got := at(o, "properties", "frontendIPConfigurations", 0, "properties", "publicIPAddress", "id"); got != mine+"/publicIPAddresses/kubernetes-a1" {
+		t.Errorf("the front end's address is %v", got)
+	}
+	for _, kind := range []string{"loadBalancers", "publicIPAddresses", "routeTables", "natGateways", "networkSecurityGroups"} {
+		if o := c.want(http.StatusOK, "GET", mine+"/"+kind, ""); at(o, "value", 0) == nil || at(o, "value", 1) != nil {
+			t.Errorf("%s of the group: %v", kind, o)
+		}
+	}
+	c.want(http.StatusBadRequest, "DELETE", own, "")
+	c.want(http.StatusAccepted, "DELETE", subnet, "")
+	for _, name := range []string{"loadBalancers/kubernetes", "publicIPAddresses/kubernetes-a1", "routeTables/aks-routes", "natGateways/aks-nat",
+		"networkSecurityGroups/aks-group"} {
+		c.want(http.StatusAccepted, "DELETE", mine+"/"+name, "")
+	}
+	c.want(http.StatusOK, "DELETE", own, "")
+	c.want(http.StatusNotFound, "GET", own, "")
 }
 
 // FuzzPut: whatever a client writes, the answer has a status, the network stays valid, and the same GET says the same twice.

@@ -245,7 +245,11 @@ func Put(n *vnet.Network, p Path, body []byte, c Conditions) (o object, isNew bo
 	if err := c.check(before); err != nil {
 		return nil, false, err
 	}
-	isNew = before == nil
+	if isNew = before == nil; isNew {
+		if err := checkUnique(*n, p); err != nil {
+			return nil, false, err
+		}
+	}
 	if p.ChildKind != "" {
 		isNew = setChild(before, p, want)
 		want = before
@@ -265,6 +269,18 @@ func Put(n *vnet.Network, p Path, body []byte, c Conditions) (o object, isNew bo
 		err = badRequest("NotSupportedByLab", "The lab has no %s named %s in resource group %s.", p.Kind, p.Name, p.Group)
 	}
 	return o, isNew, err
+}
+
+// checkUnique returns an error for a new resource whose name one of another resource group has: the network's resources have names alone.
+func checkUnique(n vnet.Network, p Path) error {
+	all, _, err := List(n, p.Kind)
+	if err != nil {
+		return err
+	}
+	if other, ok := find(all, func(o object) bool { return strings.EqualFold(text(o, "name"), p.Name) }); ok {
+		return unsupported(fmt.Sprintf("two %s of one name: there is %s", p.Kind, text(other, "id")))
+	}
+	return nil
 }
 
 // Patch replaces the tags of a resource: all that PATCH changes of the network provider's resources.
@@ -355,6 +371,13 @@ func checkUnused(o object, p Path) error {
 // write makes a resource of the network what an object says, and keeps what the network has no field for.
 func write(n *vnet.Network, p Path, want object) error {
 	k, _ := kindOf(p.Kind)
+	if id := key(want); n.Attributes[id] == "" { // the resource's place, which its resource group is read from
+		n.Attributes = maps.Clone(n.Attributes)
+		if n.Attributes == nil {
+			n.Attributes = map[string]string{}
+		}
+		n.Attributes[id] = "{}"
+	}
 	if err := apply(n, func(r *Resources) error { return k.set(r, p.Name, want) }); err != nil {
 		return err
 	}
@@ -412,7 +435,7 @@ func apply(n *vnet.Network, change func(*Resources) error) error {
 		}
 	}
 	after.Attributes = maps.Clone(n.Attributes)
-	maps.DeleteFunc(after.Attributes, func(id, _ string) bool { return !there[id] })
+	maps.DeleteFunc(after.Attributes, func(id, _ string) bool { return !there[id] && !isGroupID(id) })
 	if after.Attributes == nil {
 		after.Attributes = map[string]string{}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/arm"
 )
 
 // A command is one that az has.
@@ -189,9 +190,10 @@ func (t listing) of(l Lab, o options) ([]any, error) {
 		return nil, err
 	}
 	if n := l.Network; o.group != "" {
-		if !strings.EqualFold(o.group, n.ResourceGroup) && !strings.EqualFold(o.group, n.NodeResourceGroup) {
-			return nil, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; there are '%s' and '%s'", o.group, n.ResourceGroup,
-				n.NodeResourceGroup)
+		groups := arm.Groups(n)
+		if !slices.ContainsFunc(groups, func(g string) bool { return strings.EqualFold(g, o.group) }) {
+			return nil, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; there are '%s'", o.group,
+				strings.Join(groups, "' and '"))
 		}
 		all = slices.DeleteFunc(all, func(r any) bool { return !strings.EqualFold(field(r, "resourceGroup"), o.group) })
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
+	"packetwalk.dev/internal/azure/arm"
 	"packetwalk.dev/internal/azure/vnet"
 )
 
@@ -27,7 +28,7 @@ func testIPFlow(l Lab, o options, _ io.Writer) (any, error) {
 	verdict := armnetwork.VerificationIPFlowResult{Access: new(armnetwork.AccessAllow)}
 	if all := l.Network.Decide(nic, direction, f); len(all) > 0 {
 		last := all[len(all)-1]
-		verdict.Access, verdict.RuleName = new(armnetwork.Access(last.Rule.Access)), new(ruleName(last.Rule))
+		verdict.Access, verdict.RuleName = new(armnetwork.Access(last.Rule.Access)), new(arm.RuleName(last.Rule))
 	}
 	answer, err := view([]armnetwork.VerificationIPFlowResult{verdict})
 	if err != nil {

@@ -50,6 +50,7 @@ var changeable = []string{
 	"spec.nodePools[].enableNodePublicIP",
 	"spec.nodePools[].nodeLabels",
 	"spec.nodePools[].nodeTaints",
+	"spec.azure.resourceManager.*",
 	"spec.azure.vnets[]",
 	"spec.azure.vnets[].addressPrefixes",
 	"spec.azure.vnets[].peerings",

@@ -294,6 +294,8 @@ type Azure struct {
 	// VMs are virtual machines that are not nodes. Default when vnets is empty too: vm in aks-vnet/vms and server in hub/servers, or with
 	// aksVnet testvm in aksVnet/vmsubnet. Else none.
 	VMs []VM `json:"vms,omitzero"`
+	// ResourceManager is how Azure Resource Manager answers: for watching how its clients wait and back off.
+	ResourceManager ResourceManager `json:"resourceManager,omitzero"`
 }
 
 // VNet is a virtual network.

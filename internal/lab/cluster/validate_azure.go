@@ -24,6 +24,7 @@ func (v *validator) azure() {
 	v.peerings()
 	v.routeTables()
 	v.securityGroups()
+	v.resourceManager()
 }
 
 // peerings checks that they name other VNets. One that only one side has is possible in Azure too, and carries nothing.

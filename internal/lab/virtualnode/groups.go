@@ -51,7 +51,7 @@ func (l *Groups) Start(ctx context.Context) error {
 		return err
 	}
 	l.token = token
-	manager := &arm.Server{Token: token, Network: l.Azure.Current, Update: l.Azure.Update, Other: func(kind string) ([]any, bool, error) {
+	manager := &arm.Server{Token: token, Network: l.Azure.Current, Update: l.Azure.Update, Settings: l.settings, Other: func(kind string) ([]any, bool, error) {
 		lab := az.Lab{Network: arm.Visible(l.Azure.Current()), Cluster: l.Cluster(), KubernetesVersion: plan.KubernetesVersion}
 		return az.Other(lab, kind)
 	}}
@@ -70,6 +70,13 @@ func (l *Groups) Start(ctx context.Context) error {
 	}
 	s := &aci.Server{Service: l.Groups, Subscription: spec.Subscription, ResourceGroup: group, Token: token}
 	return l.serveManagement(ctx, management(s.Handler(), manager))
+}
+
+// settings returns how Azure Resource Manager answers, by the present cluster.yaml.
+func (l *Groups) settings() arm.Settings {
+	m := l.Cluster().Spec.Azure.ResourceManager
+	return arm.Settings{Operation: time.Duration(m.OperationSeconds) * time.Second,
+		Reads: arm.Limit(m.ReadLimit), Writes: arm.Limit(m.WriteLimit), Deletes: arm.Limit(m.DeleteLimit)}
 }
 
 // management returns all of Azure's interface: container groups and their sessions, and the other resources.
