@@ -33,6 +33,7 @@ func addLabCommands(root *cobra.Command, s Streams) {
 	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"})
 	add(root, "lab", upCommand(s), listCommand(s), statusCommand(s), downCommand(s), tourCommand(s), importCommand(s), doctorCommand(s))
 	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
+	add(root, "packets", dropsCommand(s))
 	root.AddCommand(labProcessCommand(), imageCommand(s))
 	addNodeCommand(root, s)
 }

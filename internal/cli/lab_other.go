@@ -9,7 +9,7 @@ import (
 )
 
 // labCommands are the commands of labs. They are not in the help where there is no Linux.
-var labCommands = []string{"up", "status", "down", "tour", "import", "doctor", "shell", "kubectl", "ssh", "az", "logs", "image"}
+var labCommands = []string{"up", "status", "down", "tour", "import", "doctor", "shell", "kubectl", "ssh", "az", "logs", "drops", "image"}
 
 // addLabCommands adds commands that say what they need.
 func addLabCommands(root *cobra.Command, _ Streams) {

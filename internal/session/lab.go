@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/answer/proof/local"
 	"packetwalk.dev/internal/azure/armview"
@@ -111,6 +113,22 @@ func (f *labFacts) LookUp(ctx context.Context, host, name string) (witness.Looku
 }
 func (f *labFacts) Frontends() []Frontend { return Frontends(f.status()) }
 func (f *labFacts) Problems() []string    { return f.status().Problems }
+
+// Namespaces leaves out namespaces that end meanwhile.
+func (f *labFacts) Namespaces() (map[uint64]string, error) {
+	paths, err := f.dir.Namespaces()
+	if err != nil {
+		return nil, err
+	}
+	hosts := map[uint64]string{}
+	for host, path := range paths {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err == nil {
+			hosts[st.Ino] = host
+		}
+	}
+	return hosts, nil
+}
 
 // Frontends returns the front ends of a lab's status.
 func Frontends(st lab.Status) (all []Frontend) {

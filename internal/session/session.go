@@ -69,6 +69,8 @@ type Lab interface {
 	Frontends() []Frontend
 	// Problems returns what is broken, in words.
 	Problems() []string
+	// Namespaces returns the hosts that there are now, by the inode numbers of their network namespaces.
+	Namespaces() (map[uint64]string, error)
 }
 
 // Frontend is a front end of a lab's load balancer.
@@ -198,10 +200,7 @@ func (s *Session) Read(ctx context.Context, hosts []string) []string {
 
 // Refresh implements proof.Subject.
 func (s *Session) Refresh(ctx context.Context, hosts []string) ([]string, error) {
-	fresh, err := s.backend.read(ctx)
-	if err == nil && s.resources != nil {
-		fresh, err = armview.Extend(fresh, s.resources)
-	}
+	fresh, err := s.readAgain(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +226,23 @@ func (s *Session) Refresh(ctx context.Context, hosts []string) ([]string, error)
 		s.source = fresh
 	}
 	return changes, nil
+}
+
+// Reread reads the states again.
+func (s *Session) Reread(ctx context.Context) error {
+	fresh, err := s.readAgain(ctx)
+	if err == nil {
+		s.source = fresh
+	}
+	return err
+}
+
+func (s *Session) readAgain(ctx context.Context) (snapshot.Source, error) {
+	fresh, err := s.backend.read(ctx)
+	if err == nil && s.resources != nil {
+		return armview.Extend(fresh, s.resources)
+	}
+	return fresh, err
 }
 
 // setUnread notes why Kubernetes objects are unknown; nil where they are known.

@@ -272,3 +272,6 @@ func Drop(r *walk.Result, owners *Owners) string {
 	s := explain(&r.Outcomes[0], 1, owners)
 	return fmt.Sprintf("dropped on %s by %s", hostName(s.outcome.End.Host), s.ended())
 }
+
+// Ending returns by what rule, route or check an outcome ended, in words.
+func Ending(o *walk.Outcome, owners *Owners) string { return explain(o, 1, owners).ended() }
