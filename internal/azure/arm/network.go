@@ -381,7 +381,7 @@ func (d *decoder) rule(r armnetwork.LoadBalancingRule) vnet.Rule {
 	switch {
 	case rule.Protocol == string(armnetwork.TransportProtocolAll):
 		d.fail(unsupported("high-availability ports (protocol All)"))
-	case rule.LoadDistribution != vnet.DistributionDefault && rule.LoadDistribution != vnet.DistributionSourceIP:
+	case rule.ChosenBy() == "":
 		d.fail(unsupported(fmt.Sprintf("load distribution %q", rule.LoadDistribution)))
 	case rule.IdleTimeoutMinutes < defaultIdleMinutes || rule.IdleTimeoutMinutes > maxIdleMinutes:
 		d.fail(badRequest("InvalidIdleTimeoutInMinutes", "Idle timeout %d of load balancing rule %s is not between %d and %d minutes.",
@@ -431,8 +431,8 @@ func (d *decoder) outboundRule(r armnetwork.OutboundRule) vnet.OutboundRule {
 	for _, f := range p.FrontendIPConfigurations {
 		rule.Frontends = append(rule.Frontends, d.child(name, "frontendIPConfigurations", subID(f)))
 	}
-	if value(p.Protocol) != armnetwork.LoadBalancerOutboundRuleProtocolAll {
-		d.fail(unsupported(fmt.Sprintf("outbound rules for protocol %s alone", value(p.Protocol))))
+	if protocol := value(p.Protocol); protocol != armnetwork.LoadBalancerOutboundRuleProtocolAll {
+		rule.Protocol = string(protocol)
 	}
 	return rule
 }

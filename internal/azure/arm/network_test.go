@@ -190,7 +190,8 @@ func randomBalancer(r *rand.Rand, n *vnet.Network) vnet.LoadBalancer {
 		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: name, Address: p.Address})
 		rule := vnet.Rule{Name: name + "-TCP-80", Frontend: name, BackendPool: "kubernetes", Protocol: vnet.ProtocolTCP, FrontendPort: 80,
 			BackendPort: 80, FloatingIP: coin(), IdleTimeoutMinutes: 4 + r.IntN(10),
-			LoadDistribution: []string{vnet.DistributionDefault, vnet.DistributionSourceIP}[r.IntN(2)], TCPReset: coin(), DisableOutboundSNAT: coin()}
+			LoadDistribution: []string{vnet.DistributionDefault, vnet.DistributionSourceIP, vnet.DistributionSourceIPProtocol}[r.IntN(3)],
+			TCPReset:         coin(), DisableOutboundSNAT: coin()}
 		if coin() {
 			rule.Probe = rule.Name
 			probe := vnet.Probe{Name: rule.Name, Protocol: vnet.ProtocolTCP, Port: 30000 + uint16(i), IntervalSeconds: 5, Count: 1 + r.IntN(3)}
@@ -203,7 +204,8 @@ func randomBalancer(r *rand.Rand, n *vnet.Network) vnet.LoadBalancer {
 	}
 	if lb.SKU == vnet.SKUStandard && coin() {
 		lb.OutboundRules = append(lb.OutboundRules, vnet.OutboundRule{Name: "aksOutboundRule", Frontends: []string{"a0"},
-			BackendPool: "aksOutboundBackendPool", AllocatedOutboundPorts: 8 * r.IntN(10), IdleTimeoutMinutes: 30, TCPReset: coin()})
+			BackendPool: "aksOutboundBackendPool", AllocatedOutboundPorts: 8 * r.IntN(10), IdleTimeoutMinutes: 30, TCPReset: coin(),
+			Protocol: []string{"", vnet.ProtocolTCP, vnet.ProtocolUDP}[r.IntN(3)]})
 	}
 	return lb
 }

@@ -388,7 +388,7 @@ func (b builder) outboundRule(lb vnet.LoadBalancer, r vnet.OutboundRule) *armnet
 	p := &armnetwork.OutboundRulePropertiesFormat{
 		AllocatedOutboundPorts: new(int32(r.AllocatedOutboundPorts)), IdleTimeoutInMinutes: new(int32(r.IdleTimeoutMinutes)),
 		EnableTCPReset:     new(r.TCPReset),
-		Protocol:           new(armnetwork.LoadBalancerOutboundRuleProtocolAll),
+		Protocol:           new(armnetwork.LoadBalancerOutboundRuleProtocol(cmp.Or(r.Protocol, "All"))),
 		BackendAddressPool: sub(b.lbID(lb.Name, "backendAddressPools", r.BackendPool)), ProvisioningState: succeeded,
 	}
 	for _, f := range r.Frontends {

@@ -1,14 +1,99 @@
 package armview
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 )
+
+// readBalancer returns a load balancer as vnet has it. Its front ends and pools have their ids for names.
+func (f *fabric) readBalancer(lb *LoadBalancer) *vnet.LoadBalancer {
+	read := &vnet.LoadBalancer{Name: title(lb.Resource), SKU: vnet.SKUStandard}
+	if strings.EqualFold(lb.SKU.Name, vnet.SKUBasic) {
+		read.SKU = vnet.SKUBasic
+	}
+	for i := range lb.Frontends {
+		fe := vnet.Frontend{Name: strings.ToLower(lb.Frontends[i].ID)}
+		if f.frontends[fe.Name] = &lb.Frontends[i]; !lb.Frontends[i].public() {
+			fe.VNet = cmp.Or(vnetOf(lb.Frontends[i].Subnet.id()), "not read")
+		}
+		read.Frontends = append(read.Frontends, fe)
+	}
+	for _, r := range lb.OutboundRules {
+		rule := vnet.OutboundRule{Name: title(r.Resource), BackendPool: r.Pool.id(), Protocol: transport(r.Protocol)}
+		for _, fe := range r.Frontends {
+			rule.Frontends = append(rule.Frontends, fe.id())
+		}
+		read.OutboundRules = append(read.OutboundRules, rule)
+	}
+	for _, r := range lb.Rules {
+		rule := vnet.Rule{Name: title(r.Resource), Frontend: r.Frontend.id(), BackendPool: r.Pool.id(), Probe: r.Probe.id(),
+			Protocol: transport(r.Protocol), FrontendPort: r.FrontendPort, BackendPort: r.BackendPort, FloatingIP: r.EnableFloatingIP,
+			LoadDistribution:    canonical(r.LoadDistribution, vnet.DistributionSourceIP, vnet.DistributionSourceIPProtocol),
+			DisableOutboundSNAT: r.DisableOutboundSNAT}
+		for _, p := range r.Pools {
+			switch rule.BackendPool {
+			case "", p.id():
+				rule.BackendPool = p.id()
+			default: // a gateway load balancer has two
+				rule.BackendPool = "several"
+			}
+		}
+		read.Rules = append(read.Rules, rule)
+	}
+	for _, r := range lb.InboundNATRules {
+		rule := vnet.Rule{Name: title(r.Resource), Frontend: r.Frontend.id(), BackendPool: r.Target.id(), Protocol: transport(r.Protocol),
+			FrontendPort: r.FrontendPort, BackendPort: r.BackendPort, FloatingIP: r.EnableFloatingIP, DisableOutboundSNAT: true}
+		if r.Target == nil && r.FrontendPort == 0 {
+			rule.FrontendPort, rule.LastPort = r.RangeStart, r.RangeEnd
+		}
+		read.Rules = append(read.Rules, rule)
+	}
+	return read
+}
+
+// backends returns a rule's back ends. Their probes' results are not known.
+func (f *fabric) backends(r vnet.Rule) []vnet.Backend {
+	var all []vnet.Backend
+	unread := func(why string, values ...any) {
+		all = append(all, vnet.Backend{Up: true, Unknown: fmt.Sprintf(why, values...)})
+	}
+	members := f.members[r.BackendPool]
+	if c := f.owners[r.BackendPool]; c != nil { // of an inbound NAT rule
+		members = []*config{c}
+	}
+	for _, m := range members {
+		all = append(all, vnet.Backend{NIC: m.nic.title, Link: m.nic.link, Mark: m.nic.mark, Address: m.address, Up: true})
+	}
+	for _, a := range f.others[r.BackendPool] {
+		unread("no interface that was read has the back end's address %s", a)
+	}
+	switch {
+	case f.lost[r.BackendPool]:
+		unread("not all back ends of pool %s were read", plain(last(r.BackendPool)))
+	case r.BackendPool == "", r.BackendPool == "several":
+		unread("which back end rule %s leads to is not known", r.Name)
+	case len(all) == 0 && !f.empty[r.BackendPool]:
+		unread("the rule's pool has no back end that was read")
+	}
+	return all
+}
+
+// transport returns a rule's protocol as vnet has it: "" for TCP and UDP.
+func transport(protocol string) string {
+	for _, p := range []string{vnet.ProtocolTCP, vnet.ProtocolUDP} {
+		if strings.EqualFold(p, protocol) {
+			return p
+		}
+	}
+	return ""
+}
 
 // keepFlows sends later packets of a connection, and answers, the way that its first packet took.
 func (f *fabric) keepFlows(c *netfilter.Chain) {
@@ -24,26 +109,26 @@ func (f *fabric) keepFlows(c *netfilter.Chain) {
 
 // balance writes the load balancers' rules: with floating IP a route to the back end, else a new destination.
 func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
-	for _, id := range sorted(f.LoadBalancers) {
-		lb := f.LoadBalancers[id]
+	for _, id := range sorted(f.balancing) {
 		unsure := false
-		for _, r := range lb.Rules {
-			f.balancingRule(lbChain, nat, lb, r)
-			unsure = unsure || r.Probe != nil
-		}
-		for _, r := range lb.InboundNATRules {
-			f.inboundRule(lbChain, nat, lb, r)
+		for _, b := range f.balancing[id] {
+			c := nat
+			if b.Rule.FloatingIP {
+				c = lbChain
+			}
+			f.balancingRule(c, id, b)
+			unsure = unsure || b.Rule.Probe != ""
 		}
 		if unsure {
 			f.notes = append(f.notes, fmt.Sprintf(
-				"Azure: probe results of load balancer %s unknown; assuming all its back ends are up", title(lb.Resource)))
+				"Azure: probe results of load balancer %s unknown; assuming all its back ends are up", f.balancers[id].Name))
 		}
 	}
 	for _, n := range f.nics {
 		for _, c := range n.configs {
 			if a, ok := f.ownAddress(c); ok {
-				tests := []netfilter.Statement{notRouted(), addresses(false, false, netip.PrefixFrom(a, 32))}
-				f.deliver(nat, "the machine's own public address", tests, c, 0, 0)
+				add(nat, "the machine's own public address", with([]netfilter.Statement{notRouted(), addresses(false, false, netip.PrefixFrom(a, 32))},
+					deliver(n.mark, chosen, c.address, 0)...)...)
 			}
 		}
 	}
@@ -53,126 +138,50 @@ func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 // user-defined one of 0.0.0.0/0 to a firewall is also for those of load balancers ("Virtual network traffic routing", learn.microsoft.com).
 func notRouted() netfilter.Statement { return &netfilter.MatchMark{Mask: ^uint32(0)} }
 
-// entry are a front end's address and what is done with what comes there.
-type entry struct {
-	lb             *LoadBalancer
-	name           string
-	front          *ref
-	protocol       string
-	port, backPort uint16
-	lastPort       uint16 // of a range, 0 for one port
-	floating       bool
-	members        []*config
-	others         []netip.Addr
-	lost           []string // pools of which not all members were read
-}
-
-func (f *fabric) balancingRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r BalancingRule) {
-	e := entry{lb: lb, name: r.Name, front: r.Frontend, protocol: r.Protocol, port: r.FrontendPort, backPort: r.BackendPort,
-		floating: r.EnableFloatingIP}
-	for _, p := range r.pools() {
-		e.members = append(e.members, f.members[p]...)
-		e.others = append(e.others, f.others[p]...)
-		if f.lost[p] {
-			e.lost = append(e.lost, p)
-		}
-	}
-	f.entry(lbChain, nat, e)
-}
-
-func (f *fabric) inboundRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r InboundNATRule) {
-	e := entry{lb: lb, name: r.Name, front: r.Frontend, protocol: r.Protocol, port: r.FrontendPort, backPort: r.BackendPort,
-		floating: r.EnableFloatingIP}
-	if r.Target == nil {
-		f.poolRule(lbChain, nat, r, e)
-		return
-	}
-	if c := f.owners[r.Target.id()]; c != nil {
-		e.members = []*config{c}
-	}
-	f.entry(lbChain, nat, e)
-}
-
-// poolRule writes an inbound NAT rule of a pool. Which back end has which port is unknown: the rule does not say.
-func (f *fabric) poolRule(lbChain, nat *netfilter.Chain, r InboundNATRule, e entry) {
-	if e.port == 0 {
-		e.port, e.lastPort = r.RangeStart, r.RangeEnd
-	}
-	c := nat
-	if e.floating {
-		c = lbChain
-	}
-	if tests, _ := f.frontTests(e); tests != nil {
-		add(c, "an inbound NAT rule without one back end", with(tests,
-			unknown("which back end inbound NAT rule %s leads to is not known", title(r.Resource)))...)
-	}
-}
-
-// entry writes what one rule does at the addresses of its front end.
-func (f *fabric) entry(lbChain, nat *netfilter.Chain, e entry) {
-	tests, inside := f.frontTests(e)
+// balancingRule writes what one rule does at the addresses of its front end.
+func (f *fabric) balancingRule(from *netfilter.Chain, balancer string, b vnet.BalancingRule) {
+	tests := f.frontTests(b)
 	if tests == nil {
 		return
 	}
 	bits := chosen
-	if inside {
+	if b.Frontend.Internal() {
 		bits |= chosenInside
 	}
-	name := fmt.Sprintf("rule/%s/%s", f.shortName(e.lb.ID), plain(e.name))
+	name := fmt.Sprintf("rule/%s/%s", f.shortName(balancer), b.Rule.Name)
 	c, fresh := f.chain(name)
-	if !fresh {
-		return
-	}
-	from := nat
-	if e.floating {
-		from = lbChain
+	if !fresh { // an inbound NAT rule of the same name
+		name += "-2"
+		c, _ = f.chain(name)
 	}
 	add(from, "has the load balancer a rule for this address and port?", with(tests, to(c, false))...)
 	var chains []*netfilter.Chain
-	for i, m := range e.members {
+	for i, m := range b.Up() {
 		back, _ := f.chain(fmt.Sprintf("%s/%d", name, i+1))
 		chains = append(chains, back)
-		why := "a back end, " + m.nic.title
-		if e.floating {
-			add(back, why, setMark(m.nic.mark|bits, true), setMark(m.nic.mark, false), decide(netfilter.Accept))
-			continue
+		switch {
+		case m.Unknown != "": // once for each pool: what is not known of one is not of another
+			add(back, "a back end that was not read", unknown("%s", m.Unknown))
+		case b.Rule.FloatingIP:
+			add(back, "a back end, "+m.NIC, setMark(m.Mark|bits, true), setMark(m.Mark, false), decide(netfilter.Accept))
+		default:
+			add(back, "a back end, "+m.NIC, deliver(m.Mark, bits, m.Address, b.Rule.BackendPort)...)
 		}
-		f.deliver(back, why, nil, m, bits, e.backPort)
-	}
-	for i, a := range e.others {
-		back, _ := f.chain(fmt.Sprintf("%s/%d", name, len(e.members)+i+1))
-		chains = append(chains, back)
-		add(back, "a back end by its address", unknown("no interface that was read has the back end's address %s", a))
-	}
-	for i, p := range e.lost { // once for each pool: what is not known of one is not of another
-		back, _ := f.chain(fmt.Sprintf("%s/%d", name, len(e.members)+len(e.others)+i+1))
-		chains = append(chains, back)
-		add(back, "a back end that was not read", unknown("not all back ends of pool %s were read", plain(last(p))))
 	}
 	if len(chains) == 0 {
-		add(c, "no back end is up", unknown("the rule's pool has no back end that was read"))
+		add(c, vnet.NoBackEnd, decide(netfilter.Drop))
 		return
 	}
-	words := "one of the back ends by the flow"
-	add(c, "a back end", choose(words, chains))
+	add(c, "a back end", choose("one of the back ends by "+b.Rule.ChosenBy(), chains))
 }
 
 // floatingFronts returns the addresses of front ends whose rules leave the destination as it is and have a back end on an interface:
 // replies come from them ("Floating IP configuration", Azure Load Balancer, learn.microsoft.com).
 func (f *fabric) floatingFronts(n *nic) (all []netip.Prefix) {
-	onNIC := func(c *config) bool { return c.nic == n }
-	for _, id := range sorted(f.LoadBalancers) {
-		lb := f.LoadBalancers[id]
-		for _, r := range lb.Rules {
-			if r.EnableFloatingIP && slices.ContainsFunc(r.pools(), func(p string) bool { return slices.ContainsFunc(f.members[p], onNIC) }) {
-				at, _ := f.frontAddresses(lb, r.Frontend)
-				all = append(all, at...)
-			}
-		}
-		for _, r := range lb.InboundNATRules {
-			if c := f.owners[r.Target.id()]; r.EnableFloatingIP && c != nil && onNIC(c) {
-				at, _ := f.frontAddresses(lb, r.Frontend)
-				all = append(all, at...)
+	for _, id := range sorted(f.balancing) {
+		for _, b := range f.balancing[id] {
+			if b.Rule.FloatingIP && slices.ContainsFunc(b.Backends, func(m vnet.Backend) bool { return m.Link == n.link }) {
+				all = append(all, f.frontAddresses(b.Rule.Frontend)...)
 			}
 		}
 	}
@@ -180,42 +189,35 @@ func (f *fabric) floatingFronts(n *nic) (all []netip.Prefix) {
 }
 
 // deliver gives what comes for a public address or a back end its destination.
-func (f *fabric) deliver(c *netfilter.Chain, why string, tests []netfilter.Statement, m *config, bits int, port uint16) {
-	if bits == 0 {
-		bits = chosen
-	}
-	t := packet.Translation{Low: m.address, High: m.address, PortLow: port, PortHigh: port}
-	add(c, why, with(tests, setMark(m.nic.mark|bits, true), setMark(m.nic.mark, false), &netfilter.Translate{Translation: t})...)
+func deliver(mark, bits int, a netip.Addr, port uint16) []netfilter.Statement {
+	t := packet.Translation{Low: a, High: a, PortLow: port, PortHigh: port}
+	return []netfilter.Statement{setMark(mark|bits, true), setMark(mark, false), &netfilter.Translate{Translation: t}}
 }
 
 // frontTests test for a rule's front end; nil where its address was not read. A rule for all protocols and port 0 holds every port.
-func (f *fabric) frontTests(e entry) (tests []netfilter.Statement, inside bool) {
-	at, inside := f.frontAddresses(e.lb, e.front)
+func (f *fabric) frontTests(b vnet.BalancingRule) []netfilter.Statement {
+	at := f.frontAddresses(b.Rule.Frontend)
 	if len(at) == 0 {
-		return nil, false
+		return nil
 	}
-	tests = []netfilter.Statement{states(packet.New), notRouted(), addresses(false, false, at...)}
-	switch strings.ToLower(e.protocol) {
-	case "tcp":
-		tests = append(tests, protocol(packet.TCP))
-	case "udp":
-		tests = append(tests, protocol(packet.UDP))
+	tests := []netfilter.Statement{states(packet.New), notRouted(), addresses(false, false, at...)}
+	if number, _ := protocolNumber(b.Rule.Protocol); b.Rule.Protocol != "" {
+		tests = append(tests, protocol(number))
 	}
-	if e.port != 0 {
-		tests = append(tests, ports(false, netfilter.PortRange{Low: e.port, High: max(e.port, e.lastPort)}))
+	if low := b.Rule.FrontendPort; low != 0 {
+		tests = append(tests, ports(false, netfilter.PortRange{Low: low, High: max(low, b.Rule.LastPort)}))
 	}
-	return tests, inside
+	return tests
 }
 
-// frontAddresses returns the addresses of a load balancer's front end, as far as they were read, and whether they are in a virtual network.
-func (f *fabric) frontAddresses(lb *LoadBalancer, front *ref) (at []netip.Prefix, inside bool) {
-	i := slices.IndexFunc(lb.Frontends, func(fe Frontend) bool { return front != nil && strings.EqualFold(fe.ID, front.ID) })
-	if i < 0 {
-		return nil, false
+// frontAddresses returns the addresses of a load balancer's front end, as far as they were read.
+func (f *fabric) frontAddresses(front string) []netip.Prefix {
+	fe := f.frontends[front]
+	switch {
+	case fe == nil:
+		return nil
+	case fe.public():
+		return f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix)
 	}
-	fe := lb.Frontends[i]
-	if fe.public() {
-		return f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix), false
-	}
-	return parseAll(fe.PrivateIPAddress), true
+	return parseAll(fe.PrivateIPAddress)
 }

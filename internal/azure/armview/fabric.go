@@ -36,13 +36,17 @@ type fabric struct {
 	members   map[string][]*config // of back-end pools, by the pools' ids
 	others    map[string][]netip.Addr
 	lost      map[string]bool   // pools of which a member was not read
+	empty     map[string]bool   // pools without members
 	names     map[string]string // short names of ids
 	taken     map[string]string // and the ids of short names
 	marks     map[string]int    // of links
 	notes     []string
 	overlay   []netip.Prefix // of pods that have no address of the virtual network
 	frontend  map[netip.Addr]bool
-	pools     map[string]int // numbers of ways out
+	pools     map[string]int                  // numbers of ways out
+	balancers map[string]*vnet.LoadBalancer   // as vnet has them, with ids for names, by their ids
+	balancing map[string][]vnet.BalancingRule // of load balancers, by their ids
+	frontends map[string]*Frontend            // of load balancers, by their ids
 	nodeAt    map[netip.Addr]*snapshot.Node
 	podsOn    map[string][]netip.Addr // by the nodes' names
 	strays    map[string]netfilter.Statement
@@ -78,9 +82,10 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 	f := &fabric{
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo", "pods": "pods"},
-		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
+		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{},
+		balancers: map[string]*vnet.LoadBalancer{}, frontends: map[string]*Frontend{}, balancing: map[string][]vnet.BalancingRule{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]*snapshot.Node{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
-		lost: map[string]bool{}, strays: map[string]netfilter.Statement{}, questions: map[string]netfilter.Statement{},
+		lost: map[string]bool{}, empty: map[string]bool{}, strays: map[string]netfilter.Statement{}, questions: map[string]netfilter.Statement{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil),
@@ -222,6 +227,10 @@ func (f *fabric) place() {
 	}
 	for _, id := range sorted(f.LoadBalancers) {
 		f.placePools(f.LoadBalancers[id])
+		f.balancers[id] = f.readBalancer(f.LoadBalancers[id])
+	}
+	for _, id := range sorted(f.LoadBalancers) {
+		f.balancing[id] = f.balancers[id].Balancing(f.backends)
 	}
 	for _, n := range f.nics {
 		f.overlay = append(f.overlay, f.clusterOf(n).podRanges()...)
@@ -316,8 +325,11 @@ func (f *fabric) join(pool string, c *config) {
 
 // placePools adds the members that only the load balancer names.
 func (f *fabric) placePools(lb *LoadBalancer) {
+	// Who saves one pool's members saves all pools'. Without any, they may not have been saved.
+	isListed := slices.ContainsFunc(lb.Pools, func(p Pool) bool { return len(p.Members)+len(p.Addresses) > 0 })
 	for _, p := range lb.Pools {
 		pool := strings.ToLower(p.ID)
+		f.empty[pool] = isListed && len(p.Members)+len(p.Addresses)+len(f.members[pool]) == 0
 		for _, m := range p.Members {
 			if c := f.owners[m.id()]; c != nil {
 				f.join(pool, c)

@@ -1,6 +1,7 @@
 package armview
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -131,7 +132,7 @@ func (f *fabric) source(c *netfilter.Chain) {
 	add(c, "a sender that is not known", out(uplink), unknown("no interface that was read has the sender's address"))
 }
 
-// leave says how a configuration's address leaves ([vnet.Sender.Way]).
+// leave says how a configuration's address leaves ([vnet.Sender.Outbound]).
 func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statement) {
 	s := f.subnets[x.Subnet.id()]
 	if s == nil {
@@ -139,32 +140,47 @@ func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statemen
 			unknown("a NAT gateway may be there: %s", f.UnreadResource(x.Subnet.id())))...)
 		return
 	}
-	ruled, balanced := f.byOutboundRules(x), f.byRules(x)
-	standard, lost := f.balancersOf(x)
-	sender := vnet.Sender{
-		Gateway: s.NATGateway != nil, Instance: f.ownID(x) != "", Secondary: x != x.nic.configs[0], OutboundRule: len(ruled) > 0,
-		BalancingRule: len(balanced) > 0, Standard: standard != "", Private: s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess,
-	}
-	way, why := sender.Way()
-	byLoadBalancer := way < vnet.WayInstance && !sender.Secondary
-	switch {
-	case byLoadBalancer && lost != "":
-		add(c, "a load balancer that was not read", with(tests, unknown("%s", f.UnreadResource(lost)))...)
-	case byLoadBalancer && (way >= vnet.WayBalancingRule || len(x.byIP) > 0):
-		f.byBalancer(c, x, ruled, balanced, tests)
-	case way == vnet.WayGateway:
+	o := f.sender(x, s).Outbound()
+	switch o.Way {
+	case vnet.WayUnknown:
+		add(c, unreadWay, with(tests, unknown("%s", o.Why))...)
+	case vnet.WayOutboundRule, vnet.WayBalancingRule:
+		f.byBalancer(c, o, tests)
+	case vnet.WayGateway:
 		f.byGateway(c, tests, s.NATGateway.id())
-	case way == vnet.WayInstance:
+	case vnet.WayInstance:
 		f.byInstance(c, x, tests)
-	case way == vnet.WayNone && !sender.Secondary && standard != "":
-		add(c, "no outbound: load balancer "+standard+" has no rule for it", with(tests, decide(netfilter.Drop))...)
-	case way == vnet.WayNone:
-		add(c, why, with(tests, decide(netfilter.Drop))...)
+	case vnet.WayNone:
+		add(c, o.Why, with(tests, decide(netfilter.Drop))...)
 	default: // the address of default outbound access is Azure's, and no resource shows it
-		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+		add(c, portsNeeded, with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
 		add(c, "default outbound access", with(tests,
 			unknown("it leaves by default outbound access: Azure takes a public address that no resource shows"))...)
 	}
+}
+
+const (
+	portsNeeded = "port translation needs ports"
+	unreadWay   = "what was read does not say how it leaves"
+)
+
+// sender says what there is to leave by for a configuration of a subnet.
+func (f *fabric) sender(x *config, s *Subnet) vnet.Sender {
+	sender := vnet.Sender{Gateway: s.NATGateway != nil, Instance: f.ownID(x) != "", Secondary: x != x.nic.configs[0], ByAddress: len(x.byIP) > 0,
+		Private: s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess}
+	pools := map[string][]string{}
+	for _, pool := range x.pools {
+		id := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
+		if f.LoadBalancers[id] == nil {
+			sender.Unread = cmp.Or(sender.Unread, f.UnreadResource(id))
+		} else if pools[id] = append(pools[id], pool); slices.Contains(x.byIP, pool) {
+			pools[id] = pools[id][:len(pools[id])-1]
+		}
+	}
+	for _, id := range sorted(pools) {
+		sender.Balancers = append(sender.Balancers, vnet.Membership{Balancer: f.balancers[id], Pools: pools[id]})
+	}
+	return sender
 }
 
 // byInstance leaves by the configuration's own public address.
@@ -193,7 +209,7 @@ func (f *fabric) byGateway(c *netfilter.Chain, tests []netfilter.Statement, id s
 	for i := range g.PublicIPPrefixes {
 		ways = append(ways, f.front(nil, &g.PublicIPPrefixes[i]))
 	}
-	add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+	add(c, portsNeeded, with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
 	if len(ways) == 0 {
 		add(c, why+" has no public address", with(tests, decide(netfilter.Drop))...)
 		return
@@ -235,182 +251,45 @@ func (f *fabric) oneOf(id, why string, ways []front) netfilter.Statement {
 		}
 		for _, p := range w.prefixes {
 			add(c, why, &netfilter.Translate{Translation: packet.Translation{
-				Source: true, Low: p.Addr(), High: lastOf(p), PortLow: vnet.FirstOutboundPort, PortHigh: vnet.LastOutboundPort, FullyRandom: true,
+				Source: true, Low: p.Addr(), High: vnet.LastOf(p), PortLow: vnet.FirstOutboundPort, PortHigh: vnet.LastOutboundPort, FullyRandom: true,
 			}})
 		}
 	}
 	return choose("one of the public addresses", chains)
 }
 
-// balancersOf returns the name of a Standard load balancer that has the configuration in a pool, and the id of a load balancer that has it
-// and was not read.
-func (f *fabric) balancersOf(x *config) (standard, lost string) {
-	for _, pool := range x.pools {
-		id := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
-		switch lb := f.LoadBalancers[id]; {
-		case lb == nil && lost == "":
-			lost = id
-		case lb != nil && !strings.EqualFold(lb.SKU.Name, "Basic"):
-			standard = title(lb.Resource)
+// byBalancer leaves by a public load balancer's exits.
+func (f *fabric) byBalancer(c *netfilter.Chain, o vnet.Outbound, tests []netfilter.Statement) {
+	add(c, portsNeeded, with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+	for _, by := range o.ByProtocol() {
+		var rules, ids []string
+		var ways []front
+		for _, e := range by.Exits {
+			rules = append(rules, e.Why())
+			for _, id := range e.Frontends {
+				if !slices.Contains(ids, id) {
+					ids, ways = append(ids, id), append(ways, f.frontOf(id))
+				}
+			}
 		}
+		test := tests
+		if number, _ := protocolNumber(by.Protocol); by.Protocol != "" {
+			test = with(tests, protocol(number))
+		}
+		why := strings.Join(slices.Compact(rules), " or ")
+		add(c, why, with(test, f.oneOf(strings.Join(append(ids, why), " "), why, ways))...)
 	}
-	return standard, lost
-}
-
-// byBalancer leaves by a public load balancer's outbound rules, or else by its load balancing rules.
-func (f *fabric) byBalancer(c *netfilter.Chain, x *config, ruled, balanced byProtocol, tests []netfilter.Statement) {
-	if !f.through(c, ruled, tests) {
-		f.through(c, balanced, tests)
-	}
-	if len(x.byIP) > 0 { // what no rule of another pool took
-		add(c, "a back end by its address", with(tests,
-			unknown("a load balancer has it as a back end by its address: whether it has default outbound access is not known"))...)
+	if o.Why != "" {
+		add(c, unreadWay, with(tests, unknown("%s", o.Why))...)
 		return
 	}
 	add(c, "the load balancer's rules are not for this protocol", with(tests, decide(netfilter.Drop))...)
 }
 
-// exits are the front ends that translate a protocol's flows, and the rules that say so.
-type exits struct {
-	rules, ids []string
-	ways       []front
-}
-
-// byProtocol are exits by "tcp", "udp" and "all".
-type byProtocol map[string]*exits
-
-// add adds a front end, once.
-func (b byProtocol) add(f *fabric, lb *LoadBalancer, protocol, rule, frontend string) {
-	protocol = strings.ToLower(protocol)
-	if protocol != "tcp" && protocol != "udp" {
-		protocol = "all"
+// frontOf returns the public addresses of a front end.
+func (f *fabric) frontOf(id string) front {
+	if fe := f.frontends[id]; fe != nil {
+		return f.front(fe.PublicIPAddress, fe.PublicIPPrefix)
 	}
-	ways := f.frontsOf(lb, frontend)
-	if len(ways) == 0 {
-		return
-	}
-	e := &exits{rules: []string{rule}, ids: []string{frontend}, ways: ways}
-	if b[protocol] != nil {
-		b[protocol].merge(e)
-		return
-	}
-	b[protocol] = e
-}
-
-func (e *exits) merge(other *exits) {
-	for i, id := range other.ids {
-		if !slices.Contains(e.ids, id) {
-			e.ids, e.ways = append(e.ids, id), append(e.ways, other.ways[i])
-		}
-	}
-	for _, r := range other.rules {
-		if !slices.Contains(e.rules, r) {
-			e.rules = append(e.rules, r)
-		}
-	}
-}
-
-// through writes what the exits translate. Those for all protocols are TCP's and UDP's, too: which front end Azure takes is not known.
-func (f *fabric) through(c *netfilter.Chain, by byProtocol, tests []netfilter.Statement) bool {
-	if all := by["all"]; all != nil && len(by) > 1 {
-		for _, protocol := range []string{"tcp", "udp"} {
-			if by[protocol] == nil {
-				by[protocol] = &exits{}
-			}
-			by[protocol].merge(all)
-		}
-		delete(by, "all")
-	}
-	for _, protocol := range sorted(by) {
-		e := by[protocol]
-		why := strings.Join(e.rules, " or ")
-		f.throughLB(c, why, strings.Join(append(slices.Clone(e.ids), why, protocol), " "), protocol, e.ways, tests)
-	}
-	return len(by) > 0
-}
-
-// serves reports whether one of the pools has a configuration, not only its address: such pools have no outbound rules ("Backend pool
-// management", limitations, learn.microsoft.com).
-func (x *config) serves(pools ...string) bool {
-	return slices.ContainsFunc(pools, func(p string) bool { return slices.Contains(x.pools, p) && !slices.Contains(x.byIP, p) })
-}
-
-func (f *fabric) byOutboundRules(x *config) byProtocol {
-	by := byProtocol{}
-	for _, id := range sorted(f.LoadBalancers) {
-		lb := f.LoadBalancers[id]
-		for _, r := range lb.OutboundRules {
-			if !x.serves(r.Pool.id()) {
-				continue
-			}
-			for _, ref := range r.Frontends {
-				by.add(f, lb, r.Protocol, fmt.Sprintf("load balancer %s, outbound rule %s", title(lb.Resource), title(r.Resource)), ref.id())
-			}
-		}
-	}
-	return by
-}
-
-// byRules leaves by the front ends of load balancing rules that translate sources, too: of a Standard load balancer for their protocols
-// only.
-func (f *fabric) byRules(x *config) byProtocol {
-	by := byProtocol{}
-	for _, id := range sorted(f.LoadBalancers) {
-		lb := f.LoadBalancers[id]
-		for _, r := range lb.Rules {
-			if r.DisableOutboundSNAT || !x.serves(r.pools()...) {
-				continue
-			}
-			protocol := r.Protocol
-			if strings.EqualFold(lb.SKU.Name, "Basic") {
-				protocol = "All"
-			}
-			by.add(f, lb, protocol, "load balancer "+title(lb.Resource), r.Frontend.id())
-		}
-	}
-	return by
-}
-
-// pools returns the ids of a rule's pools.
-func (r BalancingRule) pools() []string {
-	var all []string
-	for _, p := range append(r.Pools, refOf(r.Pool)...) {
-		if !slices.Contains(all, p.id()) {
-			all = append(all, p.id())
-		}
-	}
-	return all
-}
-
-func refOf(r *ref) []ref {
-	if r == nil {
-		return nil
-	}
-	return []ref{*r}
-}
-
-// frontsOf returns the public addresses of a front end; none of one that is inside a virtual network.
-func (f *fabric) frontsOf(lb *LoadBalancer, id string) []front {
-	for _, fe := range lb.Frontends {
-		if strings.EqualFold(fe.ID, id) {
-			if !fe.public() {
-				return nil
-			}
-			return []front{f.front(fe.PublicIPAddress, fe.PublicIPPrefix)}
-		}
-	}
-	return []front{{unread: "front end " + plain(last(id)) + " was not read"}}
-}
-
-// throughLB writes the rule for what a load balancer translates: flows of TCP and UDP, or one of them.
-func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []front, tests []netfilter.Statement) {
-	switch name {
-	case "tcp":
-		tests = with(tests, protocol(packet.TCP))
-	case "udp":
-		tests = with(tests, protocol(packet.UDP))
-	default:
-		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
-	}
-	add(c, why, with(tests, f.oneOf(key, why, ways))...)
+	return front{unread: "front end " + plain(last(id)) + " was not read"}
 }

@@ -133,6 +133,7 @@ type BalancingRule struct {
 	FrontendPort, BackendPort uint16
 	EnableFloatingIP          bool
 	DisableOutboundSNAT       bool
+	LoadDistribution          string
 	Frontend                  *ref  `json:"frontendIPConfiguration"`
 	Pool                      *ref  `json:"backendAddressPool"`
 	Pools                     []ref `json:"backendAddressPools"`

@@ -301,9 +301,8 @@ func (f *fabric) groupMembers(group, subnet string) (members []netip.Prefix, mor
 
 // protocolNumber returns 0 for every protocol, and false for a word that is not understood.
 func protocolNumber(word string) (packet.Protocol, bool) {
-	n, ok := map[string]packet.Protocol{vnet.Any: 0, vnet.ProtocolTCP: packet.TCP, vnet.ProtocolUDP: packet.UDP, vnet.ProtocolICMP: packet.ICMP,
-		vnet.ProtocolESP: 50, vnet.ProtocolAH: 51}[word]
-	return n, ok
+	n, ok := vnet.Protocols[word]
+	return packet.Protocol(n), ok || word == vnet.Any
 }
 
 func portTests(source bool, ranges []vnet.PortRange) []netfilter.Statement {

@@ -120,7 +120,7 @@ func addresses(source, not bool, prefixes ...netip.Prefix) netfilter.Statement {
 	var words []string
 	for _, p := range prefixes {
 		low := netfilter.AddressValue(p.Addr())
-		set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{{Low: low, High: netfilter.AddressValue(lastOf(p))}}})
+		set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{{Low: low, High: netfilter.AddressValue(vnet.LastOf(p))}}})
 		words = append(words, p.String())
 	}
 	return &netfilter.InSet{Value: field, Not: not, Set: set, Words: "{ " + strings.Join(words, ", ") + " }"}
@@ -142,14 +142,6 @@ func widest(prefixes []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return all
-}
-
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().As4()
-	for i := p.Bits(); i < 32; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	return netip.AddrFrom4(b)
 }
 
 // choose goes to one of several chains, which Azure picks by the flow in a way that is its own.

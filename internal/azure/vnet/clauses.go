@@ -130,7 +130,7 @@ func mayHoldPlatform(destination string) bool {
 // holds reports whether the clause surely holds a flow.
 func (c SecurityClause) holds(f SecurityFlow) bool {
 	r := c.Rule
-	if number, known := protocols[r.Protocol]; known && number != f.Protocol || len(c.Unknown) > 0 {
+	if number, known := Protocols[r.Protocol]; known && number != f.Protocol || len(c.Unknown) > 0 {
 		return false
 	}
 	hasPorts := f.Protocol == 6 || f.Protocol == 17

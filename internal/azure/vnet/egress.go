@@ -3,6 +3,7 @@ package vnet
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // NATGateway translates what leaves its subnets for the internet ("What is Azure NAT Gateway?", learn.microsoft.com). All machines of the
@@ -35,7 +36,8 @@ type Way int
 
 // The ways, the first that there is last. A user-defined route to an appliance comes before all of them, because it is a route.
 const (
-	WayNone          Way = iota // nothing translates the address
+	WayUnknown       Way = iota // something that decides was not read
+	WayNone                     // nothing translates the address
 	WayDefault                  // default outbound access
 	WayBalancingRule            // a load balancing rule that translates sources, too
 	WayOutboundRule             // an outbound rule of a load balancer
@@ -45,57 +47,179 @@ const (
 
 // Sender says what there is to leave by for one IP configuration.
 type Sender struct {
-	Gateway       bool // the subnet has a NAT gateway
-	Instance      bool // the configuration has a public address
-	OutboundRule  bool // an outbound rule has a pool with it
-	BalancingRule bool // a load balancing rule has a pool with it and translates sources, too
-	Standard      bool // a Standard load balancer has a pool with it, which ends default outbound access
-	Secondary     bool // it is not the primary one of its NIC: only a NAT gateway or a public address take it
-	Private       bool // the subnet has no default outbound access
+	Gateway   bool         // the subnet has a NAT gateway
+	Instance  bool         // the configuration has a public address
+	Secondary bool         // it is not the primary one of its NIC: only a NAT gateway or a public address take it
+	Private   bool         // the subnet has no default outbound access
+	Balancers []Membership // the load balancers that have pools with it
+	Unread    string       // why a load balancer that has a pool with it was not read, "" for none
+	ByAddress bool         // a pool names it by its address
 }
 
-// Way returns the way that Azure takes, and for WayNone why there is none ("Use source network address translation (SNAT) for outbound
-// connections", "What is Azure NAT Gateway?" and "Default outbound access", learn.microsoft.com).
-func (s Sender) Way() (way Way, why string) {
+// Membership says which pools of a load balancer have an IP configuration. A pool that names only its address is none of them: it has no
+// outbound rules ("Backend pool management", limitations, learn.microsoft.com).
+type Membership struct {
+	Balancer *LoadBalancer
+	Pools    []string
+}
+
+// Outbound says how an address leaves for the internet.
+type Outbound struct {
+	Way   Way
+	Exits []Exit // of WayOutboundRule and WayBalancingRule
+	// Why says what keeps in an address, or of which flows it is not known how they leave: those of WayUnknown, or TCP's and UDP's that no
+	// exit translates. Without it such flows are dropped.
+	Why string
+}
+
+// Exit is a way out of a pool's members: front ends of a load balancer.
+type Exit struct {
+	Balancer  *LoadBalancer
+	Pool      string
+	Rule      *OutboundRule // nil where load balancing rules translate
+	Protocol  string        // ProtocolTCP or ProtocolUDP, "" for both
+	Frontends []string      // names; a Standard load balancer uses one after the other
+}
+
+// Why names the rule that translates.
+func (e Exit) Why() string {
+	if e.Rule == nil {
+		return "load balancer " + e.Balancer.Name
+	}
+	return fmt.Sprintf("load balancer %s, outbound rule %s", e.Balancer.Name, e.Rule.Name)
+}
+
+// Outbound returns the way that Azure takes ("Use source network address translation (SNAT) for outbound connections", "What is Azure NAT
+// Gateway?" and "Default outbound access", learn.microsoft.com).
+func (s Sender) Outbound() Outbound {
+	var byOutboundRule, byBalancingRule []Exit
+	standard, byAddress := "", ""
+	if s.ByAddress {
+		byAddress = "a load balancer has it as a back end by its address: whether it has default outbound access is not known"
+	}
+	for _, m := range s.Balancers {
+		byOutboundRule = append(byOutboundRule, m.outboundRules()...)
+		byBalancingRule = append(byBalancingRule, m.balancingRules()...)
+		if m.Balancer.SKU == SKUStandard {
+			standard = m.Balancer.Name
+		}
+	}
 	switch {
 	case s.Gateway:
-		return WayGateway, ""
+		return Outbound{Way: WayGateway}
 	case s.Instance:
-		return WayInstance, ""
+		return Outbound{Way: WayInstance}
 	case s.Secondary:
-		return WayNone, "a secondary address has no outbound"
-	case s.OutboundRule:
-		return WayOutboundRule, ""
-	case s.BalancingRule:
-		return WayBalancingRule, ""
-	case s.Standard:
-		return WayNone, "no outbound: no rule of its Standard load balancer translates it"
+		return Outbound{Way: WayNone, Why: "a secondary address has no outbound"}
+	case s.Unread != "":
+		return Outbound{Why: s.Unread}
+	case len(byOutboundRule) > 0:
+		return Outbound{WayOutboundRule, byOutboundRule, byAddress}
+	case len(byBalancingRule) > 0:
+		return Outbound{WayBalancingRule, byBalancingRule, byAddress}
+	case s.ByAddress:
+		return Outbound{Why: byAddress}
+	case standard != "":
+		return Outbound{Way: WayNone, Why: "no outbound: load balancer " + standard + " has no rule for it"}
 	case s.Private:
-		return WayNone, "no outbound: the subnet is private"
+		return Outbound{Way: WayNone, Why: "no outbound: the subnet is private"}
 	}
-	return WayDefault, ""
+	return Outbound{Way: WayDefault}
+}
+
+// ProtocolExits are the exits of one protocol's flows, or of TCP's and UDP's with Protocol "". Which of several Azure takes is not
+// documented. The lab takes the first.
+type ProtocolExits struct {
+	Protocol string
+	Exits    []Exit
+}
+
+// ByProtocol returns the exits of TCP and of UDP, together where they are the same.
+func (o Outbound) ByProtocol() []ProtocolExits {
+	if !slices.ContainsFunc(o.Exits, func(e Exit) bool { return e.Protocol != "" }) {
+		return []ProtocolExits{{"", o.Exits}}
+	}
+	var all []ProtocolExits
+	for _, protocol := range []string{ProtocolTCP, ProtocolUDP} {
+		others := func(e Exit) bool { return e.Protocol != "" && e.Protocol != protocol }
+		if exits := slices.DeleteFunc(slices.Clone(o.Exits), others); len(exits) > 0 {
+			all = append(all, ProtocolExits{protocol, exits})
+		}
+	}
+	return all
+}
+
+func (m Membership) outboundRules() []Exit {
+	var all []Exit
+	for i, r := range m.Balancer.OutboundRules {
+		e := Exit{m.Balancer, r.BackendPool, &m.Balancer.OutboundRules[i], r.Protocol, m.Balancer.public(r.Frontends)}
+		if slices.Contains(m.Pools, r.BackendPool) && len(e.Frontends) > 0 {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// balancingRules returns the exits by front ends of load balancing rules that translate sources, too: of a Standard load balancer for their
+// protocols only.
+func (m Membership) balancingRules() []Exit {
+	var all []Exit
+	for _, pool := range m.Pools {
+		by := func(protocols ...string) Exit {
+			var names []string
+			for _, r := range m.Balancer.Rules {
+				if r.BackendPool == pool && !r.DisableOutboundSNAT && slices.Contains(protocols, r.Protocol) {
+					names = append(names, r.Frontend)
+				}
+			}
+			return Exit{Balancer: m.Balancer, Pool: pool, Frontends: m.Balancer.public(sortedBy(names, m.Balancer.frontendIndex))}
+		}
+		exits := []Exit{by("", ProtocolTCP), by("", ProtocolUDP)}
+		if slices.Equal(exits[0].Frontends, exits[1].Frontends) || m.Balancer.SKU != SKUStandard {
+			exits = []Exit{by("", ProtocolTCP, ProtocolUDP)}
+		} else {
+			exits[0].Protocol, exits[1].Protocol = ProtocolTCP, ProtocolUDP
+		}
+		all = append(all, slices.DeleteFunc(exits, func(e Exit) bool { return len(e.Frontends) == 0 })...)
+	}
+	return all
+}
+
+// public returns those of the named front ends that are not internal, each once.
+func (lb *LoadBalancer) public(names []string) []string {
+	var all []string
+	for _, name := range names {
+		i := lb.frontendIndex(name)
+		if (i < 0 || !lb.Frontends[i].Internal()) && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func (lb *LoadBalancer) frontendIndex(name string) int {
+	return slices.IndexFunc(lb.Frontends, func(f Frontend) bool { return f.Name == name })
 }
 
 // senders returns a function that says what there is to leave by for a NIC's IP configuration.
 func (n *Network) senders() func(NIC, IPConfig) Sender {
-	pools := map[IPConfigRef]Sender{}
+	balancers := map[IPConfigRef][]Membership{}
 	for i := range n.LoadBalancers {
 		lb := &n.LoadBalancers[i]
+		pools := map[IPConfigRef][]string{}
 		for _, pool := range lb.BackendPools {
-			byOutboundRule, byRule := lb.hasOutboundRule(pool.Name), len(lb.translating(pool.Name)) > 0
 			for _, m := range pool.Members {
-				s := pools[m]
-				s.Standard = s.Standard || lb.SKU == SKUStandard
-				s.OutboundRule, s.BalancingRule = s.OutboundRule || byOutboundRule, s.BalancingRule || byRule
-				pools[m] = s
+				pools[m] = append(pools[m], pool.Name)
 			}
+		}
+		for m, names := range pools {
+			balancers[m] = append(balancers[m], Membership{lb, names})
 		}
 	}
 	return func(nic NIC, c IPConfig) Sender {
-		subnet, _ := n.Subnet(nic.VNet, nic.Subnet)
-		s := pools[IPConfigRef{nic.Name, c.Name}]
-		s.Gateway, s.Instance, s.Secondary, s.Private = subnet.NATGateway != "", c.PublicIP != "", !c.Primary, subnet.Private
-		return s
+		s, _ := n.Subnet(nic.VNet, nic.Subnet)
+		return Sender{Gateway: s.NATGateway != "", Instance: c.PublicIP != "", Secondary: !c.Primary, Private: s.Private,
+			Balancers: balancers[IPConfigRef{nic.Name, c.Name}]}
 	}
 }
 

@@ -49,16 +49,16 @@ func (t idleTime) states() string {
 
 // idleScript makes the table: flows to front ends as their load balancing rules say, those that leave as the outbound rule or the NAT
 // gateway says.
-func idleScript(n Network, out outboundPlan, rules []balancingRule) string {
+func idleScript(n Network, out outboundPlan, rules []BalancingRule) string {
 	fronts, sources := map[idleTime][]string{}, map[idleTime][]string{}
 	used := map[idleTime]bool{}
 	for _, b := range rules {
-		t := idleTime{minutes: cmp.Or(b.rule.IdleTimeoutMinutes, idleMinutes), l4: b.l4()}
-		fronts[t] = append(fronts[t], fmt.Sprintf("%s . %d", b.frontend, b.rule.FrontendPort))
+		t := idleTime{minutes: cmp.Or(b.Rule.IdleTimeoutMinutes, idleMinutes), l4: b.l4()}
+		fronts[t] = append(fronts[t], fmt.Sprintf("%s . %d", b.Frontend.Address, b.Rule.FrontendPort))
 		used[t] = true
 	}
 	for _, p := range out.pools {
-		for _, l4 := range []string{"tcp", "udp"} {
+		for _, l4 := range p.protocols {
 			t := idleTime{p.idle, l4, p.gateway != "" && l4 == "tcp"}
 			if p.gateway != "" && l4 == "udp" {
 				t.minutes = idleMinutes
@@ -141,9 +141,9 @@ type Resets struct {
 // NewResets reads the rules of all load balancers.
 func NewResets(n Network) Resets {
 	r := Resets{map[netip.AddrPort]bool{}, map[netip.Addr]bool{}}
-	for _, b := range balancedRules(n, nil) {
+	for _, b := range n.balancing(nil) {
 		if b.resets() {
-			r.to[netip.AddrPortFrom(b.frontend, b.rule.FrontendPort)] = true
+			r.to[netip.AddrPortFrom(b.Frontend.Address, b.Rule.FrontendPort)] = true
 		}
 	}
 	for _, p := range outbound(n).pools {
@@ -157,7 +157,7 @@ func NewResets(n Network) Resets {
 }
 
 // resets reports whether the ends of the rule's flows are told when their idle time is over.
-func (b balancingRule) resets() bool { return b.rule.TCPReset && b.protocol() == 6 }
+func (b BalancingRule) resets() bool { return b.Rule.TCPReset && b.protocol() == 6 }
 
 // Any reports whether there are such flows.
 func (r Resets) Any() bool { return len(r.to)+len(r.leaving) > 0 }
@@ -171,16 +171,16 @@ func (r Resets) Wants(destination netip.AddrPort, public netip.Addr) bool {
 // rule of a load balancer resets its own, and a NAT gateway those of the machines behind it.
 func (w *nftWriter) resets(n Network, out outboundPlan) string {
 	var ends, members, publics []string
-	for _, b := range balancedRules(n, nil) {
+	for _, b := range n.balancing(nil) {
 		if !b.resets() {
 			continue
 		}
-		ends = append(ends, fmt.Sprintf("%s . %d", b.frontend, b.rule.FrontendPort))
-		if b.rule.FloatingIP {
+		ends = append(ends, fmt.Sprintf("%s . %d", b.Frontend.Address, b.Rule.FrontendPort))
+		if b.Rule.FloatingIP {
 			continue
 		}
-		for _, m := range b.lb.poolMembers(n, b.rule.BackendPool) {
-			ends = append(ends, fmt.Sprintf("%s . %d", m.address, b.rule.BackendPort))
+		for _, m := range b.Backends {
+			ends = append(ends, fmt.Sprintf("%s . %d", m.Address, b.Rule.BackendPort))
 		}
 	}
 	for _, p := range out.pools {

@@ -3,7 +3,6 @@ package vnet
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Internal front ends in the fabric's table. What goes to one is tracked, and so are its answers: those of a rule with floating IP come from
@@ -13,15 +12,10 @@ import (
 // plainEnds returns the addresses and ports of the back ends of internal front ends' rules without floating IP.
 func (n *Network) plainEnds() []string {
 	var all []string
-	for i := range n.LoadBalancers {
-		lb := &n.LoadBalancers[i]
-		for _, r := range lb.Rules {
-			f, _ := find(lb.Frontends, func(f Frontend) bool { return f.Name == r.Frontend })
-			if r.FloatingIP || !f.Internal() {
-				continue
-			}
-			for _, m := range lb.poolMembers(*n, r.BackendPool) {
-				all = append(all, fmt.Sprintf("%s . %s . %d", m.address, strings.ToLower(r.Protocol), r.BackendPort))
+	for _, b := range n.balancing(nil) {
+		for _, m := range b.Backends {
+			if !b.Rule.FloatingIP && b.Frontend.Internal() {
+				all = append(all, fmt.Sprintf("%s . %s . %d", m.Address, b.l4(), b.Rule.BackendPort))
 			}
 		}
 	}
@@ -69,15 +63,10 @@ func frontendRules(n Network) (to, answers []string) {
 // answering returns the links of back ends with the front ends by whose addresses they answer, because the rule has floating IP.
 func (n *Network) answering() []string {
 	var all []string
-	for i := range n.LoadBalancers {
-		lb := &n.LoadBalancers[i]
-		for _, r := range lb.Rules {
-			f, ok := find(lb.Frontends, func(f Frontend) bool { return f.Name == r.Frontend })
-			if !r.FloatingIP || !ok {
-				continue
-			}
-			for _, m := range lb.poolMembers(*n, r.BackendPool) {
-				all = append(all, fmt.Sprintf("%q . %s", m.nic.Link(), f.Address))
+	for _, b := range n.balancing(nil) {
+		for _, m := range b.Backends {
+			if b.Rule.FloatingIP {
+				all = append(all, fmt.Sprintf("%q . %s", m.Link, b.Frontend.Address))
 			}
 		}
 	}

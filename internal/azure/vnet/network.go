@@ -174,6 +174,7 @@ type OutboundRule struct {
 	Name        string
 	Frontends   []string // names; used one after the other
 	BackendPool string   // name
+	Protocol    string   `json:",omitempty"` // ProtocolTCP or ProtocolUDP, "" for both
 	// AllocatedOutboundPorts is how many ports each member has towards one destination, over all front ends; 0 means as many on each front
 	// end as OutboundPorts says.
 	AllocatedOutboundPorts int
@@ -203,8 +204,9 @@ type IPConfigRef struct{ NIC, IPConfig string }
 
 // Values of Rule.LoadDistribution: which fields of a packet choose the back end.
 const (
-	DistributionDefault  = "Default"  // the 5-tuple
-	DistributionSourceIP = "SourceIP" // source and destination address
+	DistributionDefault          = "Default"          // the 5-tuple
+	DistributionSourceIP         = "SourceIP"         // source and destination address
+	DistributionSourceIPProtocol = "SourceIPProtocol" // source and destination address, and protocol
 )
 
 // Protocols of rules and probes, as Azure writes them.
@@ -229,6 +231,8 @@ type Rule struct {
 	TCPReset           bool // as an outbound rule's
 	// DisableOutboundSNAT keeps the members of the pool from leaving by the rule's front end. With outbound rules they never do.
 	DisableOutboundSNAT bool `json:",omitempty"`
+	// LastPort ends a range of ports that begins with FrontendPort; 0 for one port. Only inbound NAT rules in Azure have ranges.
+	LastPort uint16 `json:",omitempty"`
 }
 
 // Probe is a health probe.

@@ -65,7 +65,7 @@ func nftScript(n Network, h Health) string {
 	f := newFirewall(n)
 	w.sets(n, out)
 	w.vnets(n, f)
-	rules := balancedRules(n, h)
+	rules := n.balancing(h)
 	w.security(f)
 	w.loadBalancer(rules, f)
 	w.translate(rules, f)
@@ -209,31 +209,9 @@ func peered(n Network, a, b string) bool {
 	return to(a, b) && to(b, a)
 }
 
-// balancingRule is one load balancing rule with what it refers to.
-type balancingRule struct {
-	lb       *LoadBalancer
-	rule     Rule
-	frontend netip.Addr
-	up       []member
-	denied   string // which security rule denies the probe of a member, the first of those that are down; "" for none
-}
-
 type member struct {
 	nic     NIC
 	address netip.Addr
-}
-
-func (b balancingRule) id() string { return b.lb.Name + "/" + b.rule.Name }
-
-func (b balancingRule) chain() string { return "rule/" + nftName(b.id()) }
-
-func (b balancingRule) l4() string { return strings.ToLower(b.rule.Protocol) }
-
-func (b balancingRule) protocol() uint8 {
-	if b.rule.Protocol == ProtocolUDP {
-		return 17
-	}
-	return 6
 }
 
 // nftName keeps the letters that an nft identifier may have.
@@ -244,45 +222,6 @@ func nftName(s string) string {
 		}
 		return '_'
 	}, s)
-}
-
-// balancedRules returns all load balancing rules with the back ends that take new flows, in a stable order.
-func balancedRules(n Network, h Health) []balancingRule {
-	var all []balancingRule
-	for i := range n.LoadBalancers {
-		lb := &n.LoadBalancers[i]
-		for _, r := range sortedBy(lb.Rules, func(r Rule) string { return r.Name }) {
-			b := balancingRule{lb: lb, rule: r}
-			for _, f := range lb.Frontends {
-				if f.Name == r.Frontend {
-					b.frontend = f.Address
-				}
-			}
-			for _, m := range lb.poolMembers(n, r.BackendPool) {
-				if r.Probe == "" || h[ProbeTarget{lb.Name, r.Probe, m.ref}] {
-					b.up = append(b.up, m.member)
-				} else if d, denied := n.ProbeDenial(ProbeTarget{lb.Name, r.Probe, m.ref}); denied && b.denied == "" {
-					b.denied = fmt.Sprintf("%s the probe of %s", d, m.nic.Machine)
-				}
-			}
-			all = append(all, b)
-		}
-	}
-	return all
-}
-
-// maxComment is the most bytes of a rule's comment that nft takes (NFTNL_UDATA_COMMENT_MAXLEN, with its end).
-const maxComment = 127
-
-// noBackEnd is why a rule without a back end that is up drops.
-const noBackEnd = "no back end is up"
-
-// whyDown returns that reason, with the security rule that denies a probe where there is room for its name.
-func (b balancingRule) whyDown() string {
-	if why := noBackEnd + ": " + b.denied; b.denied != "" && len(why) <= maxComment {
-		return why
-	}
-	return noBackEnd
 }
 
 type poolMember struct {
@@ -312,36 +251,10 @@ func (lb *LoadBalancer) poolMembers(n Network, pool string) []poolMember {
 	return sortedBy(members, func(m poolMember) int { return m.nic.ID })
 }
 
-// hash chooses a back end. The seed is fixed, so that source affinity outlives a change of the rules.
-func (b balancingRule) hash() string {
-	fields := "ip saddr . ip daddr . ip protocol . th sport . th dport"
-	if b.rule.LoadDistribution == DistributionSourceIP {
-		fields = "ip saddr . ip daddr"
-	}
-	return fmt.Sprintf("jhash %s mod %d seed 0x617a", fields, len(b.up))
-}
-
 const findsRule = "has the load balancer a rule for this address and port?"
 
-func (w *nftWriter) loadBalancer(rules []balancingRule, f *firewall) {
-	var floating []string
-	for _, b := range rules {
-		if !b.rule.FloatingIP {
-			continue
-		}
-		floating = append(floating, fmt.Sprintf("%s . %s . %d : goto %s", b.frontend, b.l4(), b.rule.FrontendPort, b.chain()))
-		if len(b.up) == 0 {
-			w.chain(b.chain(), "", because("drop", b.whyDown()))
-			continue
-		}
-		var marks []string
-		for i, m := range b.up {
-			marks = append(marks, fmt.Sprintf("%d : %d", i, m.nic.ID))
-		}
-		w.chain(b.chain(), "", because(fmt.Sprintf("ct mark set %s map { %s }", b.hash(), strings.Join(marks, ", ")), "a back end that is up"),
-			because("meta mark set ct mark", "the back end's routing table"))
-	}
-	w.set("map", "rules", "ipv4_addr . inet_proto . inet_service : verdict", "", floating)
+func (w *nftWriter) loadBalancer(rules []BalancingRule, f *firewall) {
+	w.balance(rules, true)
 	head := append([]string{`ct direction original ct mark != 0 meta mark set ct mark accept comment "a flow keeps its back end"`},
 		f.outboundRules()...)
 	w.chain("lb", "type filter hook prerouting priority mangle; policy accept;",
@@ -349,30 +262,47 @@ func (w *nftWriter) loadBalancer(rules []balancingRule, f *firewall) {
 }
 
 // translate writes the destinations: an instance's own public address, and rules without floating IP.
-func (w *nftWriter) translate(rules []balancingRule, f *firewall) {
-	var plain []string
-	for _, b := range rules {
-		if b.rule.FloatingIP {
-			continue
-		}
-		plain = append(plain, fmt.Sprintf("%s . %s . %d : goto %s", b.frontend, b.l4(), b.rule.FrontendPort, b.chain()))
-		if len(b.up) == 0 {
-			w.chain(b.chain(), "", because("drop", b.whyDown()))
-			continue
-		}
-		var ends []string
-		for i, m := range b.up {
-			ends = append(ends, fmt.Sprintf("%d : %s . %d", i, m.address, b.rule.BackendPort))
-		}
-		w.chain(b.chain(), "", because(
-			fmt.Sprintf("meta l4proto %s dnat ip to %s map { %s }", b.l4(), b.hash(), strings.Join(ends, ", ")), "a back end that is up"))
-	}
-	w.set("map", "plain-rules", "ipv4_addr . inet_proto . inet_service : verdict", "", plain)
+func (w *nftWriter) translate(rules []BalancingRule, f *firewall) {
+	w.balance(rules, false)
 	w.chain("nat-pre", "type nat hook prerouting priority dstnat; policy accept;",
 		f.acceptInside(),
 		because("meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @plain-rules", findsRule),
 		because("dnat ip to ip daddr map @instance-in", "the machine's own public address"),
 	)
+}
+
+// balance writes the rules with floating IP, or those without, and the map that leads to them.
+func (w *nftWriter) balance(rules []BalancingRule, floating bool) {
+	var elements []string
+	for _, b := range rules {
+		if b.Rule.FloatingIP != floating {
+			continue
+		}
+		elements = append(elements, fmt.Sprintf("%s . %s . %d : goto %s", b.Frontend.Address, b.l4(), b.Rule.FrontendPort, b.chain()))
+		var ends []string
+		for i, m := range b.Up() {
+			end := fmt.Sprintf("%d : %s . %d", i, m.Address, b.Rule.BackendPort)
+			if floating {
+				end = fmt.Sprintf("%d : %d", i, m.Mark)
+			}
+			ends = append(ends, end)
+		}
+		choice := fmt.Sprintf("%s map { %s }", b.hash(), strings.Join(ends, ", "))
+		switch {
+		case len(ends) == 0:
+			w.chain(b.chain(), "", because("drop", b.whyDown()))
+		case floating:
+			w.chain(b.chain(), "", because("ct mark set "+choice, "a back end that is up"),
+				because("meta mark set ct mark", "the back end's routing table"))
+		default:
+			w.chain(b.chain(), "", because(fmt.Sprintf("meta l4proto %s dnat ip to %s", b.l4(), choice), "a back end that is up"))
+		}
+	}
+	name := "plain-rules"
+	if floating {
+		name = "rules"
+	}
+	w.set("map", name, "ipv4_addr . inet_proto . inet_service : verdict", "", elements)
 }
 
 // filter says what may pass. What is for an unknown address, and what leaves from an address without outbound, is

@@ -251,7 +251,7 @@ func (n *Network) scopeOf(nic NIC) scope {
 // span is a range of addresses, both ends within.
 type span struct{ first, last netip.Addr }
 
-func spanOf(p netip.Prefix) span { return span{p.Masked().Addr(), lastOf(p)} }
+func spanOf(p netip.Prefix) span { return span{p.Masked().Addr(), LastOf(p)} }
 
 // String returns a prefix where the range is one.
 func (s span) String() string {
@@ -259,7 +259,7 @@ func (s span) String() string {
 		return s.first.String()
 	}
 	for bits := range 32 {
-		if p := netip.PrefixFrom(s.first, bits); p.Masked() == p && lastOf(p) == s.last {
+		if p := netip.PrefixFrom(s.first, bits); p.Masked() == p && LastOf(p) == s.last {
 			return p.String()
 		}
 	}

@@ -16,6 +16,7 @@ type outboundPlan struct {
 	fallback  netip.Addr
 	others    []string            // addresses that leave by the fallback
 	none      map[string][]string // addresses that nothing translates, by why
+	partial   map[string][]string // addresses whose flows of a protocol nothing translates, by the protocol
 	endpoints []string            // addresses that are reached by private endpoints
 }
 
@@ -30,12 +31,13 @@ type instance struct {
 type outboundPool struct {
 	frontends []netip.Addr
 	members   []member
-	ports     []int  // of each member on each front end
-	idle      int    // minutes that a flow may be idle
-	inTurn    bool   // the next front end when the ports of the one before are used up; else one at random
-	reset     bool   // TCP packets of a flow that was idle for too long are answered with a reset
-	gateway   string // name of the NAT gateway, "" for a load balancer
-	only      string // the only protocol that rules of a Standard load balancer translate, "" for both
+	ports     []int    // of each member on each front end
+	idle      int      // minutes that a flow may be idle
+	inTurn    bool     // the next front end when the ports of the one before are used up; else one at random
+	reset     bool     // TCP packets of a flow that was idle for too long are answered with a reset
+	gateway   string   // name of the NAT gateway, "" for a load balancer
+	exit      Exit     // of a load balancer
+	protocols []string // "tcp", "udp"
 }
 
 // OutboundPorts returns how many source ports each member of a back-end pool of this size has on a front end towards one destination and
@@ -58,45 +60,51 @@ const (
 	outboundPortsPerFrontend = 64000
 )
 
-// A portBlock is a member's share of a front end.
-type portBlock struct {
-	frontend netip.Addr
-	member   member
-	first    int
-	ports    int
+// outboundBlock is the share that a machine has of a front end's ports.
+type outboundBlock struct {
+	Machine   string
+	Private   netip.Addr // what leaves from here is translated
+	Frontend  netip.Addr
+	FirstPort uint16
+	Ports     int      // towards one destination and port
+	InTurn    bool     // used when those of the machine's blocks before are used up
+	Gateway   string   // the NAT gateway, all whose machines share the block; "" for a load balancer
+	Protocols []string // "tcp", "udp"
 }
 
 // block returns the share of the k-th member of the i-th front end.
-func (p outboundPool) block(i, k int) portBlock {
-	first := FirstOutboundPort
+func (p outboundPool) block(i, k int) outboundBlock {
+	first, m := FirstOutboundPort, p.members[k]
 	if p.gateway == "" {
 		first += k * p.ports[i]
 	}
-	return portBlock{p.frontends[i], p.members[k], first, p.ports[i]}
+	return outboundBlock{m.nic.Machine, m.address, p.frontends[i], uint16(first), p.ports[i], p.inTurn, p.gateway, p.protocols}
 }
 
-// outbound decides of each address of a machine how it leaves ([Sender.Way]).
+func (b outboundBlock) lastPort() int { return int(b.FirstPort) + b.Ports - 1 }
+
+// outbound decides of each address of a machine how it leaves ([Sender.Outbound]).
 func outbound(n Network) outboundPlan {
-	p := outboundPlan{fallback: n.DefaultOutbound, none: map[string][]string{}}
-	ways := map[Way]map[netip.Addr]bool{}
+	p := outboundPlan{fallback: n.DefaultOutbound, none: map[string][]string{}, partial: map[string][]string{}}
+	for _, g := range n.NATGateways {
+		p.addGateway(n, g)
+	}
 	senders := n.senders()
-	for _, nic := range n.NICs {
+	for _, nic := range sortedBy(n.NICs, func(nic NIC) int { return nic.ID }) {
 		for _, c := range nic.IPConfigs {
-			way, why := senders(nic, c).Way()
-			if ways[way] == nil {
-				ways[way] = map[netip.Addr]bool{}
-			}
-			ways[way][c.Address] = true
+			o := senders(nic, c).Outbound()
 			if public, own := n.PublicIP(c.PublicIP); own {
-				p.instances = append(p.instances, instance{c.Address, public.Address, way == WayInstance})
+				p.instances = append(p.instances, instance{c.Address, public.Address, o.Way == WayInstance})
 			}
 			switch {
-			case way == WayDefault && p.fallback.IsValid():
+			case len(o.Exits) > 0:
+				p.addExits(n, o, member{nic, c.Address})
+			case o.Way == WayDefault && p.fallback.IsValid():
 				p.others = append(p.others, c.Address.String())
-			case way == WayNone && c.Primary:
-				p.none[why] = append(p.none[why], c.Address.String())
+			case o.Way == WayNone && c.Primary:
+				p.none[o.Why] = append(p.none[o.Why], c.Address.String())
 			}
-			if way != WayNone || c.Primary {
+			if o.Way != WayNone || c.Primary {
 				p.allowed = append(p.allowed, fmt.Sprintf("%q . %s", nic.Link(), c.Address))
 			}
 		}
@@ -104,18 +112,68 @@ func outbound(n Network) outboundPlan {
 	for _, a := range n.PrivateEndpoints {
 		p.endpoints = append(p.endpoints, a.String())
 	}
-	for _, g := range n.NATGateways {
-		p.addGateway(n, g)
-	}
-	for i := range n.LoadBalancers {
-		p.addPools(n, &n.LoadBalancers[i], ways)
-	}
 	return p
+}
+
+// addExits has the flows of a member leave by the first exit of their protocol.
+func (p *outboundPlan) addExits(n Network, o Outbound, m member) {
+	without := map[string]bool{"tcp": true, "udp": true}
+	for _, by := range o.ByProtocol() {
+		e := by.Exits[0]
+		e.Protocol = by.Protocol
+		i := slices.IndexFunc(p.pools, func(pool outboundPool) bool { return pool.gateway == "" && pool.exit.same(e) })
+		if i < 0 {
+			i = len(p.pools)
+			p.pools = append(p.pools, newPool(n, e))
+		}
+		if len(p.pools[i].frontends) == 0 {
+			continue
+		}
+		p.pools[i].members = append(p.pools[i].members, m)
+		for _, l4 := range p.pools[i].protocols {
+			delete(without, l4)
+		}
+	}
+	for l4 := range without {
+		p.partial[l4] = append(p.partial[l4], m.address.String())
+	}
+}
+
+func (e Exit) same(o Exit) bool {
+	return e.Balancer == o.Balancer && e.Rule == o.Rule && e.Pool == o.Pool && e.Protocol == o.Protocol
+}
+
+// protocols returns those that an exit translates, as nft writes them.
+func (e Exit) protocols() []string {
+	if e.Protocol == "" {
+		return []string{"tcp", "udp"}
+	}
+	return []string{strings.ToLower(e.Protocol)}
+}
+
+// newPool returns the pool of a load balancer's exit, without members. Each has the outbound rule's ports over all front ends, or as many on
+// each as the pool's size allows.
+func newPool(n Network, e Exit) outboundPool {
+	pool := outboundPool{exit: e, protocols: e.protocols(), idle: idleMinutes, inTurn: e.Balancer.SKU == SKUStandard}
+	share := func(int) int { return OutboundPorts(len(e.Balancer.poolMembers(n, e.Pool))) }
+	if r := e.Rule; r != nil {
+		pool.idle, pool.reset = r.IdleTimeoutMinutes, r.TCPReset && slices.Contains(pool.protocols, "tcp")
+		if count := len(e.Frontends); r.AllocatedOutboundPorts > 0 {
+			share = func(i int) int { return (r.AllocatedOutboundPorts + count - 1 - i) / count }
+		}
+	}
+	for i, name := range e.Frontends {
+		if ports := share(i); ports > 0 {
+			pool.frontends = append(pool.frontends, e.Balancer.Frontends[e.Balancer.frontendIndex(name)].Address)
+			pool.ports = append(pool.ports, ports)
+		}
+	}
+	return pool
 }
 
 // addGateway adds the machines of a NAT gateway's subnets, with all their addresses.
 func (p *outboundPlan) addGateway(n Network, g NATGateway) {
-	pool := outboundPool{idle: g.IdleTimeoutMinutes, reset: true, gateway: g.Name}
+	pool := outboundPool{idle: g.IdleTimeoutMinutes, reset: true, gateway: g.Name, protocols: []string{"tcp", "udp"}}
 	for _, name := range g.PublicIPs {
 		if ip, ok := n.PublicIP(name); ok {
 			pool.frontends, pool.ports = append(pool.frontends, ip.Address), append(pool.ports, GatewayPorts)
@@ -133,108 +191,13 @@ func (p *outboundPlan) addGateway(n Network, g NATGateway) {
 	}
 }
 
-// addPools adds what the outbound rules of a load balancer say, and its load balancing rules where no outbound rule does. An address is in
-// the first pool that takes it.
-func (p *outboundPlan) addPools(n Network, lb *LoadBalancer, ways map[Way]map[netip.Addr]bool) {
-	for _, r := range lb.OutboundRules {
-		pool := outboundPool{frontends: lb.public(r.Frontends), idle: r.IdleTimeoutMinutes, reset: r.TCPReset}
-		p.addPool(n, lb, r.BackendPool, pool, r.AllocatedOutboundPorts, ways[WayOutboundRule])
-	}
-	for _, bp := range lb.BackendPools {
-		rules := lb.translating(bp.Name)
-		var names, protocols []string
-		for _, f := range lb.Frontends {
-			if slices.ContainsFunc(rules, func(r Rule) bool { return r.Frontend == f.Name }) {
-				names = append(names, f.Name)
-			}
-		}
-		for _, r := range rules {
-			protocols = append(protocols, strings.ToLower(r.Protocol))
-		}
-		pool := outboundPool{frontends: lb.public(names), idle: idleMinutes}
-		if slices.Sort(protocols); lb.SKU == SKUStandard && len(slices.Compact(protocols)) == 1 {
-			pool.only = protocols[0]
-		}
-		p.addPool(n, lb, bp.Name, pool, 0, ways[WayBalancingRule])
-	}
-}
-
-// hasOutboundRule reports whether an outbound rule has the pool.
-func (lb *LoadBalancer) hasOutboundRule(pool string) bool {
-	return slices.ContainsFunc(lb.OutboundRules, func(r OutboundRule) bool {
-		return r.BackendPool == pool && len(lb.public(r.Frontends)) > 0
-	})
-}
-
-// translating returns the load balancing rules by whose front ends the members of a pool leave.
-func (lb *LoadBalancer) translating(pool string) []Rule {
-	return slices.DeleteFunc(slices.Clone(lb.Rules), func(r Rule) bool {
-		return r.BackendPool != pool || r.DisableOutboundSNAT || len(lb.public([]string{r.Frontend})) == 0
-	})
-}
-
-// public returns the addresses of the named front ends that the internet can answer, each once.
-func (lb *LoadBalancer) public(names []string) []netip.Addr {
-	var all []netip.Addr
-	for _, name := range names {
-		f, ok := find(lb.Frontends, func(f Frontend) bool { return f.Name == name })
-		if ok && !f.Internal() && !slices.Contains(all, f.Address) {
-			all = append(all, f.Address)
-		}
-	}
-	return all
-}
-
-// addPool adds those of a pool's members that leave this way and are in no pool yet, with so many ports each over all front ends; 0 means as
-// many on each as the pool's size allows.
-func (p *outboundPlan) addPool(n Network, lb *LoadBalancer, name string, pool outboundPool, ports int, leaving map[netip.Addr]bool) {
-	members, frontends := lb.poolMembers(n, name), pool.frontends
-	pool.inTurn = lb.SKU == SKUStandard
-	for i := range frontends {
-		share := OutboundPorts(len(members))
-		if ports > 0 {
-			share = (ports + len(frontends) - 1 - i) / len(frontends)
-		}
-		if share == 0 {
-			pool.frontends = frontends[:i]
-			break
-		}
-		pool.ports = append(pool.ports, share)
-	}
-	if len(pool.frontends) == 0 {
-		return
-	}
-	for _, m := range members {
-		if leaving[m.address] {
-			pool.members = append(pool.members, m.member)
-			delete(leaving, m.address)
-		}
-	}
-	if len(pool.members) > 0 {
-		p.pools = append(p.pools, pool)
-	}
-}
-
-// outboundBlock is the share that a machine has of a front end's ports.
-type outboundBlock struct {
-	Machine   string
-	Private   netip.Addr // what leaves from here is translated
-	Frontend  netip.Addr
-	FirstPort uint16
-	Ports     int    // towards one destination and port
-	InTurn    bool   // used when those of the machine's blocks before are used up
-	Gateway   string // the NAT gateway, all whose machines share the block; "" for a load balancer
-}
-
 // outboundBlocks returns the shares of all machines that leave by a load balancer or NAT gateway.
 func outboundBlocks(n Network) []outboundBlock {
 	var all []outboundBlock
 	for _, pool := range outbound(n).pools {
 		for k := range pool.members {
 			for i := range pool.frontends {
-				b := pool.block(i, k)
-				all = append(all, outboundBlock{b.member.nic.Machine, b.member.address, b.frontend, uint16(b.first), b.ports, pool.inTurn,
-					pool.gateway})
+				all = append(all, pool.block(i, k))
 			}
 		}
 	}
@@ -253,7 +216,7 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 		}
 		set := fmt.Sprintf("pool-%d", i+1)
 		w.set("set", set, "ipv4_addr", "", pool.addresses())
-		rules = append(rules, because(fmt.Sprintf("ip saddr @%s %s", set, pool.choice(i+1)), pool.why()))
+		rules = append(rules, because(fmt.Sprintf("ip saddr @%s %s%s", set, pool.match(), pool.choice(i+1)), pool.why()))
 	}
 	w.set("set", "default-out", "ipv4_addr", "", out.others)
 	if len(out.others) > 0 {
@@ -279,7 +242,7 @@ func (w *nftWriter) frontend(name string, pool outboundPool, j int) {
 	var blocks []string
 	for k, m := range pool.members {
 		b := pool.block(j, k)
-		blocks = append(blocks, fmt.Sprintf("%s : %s . %d-%d", m.address, b.frontend, b.first, b.first+b.ports-1))
+		blocks = append(blocks, fmt.Sprintf("%s : %s . %d-%d", m.address, b.Frontend, b.FirstPort, b.lastPort()))
 	}
 	w.set("map", name, "ipv4_addr : interval ipv4_addr . inet_service", "", blocks)
 	w.chain(name, "", because("meta l4proto { tcp, udp } snat ip to ip saddr map @"+name,
@@ -291,7 +254,18 @@ func (p outboundPool) why() string {
 	if p.gateway != "" {
 		return "NAT gateway " + p.gateway + " of the subnet"
 	}
+	if why := p.exit.Why(); len(why) <= maxComment {
+		return why
+	}
 	return "one of the load balancer's front ends"
+}
+
+// match returns the test for the pool's flows beside that of their addresses, "" for none.
+func (p outboundPool) match() string {
+	if len(p.protocols) > 1 {
+		return ""
+	}
+	return "meta l4proto " + p.protocols[0] + " "
 }
 
 // egressDrops returns rules that drop what nothing translates, each with its reason.
@@ -306,16 +280,16 @@ func (w *nftWriter) egressDrops(out outboundPlan) []string {
 		w.set("set", set, "ipv4_addr", "", out.none[why])
 		rules = append(rules, because(fmt.Sprintf("ip saddr @%s drop", set), why))
 	}
+	for _, l4 := range slices.Sorted(maps.Keys(out.partial)) {
+		w.set("set", "no-"+l4, "ipv4_addr", "", out.partial[l4])
+		rules = append(rules, because(fmt.Sprintf("ip saddr @no-%s meta l4proto %[1]s drop", l4),
+			"the load balancer's rules are not for this protocol"))
+	}
 	for i, pool := range out.pools {
-		set := fmt.Sprintf("pool-%d", i+1)
-		switch {
-		case len(pool.frontends) == 0:
-			w.set("set", "gateway-"+set, "ipv4_addr", "", pool.addresses())
-			rules = append(rules, because(fmt.Sprintf("ip saddr @gateway-%s drop", set), "NAT gateway "+pool.gateway+" has no public address"))
-		case pool.only != "":
-			w.set("set", "only-"+set, "ipv4_addr", "", pool.addresses())
-			rules = append(rules, because(fmt.Sprintf("ip saddr @only-%s meta l4proto != %s drop", set, pool.only),
-				"the load balancer's rules are not for this protocol"))
+		if len(pool.frontends) == 0 && pool.gateway != "" {
+			set := fmt.Sprintf("gateway-pool-%d", i+1)
+			w.set("set", set, "ipv4_addr", "", pool.addresses())
+			rules = append(rules, because(fmt.Sprintf("ip saddr @%s drop", set), "NAT gateway "+pool.gateway+" has no public address"))
 		}
 	}
 	return rules

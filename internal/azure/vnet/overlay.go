@@ -21,7 +21,7 @@ func (n *Network) AllocateOverlay(nic string, bits int) error {
 	if n.NICs[i].Overlay.IsValid() {
 		return nil
 	}
-	for p := netip.PrefixFrom(n.Overlay.Masked().Addr(), bits); n.Overlay.Contains(p.Addr()); p = netip.PrefixFrom(lastOf(p).Next(), bits) {
+	for p := netip.PrefixFrom(n.Overlay.Masked().Addr(), bits); n.Overlay.Contains(p.Addr()); p = netip.PrefixFrom(LastOf(p).Next(), bits) {
 		if !slices.ContainsFunc(n.NICs, func(o NIC) bool { return o.Overlay.IsValid() && o.Overlay.Overlaps(p) }) {
 			n.NICs[i].Overlay = p
 			return nil

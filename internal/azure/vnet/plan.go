@@ -235,20 +235,20 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // ("Load Balancer health probes", probe down behavior, learn.microsoft.com.)
 func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []desired.FlowFilter {
 	var ended []desired.FlowFilter
-	now := map[string]balancingRule{}
-	for _, b := range balancedRules(after, healthAfter) {
+	now := map[string]BalancingRule{}
+	for _, b := range after.balancing(healthAfter) {
 		now[b.id()] = b
 	}
-	for _, was := range balancedRules(before, healthBefore) {
+	for _, was := range before.balancing(healthBefore) {
 		is, ok := now[was.id()]
-		if !ok || is.frontend != was.frontend || is.lb.SKU == SKUBasic && len(was.up) > 0 && len(is.up) == 0 {
+		if !ok || is.Frontend.Address != was.Frontend.Address || is.Balancer.SKU == SKUBasic && len(was.Up()) > 0 && len(is.Up()) == 0 {
 			ended = append(ended, was.flows())
 			continue
 		}
-		for _, m := range was.up {
-			if was.rule.Protocol == ProtocolUDP && !slices.ContainsFunc(is.up, func(n member) bool { return n.address == m.address }) {
+		for _, m := range was.Up() {
+			if was.Rule.Protocol == ProtocolUDP && !slices.ContainsFunc(is.Up(), func(n Backend) bool { return n.Address == m.Address }) {
 				moved := was.flows()
-				moved.Mark, moved.Mask = uint32(m.nic.ID), 0xffffffff
+				moved.Mark, moved.Mask = uint32(m.Mark), 0xffffffff
 				ended = append(ended, moved)
 			}
 		}
@@ -269,8 +269,8 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 }
 
 // flows returns all tracked connections of the rule.
-func (b balancingRule) flows() desired.FlowFilter {
-	return desired.FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
+func (b BalancingRule) flows() desired.FlowFilter {
+	return desired.FlowFilter{Protocol: b.protocol(), Destination: host(b.Frontend.Address), DestinationPort: b.Rule.FrontendPort}
 }
 
 // String returns the plan for people, in the words of ip(8).

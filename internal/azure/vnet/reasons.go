@@ -33,8 +33,8 @@ func Signed() attribution.Writer {
 	}
 	toRule := attribution.Line{To: "rule/{name}", For: "Azure load balancer"}
 	balance := []attribution.Line{
-		{Comment: noBackEnd, For: "Azure load balancer rule {name}: " + noBackEnd},
-		{Comment: noBackEnd + ": {why}", For: "Azure load balancer rule {name}: " + noBackEnd + ": {why}"},
+		{Comment: NoBackEnd, For: "Azure load balancer rule {name}: " + NoBackEnd},
+		{Comment: NoBackEnd + ": {why}", For: "Azure load balancer rule {name}: " + NoBackEnd + ": {why}"},
 		{Comment: "{why}", For: "Azure load balancer rule {name}"},
 	}
 	return attribution.Writer{

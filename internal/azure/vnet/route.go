@@ -108,7 +108,7 @@ func (i interval) String() string {
 	switch {
 	case i.first == i.last:
 		return i.first.String()
-	case i.first == i.route.Prefix.Addr() && i.last == lastOf(i.route.Prefix):
+	case i.first == i.route.Prefix.Addr() && i.last == LastOf(i.route.Prefix):
 		return i.route.Prefix.String()
 	}
 	return fmt.Sprintf("%s-%s", i.first, i.last)
@@ -127,7 +127,7 @@ func intervals(routes []EffectiveRoute) []interval {
 	}
 	closeBefore := func(start uint64) {
 		for len(open) > 0 {
-			end := addressNumber(lastOf(open[len(open)-1].Prefix)) + 1
+			end := addressNumber(LastOf(open[len(open)-1].Prefix)) + 1
 			if end > start {
 				return
 			}
@@ -159,7 +159,8 @@ func addressAt(n uint64) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-func lastOf(p netip.Prefix) netip.Addr {
+// LastOf returns the last address of a prefix.
+func LastOf(p netip.Prefix) netip.Addr {
 	return addressAt(addressNumber(p.Masked().Addr()) | (1<<(32-p.Bits()) - 1))
 }
 

@@ -83,10 +83,16 @@ func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]outboundBl
 		if b.Gateway != "" {
 			continue
 		}
-		if blocks[b.Private] == nil {
+		own := blocks[b.Private]
+		if own == nil {
 			order = append(order, b.Private)
 		}
-		blocks[b.Private] = append(blocks[b.Private], b)
+		same := func(o outboundBlock) bool { return o.Frontend == b.Frontend && o.FirstPort == b.FirstPort }
+		if i := slices.IndexFunc(own, same); i >= 0 { // the other protocol's
+			own[i].Protocols = slices.Concat(own[i].Protocols, b.Protocols)
+			continue
+		}
+		blocks[b.Private] = append(own, b)
 	}
 	return order, blocks
 }
@@ -126,8 +132,7 @@ func gatewayUses(n Network, flows []TranslatedFlow) []PortUse {
 		u := PortUse{Gateway: pool.gateway}
 		var blocks []outboundBlock
 		for i := range pool.frontends {
-			b := pool.block(i, 0)
-			blocks = append(blocks, outboundBlock{Frontend: b.frontend, FirstPort: uint16(b.first), Ports: b.ports})
+			blocks = append(blocks, pool.block(i, 0))
 		}
 		u.count(blocks, usedPorts(own), func(portKey) bool { return true })
 		all = append(all, u)
@@ -161,7 +166,7 @@ func (u *PortUse) count(blocks []outboundBlock, used portsInUse, match func(port
 
 func holds(blocks []outboundBlock, port netip.AddrPort) bool {
 	return slices.ContainsFunc(blocks, func(b outboundBlock) bool {
-		return b.Frontend == port.Addr() && port.Port() >= b.FirstPort && int(port.Port()) < int(b.FirstPort)+b.Ports
+		return b.Frontend == port.Addr() && port.Port() >= b.FirstPort && int(port.Port()) <= b.lastPort()
 	})
 }
 
@@ -201,7 +206,11 @@ func Spares(n Network, flows []TranslatedFlow) []Spare {
 	_, blocks := blocksOf(n)
 	var all []Spare
 	for _, key := range used.keys() {
-		if s, ok := spareFor(key, blocks[key.private], used[key]); ok {
+		others := func(b outboundBlock) bool {
+			return !slices.Contains(b.Protocols, map[uint8]string{6: "tcp", 17: "udp"}[key.protocol])
+		}
+		own := slices.DeleteFunc(slices.Clone(blocks[key.private]), others)
+		if s, ok := spareFor(key, own, used[key]); ok {
 			all = append(all, s)
 		}
 	}

@@ -139,11 +139,12 @@ func (t TagSpace) holds(list []string, ranges []span) bool {
 	return len(subtract(ranges, t.spans(list, narrow))) == 0
 }
 
-var protocols = map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17, ProtocolESP: 50, ProtocolAH: 51}
+// Protocols are the numbers of the protocols that security rules name.
+var Protocols = map[string]uint8{ProtocolICMP: 1, ProtocolTCP: 6, ProtocolUDP: 17, ProtocolESP: 50, ProtocolAH: 51}
 
 // mayMeet reports whether a flow of the other rule may be of this one's protocol and ports.
 func (r SecurityRule) mayMeet(other SecurityRule) bool {
-	a, b := protocols[r.Protocol], protocols[other.Protocol]
+	a, b := Protocols[r.Protocol], Protocols[other.Protocol]
 	meet := func(a, b []PortRange) bool {
 		return anyPort(a) || anyPort(b) || slices.ContainsFunc(a, func(x PortRange) bool {
 			return slices.ContainsFunc(b, func(y PortRange) bool { return x.First <= y.Last && y.First <= x.Last })
@@ -160,7 +161,7 @@ func (r SecurityRule) covers(other SecurityRule) bool {
 			return !slices.ContainsFunc(a, func(x PortRange) bool { return x.First <= y.First && y.Last <= x.Last })
 		})
 	}
-	sameProtocol := protocols[r.Protocol] != 0 && r.Protocol == other.Protocol
+	sameProtocol := Protocols[r.Protocol] != 0 && r.Protocol == other.Protocol
 	hasPorts := other.Protocol == ProtocolTCP || other.Protocol == ProtocolUDP || !anyPort(other.SourcePorts) ||
 		!anyPort(other.DestinationPorts)
 	return (r.Protocol == Any || sameProtocol) &&

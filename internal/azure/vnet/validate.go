@@ -192,6 +192,7 @@ func (v *validator) outboundRules(n Network, lb *LoadBalancer, has map[string]bo
 		what := fmt.Sprintf("outbound rule %s/%s", lb.Name, r.Name)
 		v.unique("outbound rule", lb.Name+"/"+r.Name)
 		v.check(len(r.Frontends) > 0, "%s: no front end", what)
+		v.check(slices.Contains([]string{"", ProtocolTCP, ProtocolUDP}, r.Protocol), "%s: protocol %q is neither Tcp nor Udp", what, r.Protocol)
 		for _, name := range r.Frontends {
 			v.check(has["front end "+name], "%s: no front end %s", what, name)
 			f, _ := find(lb.Frontends, func(f Frontend) bool { return f.Name == name })
