@@ -20,7 +20,10 @@ func (f *fabric) readBalancer(lb *LoadBalancer) *vnet.LoadBalancer {
 	}
 	for i := range lb.Frontends {
 		fe := vnet.Frontend{Name: strings.ToLower(lb.Frontends[i].ID)}
-		if f.frontends[fe.Name] = &lb.Frontends[i]; !lb.Frontends[i].public() {
+		if fe.Name != "" {
+			f.frontends[fe.Name] = &lb.Frontends[i]
+		}
+		if !lb.Frontends[i].public() {
 			fe.VNet = cmp.Or(vnetOf(lb.Frontends[i].Subnet.id()), "not read")
 		}
 		read.Frontends = append(read.Frontends, fe)
@@ -83,6 +86,12 @@ func (f *fabric) backends(r vnet.Rule) []vnet.Backend {
 		unread("the rule's pool has no back end that was read")
 	}
 	return all
+}
+
+// balancerOf returns the load balancer in a pool's id.
+func balancerOf(pool string) string {
+	id, _, _ := strings.Cut(pool, "/backendaddresspools/")
+	return id
 }
 
 // transport returns a rule's protocol as vnet has it: "" for TCP and UDP.

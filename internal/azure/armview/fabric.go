@@ -41,8 +41,7 @@ type fabric struct {
 	taken     map[string]string // and the ids of short names
 	marks     map[string]int    // of links
 	notes     []string
-	overlay   []netip.Prefix // of pods that have no address of the virtual network
-	frontend  map[netip.Addr]bool
+	overlay   []netip.Prefix                  // of pods that have no address of the virtual network
 	pools     map[string]int                  // numbers of ways out
 	balancers map[string]*vnet.LoadBalancer   // as vnet has them, with ids for names, by their ids
 	balancing map[string][]vnet.BalancingRule // of load balancers, by their ids
@@ -82,7 +81,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 	f := &fabric{
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo", "pods": "pods"},
-		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{},
+		marks: map[string]int{}, pools: map[string]int{},
 		balancers: map[string]*vnet.LoadBalancer{}, frontends: map[string]*Frontend{}, balancing: map[string][]vnet.BalancingRule{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]*snapshot.Node{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
 		lost: map[string]bool{}, empty: map[string]bool{}, strays: map[string]netfilter.Statement{}, questions: map[string]netfilter.Statement{},
@@ -346,13 +345,6 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 				f.join(pool, c)
 			} else if ip, err := netip.ParseAddr(a.IPAddress); err == nil && ip.Is4() {
 				f.others[pool] = append(f.others[pool], ip)
-			}
-		}
-	}
-	for _, fe := range lb.Frontends {
-		for _, p := range append(f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix), parseAll(fe.PrivateIPAddress)...) {
-			if p.IsSingleIP() {
-				f.frontend[p.Addr()] = true
 			}
 		}
 	}

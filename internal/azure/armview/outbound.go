@@ -40,15 +40,24 @@ func (f *fabric) forward(c *netfilter.Chain) {
 	add(c, "within Azure, or leaves for the internet", accept)
 }
 
+// gatewayFronts returns the ways out by a NAT gateway.
+func (f *fabric) gatewayFronts(g *NATGateway) []front {
+	var ways []front
+	for i := range g.PublicIPs {
+		ways = append(ways, f.front(&g.PublicIPs[i], nil))
+	}
+	for i := range g.PublicIPPrefixes {
+		ways = append(ways, f.front(nil, &g.PublicIPPrefixes[i]))
+	}
+	return ways
+}
+
 // gatewayAddresses returns the public addresses of NAT gateways that were read.
 func (f *fabric) gatewayAddresses() []netip.Prefix {
 	var all []netip.Prefix
 	for _, g := range f.NATGateways {
-		for i := range g.PublicIPs {
-			all = append(all, f.publicAddresses(&g.PublicIPs[i], nil)...)
-		}
-		for i := range g.PublicIPPrefixes {
-			all = append(all, f.publicAddresses(nil, &g.PublicIPPrefixes[i])...)
+		for _, w := range f.gatewayFronts(g) {
+			all = append(all, w.prefixes...)
 		}
 	}
 	return widest(all)
@@ -57,9 +66,10 @@ func (f *fabric) gatewayAddresses() []netip.Prefix {
 // frontEnds returns the addresses of load balancers, and public ones of machines, that were read.
 func (f *fabric) frontEnds() []netip.Prefix {
 	var all []netip.Prefix
-	for a := range f.frontend {
-		all = append(all, netip.PrefixFrom(a, 32))
+	for id := range f.frontends {
+		all = append(all, f.frontAddresses(id)...)
 	}
+	all = slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.IsSingleIP() })
 	for _, n := range f.nics {
 		for _, c := range n.configs {
 			if a, ok := f.ownAddress(c); ok {
@@ -74,12 +84,11 @@ func (f *fabric) frontEnds() []netip.Prefix {
 // learn.microsoft.com).
 func (f *fabric) pinged() []netip.Prefix {
 	var all []netip.Prefix
-	for _, lb := range f.LoadBalancers {
-		if strings.EqualFold(lb.SKU.Name, "Basic") {
-			continue
-		}
+	for _, lb := range f.balancers {
 		for _, fe := range lb.Frontends {
-			all = append(all, f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix)...)
+			if lb.SKU == vnet.SKUStandard && !fe.Internal() {
+				all = append(all, f.frontAddresses(fe.Name)...)
+			}
 		}
 	}
 	return widest(all)
@@ -170,7 +179,7 @@ func (f *fabric) sender(x *config, s *Subnet) vnet.Sender {
 		Private: s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess}
 	pools := map[string][]string{}
 	for _, pool := range x.pools {
-		id := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
+		id := balancerOf(pool)
 		if f.LoadBalancers[id] == nil {
 			sender.Unread = cmp.Or(sender.Unread, f.UnreadResource(id))
 		} else if pools[id] = append(pools[id], pool); slices.Contains(x.byIP, pool) {
@@ -202,13 +211,7 @@ func (f *fabric) byGateway(c *netfilter.Chain, tests []netfilter.Statement, id s
 		return
 	}
 	why := "NAT gateway " + title(g.Resource)
-	var ways []front
-	for i := range g.PublicIPs {
-		ways = append(ways, f.front(&g.PublicIPs[i], nil))
-	}
-	for i := range g.PublicIPPrefixes {
-		ways = append(ways, f.front(nil, &g.PublicIPPrefixes[i]))
-	}
+	ways := f.gatewayFronts(g)
 	add(c, portsNeeded, with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
 	if len(ways) == 0 {
 		add(c, why+" has no public address", with(tests, decide(netfilter.Drop))...)

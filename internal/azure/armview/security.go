@@ -87,8 +87,8 @@ func (f *fabric) closed(c *netfilter.Chain, n *nic, tests []netfilter.Statement)
 	basic := true
 	for _, x := range n.configs {
 		for _, pool := range x.pools {
-			lb := f.LoadBalancers[pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]]
-			basic = basic && lb != nil && strings.EqualFold(lb.SKU.Name, "Basic")
+			lb := f.balancers[balancerOf(pool)]
+			basic = basic && lb != nil && lb.SKU == vnet.SKUBasic
 		}
 		if p := f.PublicIPs[f.ownID(x)]; p != nil {
 			basic = basic && strings.EqualFold(p.SKU.Name, "Basic")
