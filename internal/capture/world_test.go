@@ -237,3 +237,38 @@ func TestWiresByIndex(t *testing.T) {
 		}
 	}
 }
+
+// TestOutline: the outline of a host has the links, addresses and wires that the host has, and nothing else.
+func TestOutline(t *testing.T) {
+	f, err := capture.Open(worldA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	source := capture.NewSource(f.Origin())
+	for _, name := range source.Names() {
+		host, err := source.Host(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outline, err := snapshot.Outline(source, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, same := range map[string]bool{
+			"links":     reflect.DeepEqual(host.FIB.Links, outline.FIB.Links),
+			"addresses": reflect.DeepEqual(host.FIB.Addresses, outline.FIB.Addresses),
+			"wires":     reflect.DeepEqual(host.Peers, outline.Peers),
+		} {
+			if !same {
+				t.Errorf("%s: the outline has other %s", name, what)
+			}
+		}
+		if len(outline.Rules.Tables) != 0 || len(outline.FIB.Routes) != 0 || outline.Unread[snapshot.Rules] == "" {
+			t.Errorf("%s: the outline has rules or routes, or does not say that they were not read", name)
+		}
+	}
+	if _, err := snapshot.Outline(source, "node/none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a host that does not exist: %v", err)
+	}
+}

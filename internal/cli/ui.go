@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -26,7 +27,8 @@ func uiCommand(s Streams) *cobra.Command {
 		Use:   "ui [--name LAB | --snapshot FILE] [--port N]",
 		Short: "serve a page that shows the network, and the way of packets through it",
 		Long: `Serves a page on 127.0.0.1 that shows the network as boxes and wires. It walks packets as 'packetwalk walk' does, and plays their way step by step
-with the rule that decided each step. The page changes nothing. It needs the token in the printed address, and ends with Ctrl-C.`,
+with the rule that decided each step. Of a lab, it can also send one real packet, after it asked. It needs the token in the printed address, and
+ends with Ctrl-C.`,
 		Example: `  packetwalk ui
   packetwalk ui --snapshot cluster.pwcap.tar.gz --port 8080`,
 		Args: noArguments("it shows the lab of --name, or the file of --snapshot"),
@@ -48,7 +50,7 @@ func pluginUICommand(s Streams, plugin *pluginOptions) *cobra.Command {
 		Use:   "ui [--port N]",
 		Short: "serve a page that shows the cluster's network, and the way of packets through it",
 		Long: `Serves a page on 127.0.0.1 that shows the cluster's nodes and pods. It walks packets as 'kubectl packetwalk walk' does: a walk starts a short-lived pod
-on each node that the packet reaches, and removes it. The page needs the token in the printed address, and ends with Ctrl-C.`,
+on each node that the packet reaches, and removes it. It can also send one real packet, after it asked. The page needs the token in the printed address, and ends with Ctrl-C.`,
 		Example: `  kubectl packetwalk ui --port 8080`,
 		Args:    noArguments("it shows the cluster of the kubeconfig file"),
 		RunE:    func(c *cobra.Command, _ []string) error { return serveUI(c.Context(), s, o, port) },
@@ -137,11 +139,11 @@ func (p *pageSubject) Network(ctx context.Context, open []string) (*webui.Networ
 		return nil, err
 	}
 	defer done()
-	n := webui.NewNetwork(picture.New(opened.Source(), picture.Options{Open: open, Previous: p.previous}))
+	n := webui.NewNetwork(picture.New(opened.Source(), picture.Options{Open: open, Previous: p.previous, Status: boxStatus(opened.Lab)}))
 	p.previous = n.Picture
 	n.Ends = slices.Compact(slices.Sorted(slices.Values(endsOf(opened))))
 	n.Subject, n.Flags = p.subject()
-	n.Live = opened.Lab != nil
+	n.Live, n.Sends = opened.Lab != nil, p.sends()
 	for _, note := range opened.Notes {
 		n.Notes = append(n.Notes, termsafe.Text(note))
 	}
@@ -216,6 +218,49 @@ func (p *pageSubject) readMachine(ctx context.Context, id string, start bool) (*
 	return m, nil
 }
 
+// sends says what a live packet does; "" where none can be sent.
+func (p *pageSubject) sends() string {
+	switch {
+	case p.file != nil:
+		return ""
+	case p.walk.plugin != nil:
+		return "This starts a short-lived pod on each node of the way, sends one real packet from the sender's network namespace, and traces it in the " +
+			"nodes' kernels. A tcp packet opens a connection and closes it. The receiving program may log it."
+	}
+	return "This sends one real packet from the sender's network namespace in the lab, and traces it in this machine's kernel. " +
+		"A tcp packet opens a connection and closes it. The receiving program may log it."
+}
+
+// boxStatus returns what a lab knows of boxes at this moment: back ends whose probes succeed, and SNAT ports in use.
+func boxStatus(lab session.Lab) map[string]picture.Status {
+	if lab == nil {
+		return nil
+	}
+	all := map[string]picture.Status{}
+	fewest := map[string]session.Frontend{}
+	for _, f := range lab.Frontends() {
+		s := all[f.Address]
+		s.Facts = append(s.Facts, picture.Fact{Name: fmt.Sprintf("probes of port %d", f.Port), Value: fmt.Sprintf("%d of %d succeed", f.Healthy, f.Total)})
+		for _, machine := range slices.Sorted(maps.Keys(f.Probed)) {
+			s.Facts = append(s.Facts, picture.Fact{Name: "probe fails", Value: termsafe.Text(machine) + " at " + f.Probed[machine].String()})
+		}
+		if before, ok := fewest[f.Address]; !ok || f.Healthy*before.Total < before.Healthy*f.Total {
+			fewest[f.Address] = f
+			s.Text, s.Alert = fmt.Sprintf("probe %d/%d", f.Healthy, f.Total), f.Healthy == 0 && f.Total > 0
+		}
+		all[f.Address] = s
+	}
+	for _, o := range lab.Outbound() {
+		s := picture.Status{Text: fmt.Sprintf("SNAT %d", o.InUse), Alert: o.Percent >= 80}
+		s.Facts = append(s.Facts, picture.Fact{Name: "SNAT ports", Value: fmt.Sprintf("%d of %d in use", o.InUse, o.Ports)})
+		if o.Fullest != "" {
+			s.Facts = append(s.Facts, picture.Fact{Name: "most towards", Value: fmt.Sprintf("%s, %d %% of the ports", termsafe.Text(o.Fullest), o.Percent)})
+		}
+		all["node/"+o.Node] = s
+	}
+	return all
+}
+
 // subject names what is shown, and the flags with which a command walks through it.
 func (p *pageSubject) subject() (name string, flags []string) {
 	switch o := &p.walk; {
@@ -234,7 +279,7 @@ func (p *pageSubject) Answer(ctx context.Context, q webui.Question, open []strin
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.walk
-	o.from, o.to, o.proto, o.at, o.owner, o.output = q.From, q.To, q.Proto, q.At, q.UID, "text"
+	o.from, o.to, o.proto, o.at, o.owner, o.output, o.live = q.From, q.To, q.Proto, q.At, q.UID, "text", q.Live
 	from, to, proto, err := o.check(p.streams)
 	if err != nil {
 		return nil, &webui.QuestionError{Err: err}
@@ -248,7 +293,8 @@ func (p *pageSubject) Answer(ctx context.Context, q webui.Question, open []strin
 	if err != nil {
 		return nil, questionError(err)
 	}
-	answer, err := a.picture(open, p.previous)
+	a.question.Live = q.Live
+	answer, err := a.picture(picture.Options{Open: open, Previous: p.previous, Status: boxStatus(opened.Lab)})
 	if err != nil {
 		return nil, err
 	}

@@ -123,14 +123,14 @@ var formats = map[string]func(Streams, *walkAnswer) error{
 		return explain.Pcapng(s.Out, a.result, a.options)
 	},
 	"html": func(s Streams, a *walkAnswer) error {
-		answer, err := a.picture(nil, nil)
+		answer, err := a.picture(picture.Options{})
 		if err != nil {
 			return err
 		}
 		return answer.HTML(s.Out)
 	},
 	"svg": func(s Streams, a *walkAnswer) error {
-		answer, err := a.picture(nil, nil)
+		answer, err := a.picture(picture.Options{})
 		if err != nil {
 			return err
 		}
@@ -142,8 +142,8 @@ var formats = map[string]func(Streams, *walkAnswer) error{
 const formatNames = "text, short, wide, json, pcapng, mermaid, html or svg"
 
 // picture returns the answer with the network and the ways through it.
-func (a *walkAnswer) picture(open []string, previous *picture.Picture) (*webui.Answer, error) {
-	return webui.NewAnswer(a.question, picture.New(a.source, picture.Options{Open: open, Previous: previous}), a.source, a.result, a.options)
+func (a *walkAnswer) picture(o picture.Options) (*webui.Answer, error) {
+	return webui.NewAnswer(a.question, picture.New(a.source, o), a.source, a.result, a.options)
 }
 
 // check reads what can be read without a snapshot; all its errors are the user's to mend.

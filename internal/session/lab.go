@@ -130,10 +130,22 @@ func (f *labFacts) Namespaces() (map[uint64]string, error) {
 	return hosts, nil
 }
 
+// Outbound implements Lab.
+func (f *labFacts) Outbound() (all []Outbound) {
+	for _, o := range f.status().Outbound {
+		used := Outbound{Node: o.Node, Ports: o.Ports, InUse: o.InUse}
+		if o.Fullest != nil {
+			used.Fullest, used.Percent = o.Fullest.Protocol+" "+o.Fullest.Destination, o.Fullest.Percent
+		}
+		all = append(all, used)
+	}
+	return all
+}
+
 // Frontends returns the front ends of a lab's status.
 func Frontends(st lab.Status) (all []Frontend) {
 	for _, f := range st.Frontends {
-		all = append(all, Frontend{Address: f.Address, Port: f.Port, Healthy: len(f.Healthy), Probed: f.Probed})
+		all = append(all, Frontend{Address: f.Address, Port: f.Port, Healthy: len(f.Healthy), Total: f.Total, Probed: f.Probed})
 	}
 	return all
 }

@@ -67,6 +67,8 @@ type Lab interface {
 	LookUp(ctx context.Context, host, name string) (witness.Lookup, error)
 	// Frontends returns the front ends of the load balancer.
 	Frontends() []Frontend
+	// Outbound returns how far nodes' ports for outbound connections are used.
+	Outbound() []Outbound
 	// Problems returns what is broken, in words.
 	Problems() []string
 	// Namespaces returns the hosts that there are now, by the inode numbers of their network namespaces.
@@ -78,8 +80,17 @@ type Frontend struct {
 	Address string
 	Port    uint16
 	Healthy int // back ends whose probe succeeds
+	Total   int // back ends
 	// Probed has the machines whose probe fails, and where the load balancer probes them.
 	Probed map[string]netip.AddrPort
+}
+
+// Outbound is how far a node's ports for outbound connections (SNAT ports) are used.
+type Outbound struct {
+	Node         string
+	Ports, InUse int
+	Fullest      string // the destination that has most of them: "tcp 198.51.100.10:80"; "" for none
+	Percent      int    // of the ports towards it
 }
 
 // InputError marks an error that the user can correct.

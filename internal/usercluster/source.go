@@ -22,6 +22,9 @@ type Source struct {
 // Source returns a source of all hosts.
 func (v *View) Source() *Source { return &Source{capture.NewSource(v.Origin()), v} }
 
+// Outline returns the host, where it was read: nothing is read for an outline alone.
+func (s *Source) Outline(name string) (*snapshot.Host, error) { return s.Host(name) }
+
 // Host implements snapshot.Source.
 func (s *Source) Host(name string) (*snapshot.Host, error) {
 	node, err := s.view.on[name], error(nil)

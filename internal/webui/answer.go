@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/picture"
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -23,6 +24,8 @@ type Question struct {
 	Proto string `json:"proto,omitempty"`
 	At    string `json:"at,omitempty"`
 	UID   string `json:"uid,omitempty"`
+	// Live has the packet sent, and the walk compared with what the kernel makes of it.
+	Live bool `json:"live,omitempty"`
 }
 
 // Network is a network as a picture, with the names that walks can be asked about.
@@ -31,6 +34,7 @@ type Network struct {
 	Kind       string           `json:"kind"`
 	Subject    string           `json:"subject"`         // what is shown: "lab default", or a file's name
 	Live       bool             `json:"live,omitempty"`  // it changes
+	Sends      string           `json:"sends,omitempty"` // what sending a packet does; "" where none can be sent
 	Flags      []string         `json:"flags,omitempty"` // of commands that walk through it
 	Ends       []string         `json:"ends"`
 	Notes      []string         `json:"notes,omitempty"`
@@ -51,6 +55,7 @@ type Answer struct {
 	Ways       []OutcomeWay     `json:"ways"` // one for each outcome
 	Walk       json.RawMessage  `json:"walk"` // as 'packetwalk walk -o json' prints it
 	Text       string           `json:"text"` // as 'packetwalk walk' prints it
+	Kernel     *Kernel          `json:"kernel,omitempty"`
 
 	document explain.Document
 }
@@ -61,9 +66,45 @@ type OutcomeWay struct {
 	Back  *picture.Way `json:"back,omitempty"`
 }
 
+// Kernel says how far the walk and the kernel agree on a packet that was sent.
+type Kernel struct {
+	Steps    int         `json:"steps"` // that were compared
+	Agreed   int         `json:"agreed"`
+	Complete bool        `json:"complete"`          // every step was compared and agrees
+	Summary  string      `json:"summary"`           // in words
+	Agree    []string    `json:"agree"`             // hosts at which everything was compared and agrees
+	First    *Difference `json:"first,omitempty"`   // the first step where they part
+	NotSent  string      `json:"notSent,omitempty"` // why no packet was sent
+}
+
+// Difference is a step where walk and kernel part.
+type Difference struct {
+	Node      string `json:"node"`
+	Reply     bool   `json:"reply,omitempty"`
+	Predicted string `json:"predicted"`
+	Observed  string `json:"observed"`
+}
+
+// kernelOf returns what the kernel showed; nil where no packet was to be sent.
+func kernelOf(r *proof.Report) *Kernel {
+	if r == nil {
+		return nil
+	}
+	k := &Kernel{Steps: r.Steps, Agreed: r.Agreed, Complete: r.Complete(), Agree: []string{}, NotSent: termsafe.Text(r.NotSent)}
+	k.Summary, _, _ = strings.Cut(r.String(), "\n")
+	k.Summary = termsafe.Text(k.Summary)
+	for _, host := range r.Shown {
+		k.Agree = append(k.Agree, termsafe.Text(host))
+	}
+	if d := r.First; d != nil {
+		k.First = &Difference{Node: termsafe.Text(d.Host), Reply: d.Back, Predicted: termsafe.Text(d.Predicted), Observed: termsafe.Text(d.Observed)}
+	}
+	return k
+}
+
 // NewAnswer puts an answer together.
 func NewAnswer(q Question, p *picture.Picture, source snapshot.Source, r *walk.Result, o explain.Options) (*Answer, error) {
-	a := &Answer{APIVersion: apiVersion, Kind: "Answer", Question: q, Picture: p, Ways: []OutcomeWay{}}
+	a := &Answer{APIVersion: apiVersion, Kind: "Answer", Question: q, Picture: p, Ways: []OutcomeWay{}, Kernel: kernelOf(o.Report)}
 	o.Colour, o.Width = false, 0
 	var text, document bytes.Buffer
 	if err := explain.Text(&text, r, o); err != nil {

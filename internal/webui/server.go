@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/base/termsafe"
 )
 
 // Subject answers what the page asks. Its methods may be called at the same time.
@@ -51,6 +53,7 @@ type Server struct {
 	token   string
 	host    string // of the address, as browsers send it
 	mux     *http.ServeMux
+	pace    time.Duration // of streams
 }
 
 // Listen returns a listener on this machine's own address.
@@ -60,7 +63,7 @@ func Listen(port int) (net.Listener, error) {
 
 // NewServer returns the page's server for a listener's address, with a new token.
 func NewServer(subject Subject, address net.Addr) *Server {
-	s := &Server{subject: subject, token: rand.Text(), host: address.String(), mux: http.NewServeMux()}
+	s := &Server{subject: subject, token: rand.Text(), host: address.String(), mux: http.NewServeMux(), pace: streamPace}
 	for path, file := range map[string]struct{ name, kind string }{
 		"/{$}":      {"index.html", "text/html; charset=utf-8"},
 		"/page.js":  {"page.js", "text/javascript; charset=utf-8"},
@@ -75,6 +78,7 @@ func NewServer(subject Subject, address net.Addr) *Server {
 	}
 	s.mux.HandleFunc("GET /api/v1/network", s.authorized(s.network))
 	s.mux.HandleFunc("GET /api/v1/answer", s.authorized(s.answer))
+	s.mux.HandleFunc("POST /api/v1/send", s.authorized(s.send))
 	s.mux.HandleFunc("GET /api/v1/details", s.authorized(s.details))
 	s.mux.HandleFunc("GET /api/v1/rules", s.authorized(s.rules))
 	s.mux.HandleFunc("GET /api/v1/rules/chain", s.authorized(s.chain))
@@ -126,7 +130,12 @@ func (s *Server) authorized(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (s *Server) network(w http.ResponseWriter, r *http.Request) {
-	n, err := s.subject.Network(r.Context(), r.URL.Query()["open"])
+	query := r.URL.Query()
+	if query.Get("stream") == "1" {
+		s.stream(w, r, query["open"])
+		return
+	}
+	n, err := s.subject.Network(r.Context(), query["open"])
 	if err != nil {
 		writeError(w, err)
 		return
@@ -134,10 +143,70 @@ func (s *Server) network(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, n)
 }
 
+// streamPace is the time between two looks at a network that changes.
+const streamPace = 2 * time.Second
+
+// stream sends the network, one document a line, whenever it changed, until the client goes away. An error ends the stream as its last line.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, open []string) {
+	out := http.NewResponseController(w)
+	var last []byte
+	for {
+		n, err := s.subject.Network(r.Context(), open)
+		switch {
+		case r.Context().Err() != nil:
+			return
+		case err != nil && last == nil:
+			writeError(w, err)
+			return
+		case err != nil:
+			_ = json.NewEncoder(w).Encode(Problem{strings.Split(termsafe.Text(err.Error()), "\n")})
+			return
+		}
+		document, err := json.Marshal(n)
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(document, last) {
+			if last == nil {
+				w.Header().Set("Content-Type", "application/x-ndjson")
+			}
+			last = document
+			if _, err := w.Write(append(document, '\n')); err != nil || out.Flush() != nil {
+				return
+			}
+		}
+		if !n.Live {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(s.pace):
+		}
+	}
+}
+
+// questionOf reads the question of a query.
+func questionOf(query url.Values) Question {
+	return Question{From: query.Get("from"), To: query.Get("to"), Proto: query.Get("proto"), At: query.Get("at"), UID: query.Get("uid")}
+}
+
+// send sends a packet, the only request that acts.
+func (s *Server) send(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	q := questionOf(query)
+	q.Live = true
+	a, err := s.subject.Answer(r.Context(), q, query["open"])
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, a)
+}
+
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	q := Question{From: query.Get("from"), To: query.Get("to"), Proto: query.Get("proto"), At: query.Get("at"), UID: query.Get("uid")}
-	a, err := s.subject.Answer(r.Context(), q, query["open"])
+	a, err := s.subject.Answer(r.Context(), questionOf(query), query["open"])
 	switch {
 	case err != nil:
 		writeError(w, err)

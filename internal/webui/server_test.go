@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/picture"
@@ -86,7 +87,13 @@ func TestRequests(t *testing.T) {
 		{"origin null", "GET", "/api/v1/network", own, "null", s.token, 403, ""},
 		{"post", "POST", "/api/v1/answer?from=a&to=b", own, "", s.token, 405, ""},
 		{"delete", "DELETE", "/api/v1/network", own, "", s.token, 405, ""},
-		{"unknown path", "GET", "/api/v1/send", own, "", s.token, 404, ""},
+		{"unknown path", "GET", "/api/v1/delete", own, "", s.token, 404, ""},
+		{"send by a link", "GET", "/api/v1/send?from=a&to=b", own, "", s.token, 405, ""},
+		{"send without the token", "POST", "/api/v1/send?from=a&to=b", own, "", "", 401, ""},
+		{"send of another site", "POST", "/api/v1/send?from=a&to=b", own, "https://evil.example", s.token, 403, ""},
+		{"send", "POST", "/api/v1/send?from=a&to=b", own, "http://" + own, s.token, 200, `"question":{"from":"a","to":"b","live":true}`},
+		{"not sent by a walk", "GET", "/api/v1/answer?from=a&to=b&live=true", own, "", s.token, 200, `"question":{"from":"a","to":"b"}`},
+		{"stream of what does not change", "GET", "/api/v1/network?stream=1&open=a", own, "", s.token, 200, `"subject":"a"`},
 		{"bundle's directory", "GET", "/bundle/page.js", own, "", "", 404, ""},
 		{"long question", "GET", "/api/v1/answer?from=" + strings.Repeat("a", 20<<10), own, "", s.token, 414, ""},
 		{"bad question", "GET", "/api/v1/answer?from=bad", own, "", s.token, 400, `["--from bad: no such end","use another"]`},
@@ -172,5 +179,35 @@ func TestPage(t *testing.T) {
 		if word != "innerHTML" && strings.Contains(string(mustRead("page.js")), word) {
 			t.Errorf("the script has %q", word)
 		}
+	}
+}
+
+// changingSubject is a network that changes at each look, until it fails.
+type changingSubject struct {
+	fakeSubject
+	looks int
+}
+
+func (c *changingSubject) Network(_ context.Context, _ []string) (*Network, error) {
+	if c.looks++; c.looks > 3 {
+		return nil, errors.New("read lab: gone\x1b")
+	}
+	n := NewNetwork(&picture.Picture{})
+	n.Live, n.Subject = true, strings.Repeat("x", c.looks/2) // the first look differs from the next ones
+	return n, nil
+}
+
+// TestStream: a stream has a document for each change and none in between, and ends with the error.
+func TestStream(t *testing.T) {
+	s := NewServer(&changingSubject{}, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4321})
+	s.pace = time.Millisecond
+	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:4321/api/v1/network?stream=1", nil)
+	r.Host = "127.0.0.1:4321"
+	r.Header.Set(tokenHeader, s.token)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	lines := strings.Split(strings.TrimSpace(w.Body.String()), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[1], `"subject":"x"`) || lines[2] != `{"errors":["read lab: gone\\u001b"]}` {
+		t.Errorf("%d lines:\n%s", len(lines), w.Body)
 	}
 }

@@ -20,11 +20,12 @@ export function takeToken(): void {
   history.replaceState(null, "", rest === "" ? location.pathname : "#" + rest);
 }
 
-async function get(path: string, query: URLSearchParams, signal?: AbortSignal): Promise<Response> {
+async function get(path: string, query: URLSearchParams, signal?: AbortSignal, method = "GET"): Promise<Response> {
   const token = sessionStorage.getItem(tokenKey) ?? "";
   let response: Response;
   try {
     response = await fetch(path + "?" + query.toString(), {
+      method,
       headers: { "Packetwalk-Token": token },
       ...(signal ? { signal } : {}),
     });
@@ -62,6 +63,32 @@ export async function fetchNetwork(open: string[]): Promise<Network> {
 
 export async function fetchAnswer(q: Question, open: string[], signal: AbortSignal): Promise<Answer> {
   return (await (await get("/api/v1/answer", queryOf(q, open), signal)).json()) as Answer;
+}
+
+// sendPacket sends a real packet, the only request that acts.
+export async function sendPacket(q: Question, open: string[], signal: AbortSignal): Promise<Answer> {
+  return (await (await get("/api/v1/send", queryOf(q, open), signal, "POST")).json()) as Answer;
+}
+
+// streamNetwork calls back for each state of a network that changes, until the signal or the server ends it.
+export async function streamNetwork(open: string[], signal: AbortSignal, onNetwork: (n: Network) => void): Promise<void> {
+  const query = new URLSearchParams({ stream: "1" });
+  for (const group of open) query.append("open", group);
+  const body = (await get("/api/v1/network", query, signal)).body;
+  if (!body) return;
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines) {
+      const document = JSON.parse(line) as Network | { errors: string[] };
+      if ("errors" in document) throw new Problem(document.errors);
+      onNetwork(document);
+    }
+  }
 }
 
 // save stores the answer as a file of the browser's downloads.

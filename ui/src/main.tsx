@@ -1,13 +1,13 @@
 import { render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { fetchAnswer, fetchNetwork, Problem, save, takeToken } from "./api";
+import { fetchAnswer, fetchNetwork, Problem, save, sendPacket, streamNetwork, takeToken } from "./api";
 import { classOf, Ladder } from "./ladder";
 import { NetworkMap } from "./map";
 import { BoxPanel, StepPanel } from "./panel";
 import { keyOf, RulePanel, RulesView, type Meeting, type RuleRef, type Shown } from "./rules";
 import { commandOf, labelOf, machineName, percent, stepsOf, titleOf, wayName, type Step } from "./steps";
-import type { Answer, Conclusion, Network, Outcome, Question } from "./types";
+import type { Answer, Conclusion, Kernel, Network, Outcome, Question } from "./types";
 
 const views = ["map", "ladder", "text", "rules"] as const;
 type ViewName = (typeof views)[number];
@@ -98,7 +98,7 @@ function App({ saved }: { saved: Answer | undefined }) {
   const fail = (error: unknown) => setProblem(error instanceof Problem ? error.lines : [String(error)]);
 
   const walk = useCallback(
-    async (q: Question, groups: string[], keep: boolean) => {
+    async (q: Question, groups: string[], keep: boolean, live = false) => {
       request.current?.abort();
       const control = new AbortController();
       request.current = control;
@@ -106,7 +106,7 @@ function App({ saved }: { saved: Answer | undefined }) {
       setProblem([]);
       setPlaying(false);
       try {
-        const a = await fetchAnswer(q, groups, control.signal);
+        const a = await (live ? sendPacket : fetchAnswer)(q, groups, control.signal);
         setAnswer(a);
         setWalks((before) => [...before.filter((w) => commandOf(w, []) !== commandOf(a, [])), a].slice(-mostWalks));
         setSelected(undefined);
@@ -136,10 +136,21 @@ function App({ saved }: { saved: Answer | undefined }) {
     if (saved) return;
     void load([]).then(() => (start.question ? walk(start.question, [], true) : setBusy(false)));
   }, []);
+  // A network that changes is shown as it is. While a walk is shown, its picture stays: the way was made for it.
   useEffect(() => {
     if (saved || !network?.live || answer) return;
-    const timer = window.setInterval(() => document.visibilityState === "visible" && void load(open), 5000);
-    return () => window.clearInterval(timer);
+    const control = new AbortController();
+    let timer = 0;
+    const listen = () => {
+      streamNetwork(open, control.signal, setNetwork)
+        .catch((error: unknown) => !control.signal.aborted && fail(error))
+        .finally(() => !control.signal.aborted && (timer = window.setTimeout(listen, 3000)));
+    };
+    listen();
+    return () => {
+      control.abort();
+      window.clearTimeout(timer);
+    };
   }, [network?.live, answer === undefined, open]);
 
   const outcomes = answer?.walk.outcomes ?? [];
@@ -243,6 +254,7 @@ function App({ saved }: { saved: Answer | undefined }) {
   const ways = answer?.ways[chosen];
   const hosts = useMemo(() => [...new Set(steps.map((s) => s.node))], [steps]);
 
+  const [asking, setAsking] = useState(false); // whether to send
   const ask = (q: Question) => {
     setQuestion(q);
     if (q.from && q.to) void walk(q, open, false);
@@ -252,7 +264,7 @@ function App({ saved }: { saved: Answer | undefined }) {
     setOpen(groups);
     setSelected(undefined);
     void load(groups);
-    if (answer) void walk(answer.question, groups, true);
+    if (answer && !answer.question.live) void walk(answer.question, groups, true);
   };
   const select = (id: string | undefined) => {
     setPlaying(false);
@@ -274,7 +286,7 @@ function App({ saved }: { saved: Answer | undefined }) {
             {saved.question.from} → {saved.question.to} {saved.question.proto ?? ""}
           </span>
         ) : (
-          <Form question={question} ends={network?.ends ?? []} busy={busy} onChange={setQuestion} onAsk={ask} />
+          <Form question={question} ends={network?.ends ?? []} busy={busy} onChange={setQuestion} onAsk={ask} onSend={network?.sends ? () => setAsking(true) : undefined} />
         )}
         <Theme />
       </header>
@@ -285,9 +297,21 @@ function App({ saved }: { saved: Answer | undefined }) {
           ))}
         </div>
       )}
+      {asking && network?.sends && (
+        <SendDialog
+          question={question}
+          sends={network.sends}
+          onClose={() => setAsking(false)}
+          onSend={() => {
+            setAsking(false);
+            void walk(question, open, false, true);
+          }}
+        />
+      )}
       {answer && (
         <section class="answer" aria-label="Answer">
           <Headline answer={answer} chosen={chosen} />
+          {answer.kernel && <KernelReport kernel={answer.kernel} />}
           {outcomes.length > 1 && <Ways outcomes={outcomes} chosen={chosen} onChoose={(i) => (setWay(i), setCurrent(0), setPlaying(false))} />}
         </section>
       )}
@@ -389,7 +413,7 @@ function App({ saved }: { saved: Answer | undefined }) {
           )}
           {!box && view === "rules" && !shownRule && <RulesHelp />}
           {!box && !step && view !== "rules" && <Help outcome={outcome} />}
-          {!box && step && view === "map" && <StepList steps={shown} current={index} onStep={go} />}
+          {!box && step && view === "map" && <StepList steps={shown} current={index} kernel={answer?.kernel} onStep={go} />}
           {answer && view !== "rules" && <Notes answer={answer} outcome={outcome} />}
         </aside>
       </main>
@@ -403,9 +427,10 @@ interface FormProps {
   busy: boolean;
   onChange: (q: Question) => void;
   onAsk: (q: Question) => void;
+  onSend: (() => void) | undefined;
 }
 
-function Form({ question, ends, busy, onChange, onAsk }: FormProps) {
+function Form({ question, ends, busy, onChange, onAsk, onSend }: FormProps) {
   return (
     <form
       onSubmit={(e) => {
@@ -436,8 +461,77 @@ function Form({ question, ends, busy, onChange, onAsk }: FormProps) {
       <button type="submit" class="primary" disabled={busy}>
         {busy ? "walking …" : "walk"}
       </button>
+      {onSend && (
+        <button type="button" disabled={busy || !question.from || !question.to} onClick={onSend}>
+          send live …
+        </button>
+      )}
     </form>
   );
+}
+
+interface SendProps {
+  question: Question;
+  sends: string;
+  onSend: () => void;
+  onClose: () => void;
+}
+
+// SendDialog asks before a packet is sent, and says what that does.
+function SendDialog({ question, sends, onSend, onClose }: SendProps) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => dialog.current?.showModal(), []);
+  return (
+    <dialog ref={dialog} class="send" aria-labelledby="send-title" onClose={onClose} onKeyDown={(e) => e.stopPropagation()}>
+      <h2 id="send-title">Send one packet?</h2>
+      <p>
+        <b>{question.from}</b> → <b>{question.to}</b> {question.proto || "protocol: default"}
+      </p>
+      <p>{sends}</p>
+      <p class="actions">
+        <button type="button" onClick={onClose}>cancel</button>
+        <button type="button" class="primary" onClick={onSend}>send</button>
+      </p>
+    </dialog>
+  );
+}
+
+// KernelReport compares the walk with what the kernel did. The first step where they part has both sides, one above the other.
+function KernelReport({ kernel }: { kernel: Kernel }) {
+  const first = kernel.first;
+  const state = first ? "parts" : kernel.complete ? "agrees" : "partly";
+  return (
+    <div class={`kernel ${state}`} role={first ? "alert" : "status"}>
+      <p>
+        <b>{first ? "✗" : kernel.complete ? "✓" : "○"}</b> {kernel.summary}
+      </p>
+      {first && (
+        <table class="header">
+          <caption>
+            they part on {machineName(first.node)}
+            {first.reply ? ", on the way back" : ""}
+          </caption>
+          <tbody>
+            <tr>
+              <th scope="row">walk</th>
+              <td>{first.predicted}</td>
+            </tr>
+            <tr class="changed">
+              <th scope="row">kernel</th>
+              <td>{first.observed}</td>
+            </tr>
+          </tbody>
+        </table>
+      )}
+    </div>
+  );
+}
+
+// kernelMark says beside a machine's steps whether the kernel did the same there.
+function kernelMark(kernel: Kernel | undefined, step: Step): string {
+  if (!kernel) return "";
+  if (kernel.first?.node === step.node && (kernel.first.reply ?? false) === step.reply) return "✗ kernel parts here";
+  return kernel.agree.includes(step.node) ? "✓ kernel agrees" : "";
 }
 
 function Headline({ answer, chosen }: { answer: Answer; chosen: number }) {
@@ -507,7 +601,14 @@ function Ways({ outcomes, chosen, onChoose }: { outcomes: Outcome[]; chosen: num
   );
 }
 
-function StepList({ steps, current, onStep }: { steps: { step: Step; index: number }[]; current: number; onStep: (i: number) => void }) {
+interface StepListProps {
+  steps: { step: Step; index: number }[];
+  current: number;
+  kernel: Kernel | undefined;
+  onStep: (i: number) => void;
+}
+
+function StepList({ steps, current, kernel, onStep }: StepListProps) {
   const active = useRef<HTMLButtonElement>(null);
   const list = useRef<HTMLOListElement>(null);
   useEffect(() => {
@@ -530,7 +631,7 @@ function StepList({ steps, current, onStep }: { steps: { step: Step; index: numb
               {first && (
                 <li class="machine">
                   {step.reply ? "reply: " : ""}
-                  {machineName(step.node)}
+                  {machineName(step.node)} <span class="mark">{kernelMark(kernel, step)}</span>
                 </li>
               )}
               <li key={index}>

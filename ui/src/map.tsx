@@ -189,7 +189,7 @@ function BoxShape({ box, met, selected, found, onSelect }: BoxProps) {
   };
   const classes = ["box", box.kind, met && "met", selected && "selected", found && "found"].filter(Boolean).join(" ");
   return (
-    <g class={classes} tabIndex={0} role="button" aria-pressed={selected} aria-label={`${box.kind} ${box.title} ${box.detail ?? ""}${met ? ", on the packet's way" : ""}`} onClick={onSelect} onKeyDown={onKey}>
+    <g class={classes} tabIndex={0} role="button" aria-pressed={selected} aria-label={`${box.kind} ${box.title} ${box.detail ?? ""}${box.status ? `, ${box.status}` : ""}${met ? ", on the packet's way" : ""}`} onClick={onSelect} onKeyDown={onKey}>
       {shape}
     </g>
   );
@@ -211,6 +211,11 @@ function Labels({ box, visited }: { box: Box; visited: string | undefined }) {
       {box.detail && (
         <text class="detail" x={box.x + box.indent} y={box.y + 38}>
           {visited ? clip(`${visited.split("/").pop()} of ${box.detail}`, Math.floor((box.w - 28) / 7.3)) : box.detail}
+        </text>
+      )}
+      {box.status && (
+        <text class={box.alert ? "detail alert" : "detail"} x={box.x + box.w - 10} y={box.y + 38} text-anchor="end">
+          {box.status}
         </text>
       )}
     </>

@@ -172,6 +172,16 @@ export function BoxPanel({ box, live, onFrom, onTo, onFold, onRules, onClose }: 
           )}
         </p>
       )}
+      {box.now && (
+        <Facts>
+          {box.now.map((f, i) => (
+            <tr key={i}>
+              <th scope="row">{f.name}</th>
+              <td>{f.value}</td>
+            </tr>
+          ))}
+        </Facts>
+      )}
       {live && box.kind !== "group" ? <BoxDetails box={box} onRules={onRules} /> : <BoxFacts box={box} />}
     </section>
   );

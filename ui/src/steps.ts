@@ -140,5 +140,6 @@ export function commandOf(answer: Answer, flags: string[]): string {
   if (q.proto) words.push("--proto", q.proto);
   if (q.at) words.push("--at", q.at);
   if (q.uid) words.push("--uid", q.uid);
+  if (q.live) words.push("--live");
   return words.map((w) => (/^[\w@%+=:,./-]+$/.test(w) ? w : `'${w.replaceAll("'", `'\\''`)}'`)).join(" ");
 }

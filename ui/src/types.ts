@@ -22,6 +22,9 @@ export interface Box {
   members?: string[];
   end?: string;
   facts?: Fact[];
+  status?: string;
+  alert?: boolean;
+  now?: Fact[];
 }
 
 export interface Wire {
@@ -40,6 +43,7 @@ export interface Picture {
 export interface Network {
   subject: string;
   live?: boolean;
+  sends?: string;
   flags?: string[];
   ends: string[];
   notes?: string[];
@@ -52,6 +56,7 @@ export interface Question {
   proto?: string;
   at?: string;
   uid?: string;
+  live?: boolean;
 }
 
 export interface Owner {
@@ -175,6 +180,17 @@ export interface Answer {
   ways: { there: Way; back?: Way }[];
   walk: Walk;
   text: string;
+  kernel?: Kernel;
+}
+
+export interface Kernel {
+  steps: number;
+  agreed: number;
+  complete: boolean;
+  summary: string;
+  agree: string[];
+  first?: { node: string; reply?: boolean; predicted: string; observed: string };
+  notSent?: string;
 }
 
 export interface Section {

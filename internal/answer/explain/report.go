@@ -13,7 +13,7 @@ import (
 // AddReport adds what the kernel showed of a packet that was sent. It returns the prediction with only the outcomes that the kernel may
 // have taken, or all if the packet was not sent.
 func (o *Options) AddReport(source snapshot.Source, result *walk.Result, report *proof.Report) (*walk.Result, error) {
-	o.Live = liveOf(source, report)
+	o.Live, o.Report = liveOf(source, report), report
 	for _, changes := range report.Changed {
 		o.Notes = append(o.Notes, "sent again, because meanwhile something changed at "+changes)
 	}

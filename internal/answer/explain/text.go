@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -40,6 +41,8 @@ type Options struct {
 	Neighbours bool
 	// Live holds what the kernel showed of a packet that was sent; nil where none was.
 	Live *Live
+	// Report compares the packet that was sent with the walk; nil where none was sent.
+	Report *proof.Report
 	// Query is the DNS query before the packet; nil for none. A walk without a result is of a packet that is not sent, as its name was not
 	// resolved.
 	Query *Query

@@ -33,6 +33,26 @@ type machine struct {
 	members []string
 	pods    []machine // of a node
 	subnet  netip.Prefix
+	status  Status
+}
+
+// addStatus gives machines their states.
+func (inv *inventory) addStatus(status map[string]Status) {
+	add := func(m *machine, key string) {
+		if s, ok := status[key]; ok {
+			m.status = s
+		}
+	}
+	for i := range inv.frontends {
+		add(&inv.frontends[i], inv.frontends[i].title)
+	}
+	for _, subnets := range [][]subnet{inv.subnets, inv.vmSubnets} {
+		for i := range subnets {
+			for j := range subnets[i].machines {
+				add(&subnets[i].machines[j], subnets[i].machines[j].id)
+			}
+		}
+	}
 }
 
 // subnet holds the machines whose addresses have one prefix; the zero prefix where it is unknown.
@@ -181,7 +201,7 @@ func host(source snapshot.Source, name string) machine {
 	if slices.Contains([]string{"node", "vm", "internet", "netns"}, kind) && cut {
 		m.end = name
 	}
-	h, err := source.Host(name)
+	h, err := snapshot.Outline(source, name)
 	if err != nil || h.FIB == nil {
 		m.facts = append(m.facts, Fact{"state", "not read"})
 		return m
@@ -226,7 +246,7 @@ func node(source snapshot.Source, n *snapshot.Node, pods []machine) machine {
 			m.detail = a.String()
 		}
 	}
-	if h, err := source.Host(m.id); err == nil && h.FIB != nil {
+	if h, err := snapshot.Outline(source, m.id); err == nil && h.FIB != nil {
 		address := m.detail
 		m.addresses(h, n.IPs)
 		m.detail = cmp.Or(address, m.detail)

@@ -32,6 +32,15 @@ type Options struct {
 	Open []string
 	// Previous is the last picture of the same network: what stays keeps its place. Nil for none.
 	Previous *Picture
+	// Status has what is known of boxes at this moment, by their ids; of front ends by their addresses.
+	Status map[string]Status
+}
+
+// Status is the state of a box in a few characters, with more to read.
+type Status struct {
+	Text  string
+	Alert bool
+	Facts []Fact
 }
 
 // New draws the network of a snapshot.
@@ -42,6 +51,7 @@ func New(source snapshot.Source, o Options) *Picture {
 		l.before, crowded = o.Previous.slots, o.Previous.crowded
 	}
 	inv := take(source, o.Open, crowded)
+	inv.addStatus(o.Status)
 	l.picture.crowded = inv.crowded
 	l.draw(&inv)
 	return l.picture
@@ -104,8 +114,17 @@ func (l *layout) add(m *machine, parent string, x, y, w, h int) {
 	room := w - indent - gap
 	l.picture.Boxes = append(l.picture.Boxes, Box{
 		ID: m.id, Kind: m.kind, Parent: parent, Title: m.title, Label: abbreviate(m.title, room*10/nameWidth),
-		Detail: abbreviate(m.detail, room*10/detailWidth), X: x, Y: y, W: w, H: h, Indent: indent, Members: m.members, End: m.end, Facts: m.facts,
+		Detail: abbreviate(m.detail, (room*10-statusRoom(m.status.Text))/detailWidth), Status: m.status.Text, Alert: m.status.Alert, X: x, Y: y, W: w, H: h, Indent: indent, Members: m.members, End: m.end, Facts: m.facts,
+		Now: m.status.Facts,
 	})
+}
+
+// statusRoom returns the width of a status with a gap before it, in tenths of a pixel.
+func statusRoom(text string) int {
+	if text == "" {
+		return 0
+	}
+	return (len([]rune(text)) + 2) * detailWidth
 }
 
 // abbreviate returns a name of at most n characters. The middle goes, because names of pods differ at their ends.

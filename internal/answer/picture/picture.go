@@ -38,6 +38,8 @@ type Box struct {
 	Title  string `json:"title"`            // the full name
 	Label  string `json:"label"`            // the name as it fits into the box
 	Detail string `json:"detail,omitempty"` // the line below it
+	Status string `json:"status,omitempty"` // at the end of that line: "2/2 healthy"
+	Alert  bool   `json:"alert,omitempty"`  // the status is bad
 	X      int    `json:"x"`
 	Y      int    `json:"y"`
 	W      int    `json:"w"`
@@ -48,6 +50,7 @@ type Box struct {
 	// End names the box as an end of a walk; "" for a box that is none.
 	End   string `json:"end,omitempty"`
 	Facts []Fact `json:"facts,omitempty"`
+	Now   []Fact `json:"now,omitempty"` // of this moment
 }
 
 // Fact is something known about a box: its addresses, its labels.

@@ -110,6 +110,13 @@ func (b *Box) labels(out io.Writer) {
 	if b.Detail != "" {
 		fmt.Fprintf(out, `<text class="detail" x="%d" y="%d">%s</text>`+"\n", b.X+b.Indent, b.Y+38, escape(b.Detail))
 	}
+	if b.Status != "" {
+		class := "detail"
+		if b.Alert {
+			class = "detail note"
+		}
+		fmt.Fprintf(out, `<text class="%s" x="%d" y="%d" text-anchor="end">%s</text>`+"\n", class, b.X+b.W-gap, b.Y+38, escape(b.Status))
+	}
 }
 
 // pathData returns the attribute d of a path along points.

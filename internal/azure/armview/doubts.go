@@ -40,6 +40,11 @@ func (d *doubtingSource) Host(name string) (*snapshot.Host, error) {
 	return h, nil
 }
 
+// Outline returns a host's links, addresses and wires. A source that has none apart gives the whole host.
+func (d *doubtingSource) Outline(name string) (*snapshot.Host, error) {
+	return snapshot.Outline(d.Source, name)
+}
+
 // addDoubt adds the question to a doubted rule, before its verdict. It reports false for other rules, and for one that asks already.
 func addDoubt(r *netfilter.Rule) bool {
 	if !vnet.IsDoubted(r.Comment) || len(r.Statements) == 0 || slices.Contains(r.Statements, internetDoubt) {

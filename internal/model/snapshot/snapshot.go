@@ -24,6 +24,19 @@ type Source interface {
 	Objects() Objects
 }
 
+// Outliner is a Source that has a host's links, addresses and wires apart from the rest of its state, which takes longer to read.
+type Outliner interface {
+	Outline(name string) (*Host, error)
+}
+
+// Outline returns a host's links, addresses and wires, with the rest of its state where the source does not have them apart.
+func Outline(src Source, name string) (*Host, error) {
+	if o, ok := src.(Outliner); ok {
+		return o.Outline(name)
+	}
+	return src.Host(name)
+}
+
 // LabInternet names the host of a lab at which packets for the internet arrive.
 const LabInternet = "internet"
 
