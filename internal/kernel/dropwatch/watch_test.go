@@ -65,7 +65,7 @@ func TestReasons(t *testing.T) {
 		"reverse path": {
 			client: "ip address add 10.1.0.9 dev eth0; ip route replace default via 10.1.0.1 src 10.1.0.9; " +
 				"ip neighbour replace 10.1.0.1 lladdr 02:00:00:00:00:01 dev eth0",
-			router: "ip link set a address 02:00:00:00:00:01; sysctl -qw net.ipv4.conf.all.rp_filter=1; ip route add 10.1.0.9 dev b",
+			router: "ip link set dev a address 02:00:00:00:00:01; sysctl -qw net.ipv4.conf.all.rp_filter=1; ip route add 10.1.0.9 dev b",
 			want:   "router IP_RPFILTER 10.2.0.2:80",
 		},
 		"no route":       {to: "10.3.0.1:80", want: "router IP_INNOROUTES 10.3.0.1:80"},
