@@ -145,8 +145,22 @@ func sourcePort(v *fib.VXLAN, local [2]uint16) packet.Port {
 	return packet.OneOf(low, high-1, low+(high-low)/3)
 }
 
-// Carrier is a packet of VXLAN that a host has sent, and what was in it.
+// Carrier is a packet of VXLAN that a host has sent, and what was in it. The ports of that may be spans.
 type Carrier struct{ Tuple, Carried packet.Tuple }
+
+// mayCarry reports whether the carrier may have carried a packet.
+func (c *Carrier) mayCarry(inner *packet.Tuple) bool {
+	seen := c.Carried
+	for _, port := range [...]struct {
+		seen   *packet.Port
+		walked packet.Port
+	}{{&seen.SourcePort, inner.SourcePort}, {&seen.DestinationPort, inner.DestinationPort}} {
+		if low, high := port.seen.Span(); port.walked.Known() && low <= port.walked.Number && port.walked.Number <= high {
+			*port.seen = port.walked
+		}
+	}
+	return seen == *inner
+}
 
 // seenPort returns the port from which the packet is known to have been sent, and else what there is of it. What goes round and is carried
 // again may have another port then: the ports are in the order in which they were seen.
@@ -157,7 +171,7 @@ func (t *transit) seenPort() packet.Port {
 	for _, c := range t.run.req.Carriers[t.m.Name] {
 		port := c.Tuple.SourcePort
 		c.Tuple.SourcePort = p.SourcePort
-		if c.Tuple == p.Tuple && c.Carried == p.Tunnel.Inner.Tuple && low <= port.Number && port.Number <= high && !slices.Contains(seen, port) {
+		if c.Tuple == p.Tuple && c.mayCarry(&p.Tunnel.Inner.Tuple) && low <= port.Number && port.Number <= high && !slices.Contains(seen, port) {
 			seen = append(seen, port)
 		}
 	}
