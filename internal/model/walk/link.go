@@ -193,7 +193,7 @@ func (t transit) transmit() passage {
 // leave ends the packet's way at the edge of the snapshot.
 func (t transit) leave(link string) passage {
 	t.m.meets(snapshot.Wires)
-	if s := t.run.places().services[t.p.Destination]; s != nil && t.inReplyTo == nil {
+	if s := t.run.places().services[t.p.Destination]; s != nil && t.inReplyTo == nil && hasProtocol(s, t.p.Protocol) {
 		return t.finish(Undecided, fmt.Sprintf("it leaves through %s for service %s/%s, which is translated where nothing was read", link,
 			s.Namespace, s.Name))
 	}
@@ -211,6 +211,11 @@ func (t transit) leave(link string) passage {
 	}
 	end.Link = link
 	return t.over(end)
+}
+
+// hasProtocol reports whether a Service has a port of a protocol. Packets of others, such as pings, are not translated.
+func hasProtocol(s *snapshot.Service, p packet.Protocol) bool {
+	return slices.ContainsFunc(s.Ports, func(port snapshot.ServicePort) bool { return port.Protocol == p })
 }
 
 // withoutRequest returns what a stateful firewall does with a reply whose request it has not seen. A segment that answers is never the

@@ -146,9 +146,18 @@ func TestOnward(t *testing.T) {
 	if o := n.tcp("node/a", "198.51.100.1:80").Outcomes[0]; o.End.Kind != Left {
 		t.Errorf("outside: %s", ends(o))
 	}
-	n.known.Services = []snapshot.Service{{Namespace: "default", Name: "web", External: []netip.Addr{netip.MustParseAddr("203.0.113.3")}}}
+	n.known.Services = []snapshot.Service{{
+		Namespace: "default", Name: "web", External: []netip.Addr{netip.MustParseAddr("203.0.113.3")},
+		Ports: []snapshot.ServicePort{{Protocol: packet.TCP, Port: 80}},
+	}}
 	if o := n.tcp("node/a", "203.0.113.3:80").Outcomes[0]; o.End.Kind != Undecided || !strings.Contains(o.End.Why, "for service default/web") {
 		t.Errorf("a service's address: %s: %s", ends(o), o.End.Why)
+	}
+	ping := Request{Host: "node/a", Packet: packet.Packet{Tuple: packet.Tuple{
+		Protocol: packet.ICMP, Type: 8, Destination: netip.MustParseAddr("203.0.113.3"),
+	}}}
+	if o := n.walk(ping).Outcomes[0]; o.End.Kind != Left {
+		t.Errorf("a ping to a service's address: %s: %s", ends(o), o.End.Why)
 	}
 	delete(n.hosts, "node/b")
 	if o := n.tcp("node/a", "10.244.2.1:80").Outcomes[0]; o.End.Kind != Left {
