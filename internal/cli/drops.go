@@ -227,6 +227,7 @@ type dropDoc struct {
 	From      string    `json:"from"`
 	To        string    `json:"to"`
 	Because   string    `json:"because"`
+	Advice    string    `json:"advice,omitempty"`
 	Kernel    string    `json:"kernel"`
 	Rejected  bool      `json:"rejected,omitempty"`
 	Explained bool      `json:"explained"`
@@ -241,7 +242,7 @@ func (p *dropsPrinter) print(flows []*drops.Flow) error {
 		if p.form == "json" {
 			if err := json.NewEncoder(p.out).Encode(dropDoc{
 				Time: f.Last.UTC(), Count: f.Count, Host: f.Host, Link: f.Link, Protocol: f.Protocol.String(), From: f.From.String(), To: f.To.String(),
-				Because: f.Cause.Text, Kernel: f.Cause.Kernel, Rejected: f.Cause.Rejected, Explained: f.Cause.Explained,
+				Because: f.Cause.Text, Advice: f.Cause.Advice, Kernel: f.Cause.Kernel, Rejected: f.Cause.Rejected, Explained: f.Cause.Explained,
 			}); err != nil {
 				return err
 			}
@@ -264,6 +265,9 @@ func (p *dropsPrinter) line(f *drops.Flow) error {
 	}
 	_, err := fmt.Fprintf(p.out, "%s  %5d  %s %s → %s  on %s: %s\n", f.Last.Format(time.TimeOnly), f.Count, f.Protocol, f.From, f.To,
 		strings.TrimSpace(strings.Replace(f.Host, "/", " ", 1)+" "+f.Link), f.Cause.String())
+	if p.form == "wide" && err == nil && f.Cause.Advice != "" {
+		_, err = fmt.Fprintf(p.out, "  advice  %s\n", f.Cause.Advice)
+	}
 	if p.form == "wide" && err == nil && f.Cause.Walk != nil {
 		err = explain.Text(p.out, f.Cause.Walk, explain.Options{Owners: p.owners(f.Cause.Walk.Hosts())})
 	}

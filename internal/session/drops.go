@@ -25,15 +25,10 @@ type DropWatch struct {
 	network  drops.Network
 	machines snapshot.Source // of which the addresses of nodes, VMs and internet hosts are taken
 	lookedAt time.Time       // for namespaces
-	readAt   time.Time       // the states
 }
 
-const (
-	// namespaceInterval is how often namespaces are looked for that came since.
-	namespaceInterval = time.Second
-	// stateInterval is how often states are read again at most.
-	stateInterval = time.Second
-)
+// namespaceInterval is how often namespaces are looked for that came since.
+const namespaceInterval = time.Second
 
 // WatchDrops begins to watch hosts of a lab, by their full names; nil for all, with those that come later.
 func (s *Session) WatchDrops(chosen map[string]bool) (*DropWatch, error) {
@@ -73,7 +68,7 @@ func (w *DropWatch) Owners(hosts []string) *explain.Owners {
 }
 
 // Read returns the flows that have new drops, and how many packets of flows were dropped for which there was no room. Where a flow is new, it
-// reads the states again, at most once a second.
+// reads the states again: rules that were read before a drop may not be those that dropped.
 func (w *DropWatch) Read(ctx context.Context) (changed []*drops.Flow, uncounted uint64, err error) {
 	if time.Since(w.lookedAt) >= namespaceInterval {
 		if err := w.addNamespaces(); err != nil {
@@ -86,11 +81,11 @@ func (w *DropWatch) Read(ctx context.Context) (changed []*drops.Flow, uncounted 
 	}
 	all = slices.DeleteFunc(all, func(d witness.Drop) bool { return !drops.IsLoss(&d) })
 	isNew := func(d witness.Drop) bool { return !w.flows.Knows(w.hosts[d.Namespace], &d) }
-	if slices.ContainsFunc(all, isNew) && time.Since(w.readAt) >= stateInterval {
+	if slices.ContainsFunc(all, isNew) {
 		if err := w.session.Reread(ctx); err != nil {
 			return nil, 0, err
 		}
-		w.readAt, w.network = time.Now(), drops.Network{Source: w.session.Source(), Owners: w.Owners}
+		w.network = drops.Network{Source: w.session.Source(), Owners: w.Owners}
 	}
 	for i := range all {
 		if flow := w.flows.Add(w.network, w.hosts[all[i].Namespace], &all[i]); !slices.Contains(changed, flow) {

@@ -24,7 +24,7 @@ type Question struct {
 	Proto string `json:"proto,omitempty"`
 	At    string `json:"at,omitempty"`
 	UID   string `json:"uid,omitempty"`
-	// Live has the packet sent, and the walk compared with what the kernel makes of it.
+	// Live has the packet sent, and the walk compared with the kernel's trace.
 	Live bool `json:"live,omitempty"`
 }
 

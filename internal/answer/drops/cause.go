@@ -21,6 +21,8 @@ type Cause struct {
 	Text string
 	// Kernel is the kernel's own reason and the function: "NETFILTER_DROP in nft_do_chain".
 	Kernel string
+	// Advice says what to do; "" where the text says it.
+	Advice string
 	// Rejected says that the sender gets an answer: an ICMP error or a TCP RST.
 	Rejected bool
 	// Explained says that the walk ends as the kernel says, or that the kernel's reason needs no rule.
@@ -29,7 +31,7 @@ type Cause struct {
 	Walk *walk.Result
 }
 
-// Network is what a cause is looked for in.
+// Network holds the states through which dropped packets are walked.
 type Network struct {
 	Source snapshot.Source
 	// Owners returns names for the addresses and rules of some hosts.
@@ -40,7 +42,7 @@ type Network struct {
 // walk lacks something.
 func (n Network) Explain(host string, d *witness.Drop) Cause {
 	reason := reasonOf(d)
-	c := Cause{Kernel: kernelReason(d), Text: reason.words, Explained: reason.words != "" && !reason.isRule}
+	c := Cause{Kernel: kernelReason(d), Text: reason.words, Advice: reason.advice, Explained: reason.words != "" && !reason.isRule}
 	if !reason.walks() {
 		if c.Text == "" {
 			c.Text = "unexplained: the kernel says " + c.Kernel
@@ -53,14 +55,16 @@ func (n Network) Explain(host string, d *witness.Drop) Cause {
 		return c
 	}
 	var causes []string
+	certain := true
 	for _, request := range requests(h, d) {
 		result, err := walk.Walk(n.Source, request)
 		if err != nil {
 			continue
 		}
-		c.Walk = result
+		c.Walk, certain = result, !result.More
 		for i := range result.Outcomes {
 			o := &result.Outcomes[i]
+			certain = certain && o.End.Kind != walk.Undecided && len(o.Unread) == 0
 			if !isOutcome(o, host, d, &reason) {
 				continue
 			}
@@ -77,20 +81,25 @@ func (n Network) Explain(host string, d *witness.Drop) Cause {
 			break
 		}
 	}
+	found := strings.Join(causes, ", or ")
 	switch {
+	case len(causes) > 0 && reason.isRoute && c.Text != "": // the kernel's reason comes first: the walk may have met another check
+		c.Text += " (walk: " + found + ")"
+	case len(causes) > 0 && (certain || reason.isRefusal):
+		c.Explained, c.Text = true, found
 	case len(causes) > 0:
-		c.Explained, c.Text = true, strings.Join(causes, ", or ")
+		c.Explained, c.Text = false, "unexplained: perhaps "+found+"; the walk could not decide a rule or check on its way"
 	case c.Text == "":
 		c.Text = "unexplained: the kernel says " + c.Kernel
 	case !c.Explained:
-		c.Text = "unexplained: " + c.Text + ", but by the rules as they are now the packet passes"
+		c.Text = "unexplained: " + c.Text + ", and no walk of the packet shows which"
 	}
 	return c
 }
 
 // kernelReason returns the kernel's reason and function, as far as it gives them.
 func kernelReason(d *witness.Drop) string {
-	reason, function := cmp.Or(d.Reason, "NOT_SPECIFIED"), ""
+	reason, function := cmp.Or(d.Reason, notSpecified), ""
 	if d.Function != "" {
 		function = " in " + d.Function
 	}

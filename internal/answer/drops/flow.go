@@ -1,6 +1,7 @@
 package drops
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -18,6 +19,9 @@ type End struct {
 
 // String returns "pod shop/web-1 (10.244.0.5:80)", or the address alone.
 func (e End) String() string {
+	if !e.Address.IsValid() {
+		return "any address"
+	}
 	text := e.Address.String()
 	if e.Port != 0 {
 		text = netip.AddrPortFrom(e.Address, e.Port).String()
@@ -54,8 +58,12 @@ type Flows struct {
 	causes map[flowKey]Cause
 }
 
-// maxCauses limits the flows whose causes are remembered.
-const maxCauses = 1 << 16
+const (
+	// maxCauses limits the flows whose causes are remembered.
+	maxCauses = 1 << 16
+	// maxListed limits the flows that are listed one by one: senders may invent addresses. A host's further flows count as one.
+	maxListed = 1 << 16
+)
 
 // Knows reports whether the cause of a host's drop was looked for already.
 func (f *Flows) Knows(host string, d *witness.Drop) bool {
@@ -84,6 +92,10 @@ func (f *Flows) Add(n Network, host string, d *witness.Drop) *Flow {
 	}
 	*client, key.cause = packet.Port{}, cause.Text
 	flow := f.all[key]
+	if flow == nil && len(f.all) >= maxListed {
+		key, cause = flowKey{host: host}, Cause{Text: fmt.Sprintf("flows beyond the first %d, for any cause", maxListed)}
+		flow = f.all[key]
+	}
 	if flow == nil {
 		owners := n.Owners([]string{host})
 		end := func(a netip.Addr, p packet.Port) End {
@@ -92,7 +104,7 @@ func (f *Flows) Add(n Network, host string, d *witness.Drop) *Flow {
 		}
 		t := &key.tuple
 		flow = &Flow{Host: host, Link: d.Packet.In, From: end(t.Source, t.SourcePort), To: end(t.Destination, t.DestinationPort),
-			Protocol: t.Protocol, Cause: cause, First: d.First}
+			Protocol: d.Packet.Protocol, Cause: cause, First: d.First}
 		if f.all == nil {
 			f.all = map[flowKey]*Flow{}
 		}

@@ -6,7 +6,7 @@ import (
 	"packetwalk.dev/internal/model/witness"
 )
 
-// reason is what one of the kernel's reasons means.
+// reason holds the meaning of one of the kernel's reasons.
 type reason struct {
 	words  string
 	advice string // what to do; "" where the words say it

@@ -227,8 +227,8 @@ func (a *assembler) lookUp(m *ebpf.Map, key int32) {
 	a.add(asm.LoadMapPtr(asm.R1, m.FD()), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, key), asm.FnMapLookupElem.Call())
 }
 
-// program returns the instructions. With hasReason the tracepoint's third argument is the reason (Linux 5.17); packets with one of the ignored
-// reasons are not counted.
+// program returns the instructions. With hasReason the tracepoint's third argument is the reason (Linux 5.17); it does not count packets
+// with one of the ignored reasons.
 func program(o *offsets, m *maps, hasReason bool, ignored []uint32) asm.Instructions {
 	a := &assembler{}
 	a.add(asm.Mov.Reg(arguments, asm.R1), asm.LoadMem(skb, arguments, 0, asm.DWord), asm.Mov.Imm(asm.R1, 0))

@@ -119,7 +119,7 @@ func (w *Watch) load(fields *offsets, hasReason bool, ignored []uint32) error {
 	return nil
 }
 
-// asRights adds to an error for missing rights who has them.
+// asRights adds to an error for missing rights which ones are needed.
 func asRights(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; drops need root, or the capabilities BPF, PERFMON and SYS_RESOURCE", err)

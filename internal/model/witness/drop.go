@@ -6,7 +6,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// Drop is what a kernel says of packets of one flow that it dropped for one reason.
+// Drop counts the packets of one flow that a kernel dropped for one reason.
 type Drop struct {
 	// Namespace is the inode number of the network namespace.
 	Namespace uint64
@@ -23,7 +23,7 @@ type Drop struct {
 	Link int
 	// Tracked says that conntrack saw them, and Reply that they answer a connection's first packet.
 	Tracked, Reply bool
-	// Began is what they were when they came in, or were sent, before translations; zero where conntrack does not say.
+	// Began is their tuple when they came in or were sent, before translations; zero where conntrack does not say.
 	Began       packet.Tuple
 	Count       uint64    // since the last read
 	First, Last time.Time // of all of them
