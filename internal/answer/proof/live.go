@@ -79,9 +79,11 @@ type staticSubject struct {
 	places Places
 }
 
-func (f staticSubject) Source() snapshot.Source                             { return f.source }
-func (f staticSubject) Place(host string) (Place, error)                    { return f.places(host) }
-func (f staticSubject) Read(_ context.Context, hosts []string) []string     { return hosts }
+func (f staticSubject) Source() snapshot.Source          { return f.source }
+func (f staticSubject) Place(host string) (Place, error) { return f.places(host) }
+func (f staticSubject) Read(_ context.Context, hosts []string) []string {
+	return readable(f.source, hosts)
+}
 func (f staticSubject) Refresh(context.Context, []string) ([]string, error) { return nil, nil }
 
 func (f staticSubject) Walk(_ context.Context, request walk.Request) (*walk.Result, error) {
@@ -147,7 +149,11 @@ const portTries = 8
 
 // predict prepares the probe of a request, and walks its packet, which then has what it will be sent with. A port that the kernel chose is
 // given back where a host on the way remembers a connection that had it: the server may, too, and what it has of that no snapshot tells.
+//
+// It reads the sender before it makes the probe's socket. That is bound but not connected, so it would be listed as one that takes any
+// datagram, and still be listed when it is closed.
 func predict(ctx context.Context, subject Subject, request *walk.Request) (probe Sender, payload []byte, result *walk.Result, err error) {
+	subject.Read(ctx, []string{request.Host})
 	asked := request.Packet
 	for try := 1; ; try++ {
 		request.Packet, payload = asked, payloadFor(&asked)

@@ -730,6 +730,21 @@ func TestLiveAgain(t *testing.T) {
 	}
 }
 
+// TestLiveReadsSenderFirst: the probe's own socket, which takes any datagram until it is connected, is not in the state of its sender.
+func TestLiveReadsSenderFirst(t *testing.T) {
+	t.Parallel()
+	w := routed(t)
+	source := w.source()
+	w.live(source, "vm/client", to(packet.UDP, "10.2.0.2:5"))
+	sender, err := source.Host("vm/client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sender.Listeners) > 0 {
+		t.Errorf("the sender's sockets are %v, want none", sender.Listeners)
+	}
+}
+
 // What is cancelled leaves nothing behind either.
 func TestLiveCancelled(t *testing.T) {
 	t.Parallel()

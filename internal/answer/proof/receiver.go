@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/model/witness"
 )
@@ -27,8 +28,13 @@ func watchable(ctx context.Context, subject Subject, result *walk.Result, receiv
 	if isUndecided(result) {
 		return subject.Read(ctx, receivers)
 	}
-	return slices.DeleteFunc(slices.Clone(receivers), func(host string) bool {
-		_, err := subject.Source().Host(host)
+	return readable(subject.Source(), receivers)
+}
+
+// readable returns those of some hosts whose states a source has.
+func readable(source snapshot.Source, hosts []string) []string {
+	return slices.DeleteFunc(slices.Clone(hosts), func(host string) bool {
+		_, err := source.Host(host)
 		return err != nil
 	})
 }
