@@ -47,6 +47,8 @@ type identity struct {
 	// carriers are what packets of VXLAN were seen to carry, and toCarry those that are predicted to carry the probe's.
 	carriers map[carrier][]innerPacket
 	toCarry  []expectedCarrier
+	// carrierAnswers are the payloads with which a program answers those that carry the probe's packet on its way there.
+	carrierAnswers map[string]bool
 	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
 	// not the probe's.
 	refusal bool
@@ -120,6 +122,8 @@ func (id *identity) directionOf(p *packet.Packet, transport []byte, expected fun
 			return back
 		}
 		return foreign
+	case p.Protocol == packet.UDP: // also where the probe is none: a program may get, and answer, what carries it
+		return id.ofDatagram(transport, expected(p.Tuple))
 	case p.Protocol != id.request.Protocol:
 		return foreign
 	}
@@ -132,14 +136,18 @@ func (id *identity) directionOf(p *packet.Packet, transport []byte, expected fun
 		if len(transport) >= 20 && len(id.payload) >= 4 && bytes.Equal(transport[16:20], id.payload[:4]) {
 			return there
 		}
-		return foreign
 	}
-	return id.ofDatagram(transport, expected(p.Tuple))
+	return foreign
 }
 
+// ofDatagram returns the direction of a datagram that carries no packet.
 func (id *identity) ofDatagram(transport []byte, expected bool) direction {
-	switch {
-	case expected || len(transport) > headerOfQuery && len(id.payload) > 0 && prefixed(complement(id.payload), transport[headerOfQuery:]):
+	switch payload := transport[min(headerOfQuery, len(transport)):]; {
+	case expected || id.carrierAnswers[string(payload)]:
+		return back
+	case id.request.Protocol != packet.UDP:
+		return foreign
+	case len(payload) > 0 && len(id.payload) > 0 && prefixed(complement(id.payload), payload):
 		return back
 	case id.carries(transport):
 		return there
@@ -167,15 +175,14 @@ func (id *identity) quotes(transport []byte) direction {
 	}
 	quoted := transport[header:]
 	protocol := protocolOf(quoted)
-	if protocol != id.request.Protocol {
-		return foreign
-	}
 	quoted = quoted[witness.HeaderLength(quoted):]
 	switch {
+	case protocol == packet.UDP && len(quoted) >= least:
+		return id.ofDatagram(quoted, false)
+	case protocol != id.request.Protocol:
+		return foreign
 	case len(quoted) < least:
 		return there
-	case protocol == packet.UDP:
-		return id.ofDatagram(quoted, false)
 	case protocol != packet.TCP:
 		return id.ofEcho(packet.Tuple{Protocol: protocol, Type: quoted[0]}, quoted)
 	case !id.hasSeq:

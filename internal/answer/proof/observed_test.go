@@ -1,7 +1,9 @@
 package proof
 
 import (
+	"encoding/binary"
 	"encoding/hex"
+	"slices"
 	"testing"
 
 	"packetwalk.dev/internal/model/packet"
@@ -42,5 +44,50 @@ func TestQuotes(t *testing.T) {
 		if got := id.quotes(decode(c.transport)[:c.bytes]); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
+	}
+}
+
+// TestCarrierAnswers: a program may get the packet of VXLAN that carries the probe's. Its answer is a datagram, though the probe is none.
+func TestCarrierAnswers(t *testing.T) {
+	const ip, udp, vxlan, ether = 20, 8, 8, 14
+	request := packet.Packet{TCPFlags: packet.SYN, Tuple: packet.Tuple{Protocol: packet.TCP, SourcePort: packet.Exactly(4000)}}
+	segment := binary.BigEndian.AppendUint32([]byte{4000 >> 8, 4000 & 0xff, 0, 80}, 1000)
+	segment = append(segment, make([]byte, 12)...)
+	segment[13] = byte(packet.SYN)
+	header := func(protocol packet.Protocol) []byte {
+		h := make([]byte, ip)
+		h[0], h[9], h[15], h[19] = 0x45, byte(protocol), 1, 2
+		return h
+	}
+	frame := slices.Concat(make([]byte, ether-2), []byte{8, 0}, header(packet.TCP), segment)
+	payload := slices.Concat([]byte{8}, make([]byte, vxlan-1), frame)
+	datagram := func(payload []byte) []byte { return append(make([]byte, udp), payload...) }
+	carrying := packet.Packet{Tuple: packet.Tuple{Protocol: packet.UDP, SourcePort: packet.Exactly(5000), DestinationPort: packet.Exactly(4789)}}
+	answering := packet.Packet{Tuple: carrying.Reply()}
+	o := &Observation{Answer: witness.Result{Tuple: request.Tuple}, Hosts: map[string]*Host{"a": {Packets: []witness.CapturedPacket{
+		{Packet: request, Transport: segment}, {Packet: carrying, Transport: datagram(payload)},
+	}}}}
+	id := identify(o, &walk.Request{Host: "a", Packet: request})
+	for _, c := range []struct {
+		name    string
+		p       *packet.Packet
+		payload []byte
+		want    direction
+	}{
+		{"the carrier", &carrying, payload, there}, {"its answer", &answering, complement(payload), back},
+		{"another one's answer", &answering, complement(payload[1:]), foreign}, {"nothing", &answering, nil, foreign},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := id.of(c.p, datagram(c.payload), expectNone); got != c.want {
+				t.Errorf("direction %d, want %d", got, c.want)
+			}
+			if c.want == there {
+				return // quotesCarrier tells of errors about carriers
+			}
+			about := slices.Concat(make([]byte, udp), header(packet.UDP), datagram(c.payload))
+			if got := id.quotes(about); got != c.want {
+				t.Errorf("an error about it: direction %d, want %d", got, c.want)
+			}
+		})
 	}
 }

@@ -97,9 +97,9 @@ func (id *identity) quotesCarrier(transport []byte) bool {
 	return slices.ContainsFunc(id.toCarry, func(c expectedCarrier) bool { return c.length == length })
 }
 
-// findCarriers notes what captured packets of VXLAN carried.
+// findCarriers notes what captured packets of VXLAN carried, and what answers those that carried the probe's packet.
 func (id *identity) findCarriers(o *Observation) {
-	id.carriers = map[carrier][]innerPacket{}
+	id.carriers, id.carrierAnswers = map[carrier][]innerPacket{}, map[string]bool{}
 	for _, h := range o.Hosts {
 		for i := range h.Packets {
 			p := &h.Packets[i]
@@ -109,6 +109,9 @@ func (id *identity) findCarriers(o *Observation) {
 			if inner, payload, ok := witness.Decapsulate(p.Transport); ok {
 				k := carrier{p.Packet.Tuple, p.Packet.Length}
 				id.carriers[k] = append(id.carriers[k], innerPacket{inner, payload})
+				if id.of(&inner, payload, expectNone) == there {
+					id.carrierAnswers[string(complement(p.Transport[headerOfQuery:]))] = true
+				}
 			}
 		}
 	}
