@@ -32,8 +32,8 @@ func TestOutput(t *testing.T) {
 		{"fails", program.Command{Path: "sh", Args: []string{"-c", "echo some; echo it is >&2; echo so >&2; exit 3"}}, "some\n",
 			"exit status 3: it is so"},
 		{"is not there", program.Command{Path: "iptables-nowhere"}, "", "apt-get install iptables"},
-		{"takes too long", program.Command{Path: "sh", Args: []string{"-c", "echo some; sleep 1000"}, Limit: 100 * time.Millisecond}, "some\n",
-			"it did not end within 100ms and was killed"},
+		{"takes too long", program.Command{Path: "sh", Args: []string{"-c", "echo some; sleep 1000"}, Limit: 3 * time.Second}, "some\n",
+			"it did not end within 3s and was killed"},
 		{"prints too much", program.Command{Path: "sh", Args: []string{"-c", "echo some; exec yes"}, MaxOutput: 7}, "some\ny\n",
 			"it printed more than 7 bytes and was ended"},
 		{"complains too much", program.Command{Path: "sh", Args: []string{"-c", "echo some; yes 2>&- | head -c 1000000 >&2"}}, "some\n", ""},
@@ -68,7 +68,11 @@ func TestNotStarted(t *testing.T) {
 		file("runs", "#!/bin/sh\n", 0o755):             false,
 		file("slow", "#!/bin/sh\nsleep 1000\n", 0o755): false,
 	} {
-		_, err := program.Command{Path: path, Limit: 100 * time.Millisecond}.Output(t.Context())
+		limit := time.Minute
+		if filepath.Base(path) == "slow" {
+			limit = 100 * time.Millisecond
+		}
+		_, err := program.Command{Path: path, Limit: limit}.Output(t.Context())
 		if got := program.NotStarted(err); got != want {
 			t.Errorf("%s: %v; not started: %v, want %v", path, err, got, want)
 		}

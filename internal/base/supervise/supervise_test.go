@@ -45,7 +45,7 @@ func run(t *testing.T, process Process, options Options) *Supervisor {
 // await waits for a condition. what is the error if it does not hold in time.
 func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	eventually.Succeeds(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if !condition() {
 			return errors.New(what)
 		}
@@ -119,14 +119,20 @@ func TestPauseResets(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	tests := []struct{ name, script, exit string }{
-		{"obeys", "echo ready; exec sleep 1000", "signal: terminated"},
-		{"ignores SIGTERM", "trap '' TERM; echo ready; while :; do sleep 0.01; done", "signal: killed"},
+	tests := []struct {
+		name, script string
+		grace        time.Duration
+		exit         string
+	}{
+		{"obeys", "echo ready; exec sleep 1000", time.Minute, "signal: terminated"},
+		{"ignores SIGTERM", "trap '' TERM; echo ready; while :; do sleep 0.01; done", quick.Grace, "signal: killed"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
-			s := run(t, shell(dir, test.script), quick)
+			options := quick
+			options.Grace = test.grace
+			s := run(t, shell(dir, test.script), options)
 			pid := s.State().Pid
 			await(t, "the script's start", func() bool {
 				log, err := os.ReadFile(filepath.Join(dir, "log"))
@@ -405,7 +411,7 @@ func TestBoundedWhileRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Stop() }()
-	eventually.Succeeds(t, 3*logPause, func() error {
+	eventually.Succeeds(t, max(time.Minute, 3*logPause), func() error {
 		now, err := os.Stat(path)
 		aside, err2 := os.Stat(path + ".1")
 		if err != nil || err2 != nil || now.Size() >= MaxLog || aside.Size() != MaxLog {
