@@ -26,7 +26,7 @@ var elsewhere = map[string]string{
 	"internal/tour/run.go":                            "the commands of a page, with a limit and a group of their own",
 	"internal/testing/bpftest/bpftest.go":             "for tests only",
 	"internal/testing/containertest/containertest.go": "for tests only",
-	"internal/testing/kerneltest/rights.go":           "for tests only",
+	"internal/testing/kerneltest/process.go":          "for tests only",
 	"internal/testing/runc/runc.go":                   "for tests only",
 }
 

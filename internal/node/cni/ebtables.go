@@ -77,8 +77,8 @@ func savedRules(output []byte) map[ebRule]int {
 	return rules
 }
 
-// programLimit is how long one run of ebtables may take: much less than runtimes give the plugin.
-const programLimit = 10 * time.Second
+// programLimit is how long one run of ebtables may take: much less than runtimes give the plugin. A test changes it.
+var programLimit = 10 * time.Second
 
 // ebtables runs the programs of that name.
 type ebtables struct {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/testing/eventually"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // slowly runs the plugin where ebtables does not come to its end, and returns when it is there.
@@ -21,9 +22,7 @@ func (w *world) slowly(c call) (cmd *exec.Cmd, out *bytes.Buffer) {
 	dir := w.t.TempDir()
 	there := filepath.Join(dir, "there")
 	slow := filepath.Join(dir, "slow")
-	if err := os.WriteFile(slow, []byte("#!/bin/sh\necho > "+there+"\nexec /bin/sleep 1000\n"), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
+	kerneltest.WriteProgram(w.t, slow, []byte("#!/bin/sh\necho > "+there+"\nexec /bin/sleep 1000\n"))
 	program, err := findProgram("ebtables-nft-restore", "ebtables-restore")
 	if err != nil {
 		w.t.Fatal(err)
@@ -54,7 +53,8 @@ func TestHungADD(t *testing.T) {
 	first := w.add("p1") // the node's part is there
 	w.pod("hung")
 	w.pod("stopped")
-	hung, said := w.slowly(call{command: "ADD", pod: "hung"})
+	// The others have to be through before it has had its time, on a busy machine too.
+	hung, said := w.slowly(call{command: "ADD", pod: "hung", env: map[string]string{limitVariable: "30s"}})
 	stopped, _ := w.slowly(call{command: "ADD", pod: "stopped"})
 	if err := stopped.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

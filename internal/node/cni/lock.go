@@ -34,7 +34,7 @@ func attachmentLock(hostIf string) lockOffset {
 }
 
 // lockLimit is how long a command waits for a lock: longer than the programs that its holder runs may take.
-const lockLimit = 3 * programLimit
+const lockLimit = 30 * time.Second
 
 // errLocked says that another command holds the lock.
 var errLocked = errors.New("another command is at work on it")

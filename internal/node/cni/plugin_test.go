@@ -239,7 +239,7 @@ func TestNodeConnectionSurvives(t *testing.T) {
 	}()
 	w.inNode(func() {
 		var err error
-		if conn, err = net.DialTimeout("tcp", "10.13.1.4:7000", 5*time.Second); err != nil {
+		if conn, err = net.DialTimeout("tcp", "10.13.1.4:7000", 20*time.Second); err != nil {
 			t.Error(err)
 		}
 	})

@@ -23,6 +23,9 @@ import (
 // TestMain makes this test's binary the plugin itself when it is run by the plugin's name: the tests run what a runtime runs.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == pluginName {
+		if limit, err := time.ParseDuration(os.Getenv(limitVariable)); err == nil {
+			programLimit = limit
+		}
 		skel.PluginMainFuncs(Funcs(os.Stdout), Versions(), "test")
 		os.Exit(0)
 	}
@@ -30,6 +33,9 @@ func TestMain(m *testing.M) {
 }
 
 const pluginName = "packetwalk-cni"
+
+// limitVariable names the variable with another programLimit.
+const limitVariable = "PACKETWALK_TEST_PROGRAM_LIMIT"
 
 var worlds atomic.Int32
 

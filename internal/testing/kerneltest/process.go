@@ -12,6 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// WriteProgram writes a program that can be run at once. A process that is forked while the file is open for writing has it open, too, until
+// it runs its own program; the kernel runs none that is open for writing (ETXTBSY).
+func WriteProgram(t testing.TB, path string, text []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, text, 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+}
+
 const withoutRights = "PACKETWALK_TEST_WITHOUT_RIGHTS"
 
 // WithoutRights runs the test again as a process that has no rights over the machine: it may not look at the machine's processes and
