@@ -31,7 +31,7 @@ func TestRead(t *testing.T) {
 	entries, done := make(chan Entry, 10), make(chan error, 1)
 	go func() { done <- Read(ctx, ns, 7, func(e Entry) { entries <- e }) }()
 	var got Entry
-	eventually.Succeeds(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		dialCtx, stop := context.WithTimeout(ctx, time.Second)
 		defer stop()
 		if c, err := ns.DialFrom(dialCtx, "tcp", netip.MustParseAddr("127.0.0.1"), "127.0.0.1:9"); err == nil {

@@ -256,7 +256,7 @@ func TestTraceHold(t *testing.T) {
 	}
 	openTrace(t, ns, traced)
 	fmt.Println("tracing")
-	time.Sleep(10 * time.Second)
+	time.Sleep(5 * time.Minute)
 }
 
 func TestTraceBadTuples(t *testing.T) {
