@@ -148,7 +148,7 @@ func TestHealthAndExplain(t *testing.T) {
 
 // TestHealthWithoutKeepAlive: the health server closes each connection when it has answered, also while the API server is unreachable.
 func TestHealthWithoutKeepAlive(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", "127.0.0.77:0") // clients of other tests have ports of 127.0.0.1
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestHealthWithoutKeepAlive(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	eventually.Succeeds(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		resp, err := http.Get("http://" + address + "/healthz")
 		if err == nil {
 			resp.Body.Close()

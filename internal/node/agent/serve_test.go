@@ -23,7 +23,7 @@ func TestServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", "127.0.0.77:0") // clients of other tests have ports of 127.0.0.1
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,10 +87,10 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// freePort returns a TCP port that no process uses on the loopback.
+// freePort returns a TCP port that no process uses.
 func freePort(t *testing.T) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", ":0") // programs listen at all addresses
 	if err != nil {
 		t.Fatal(err)
 	}
