@@ -28,7 +28,7 @@ func TestRecent(t *testing.T) {
 		"note and check":    {"-m recent --name S --rcheck -j DROP; -m recent --name S --set", 0, "+--"},
 		"count":             {"-m recent --name S --set; -m recent --name S --rcheck --seconds 60 --hitcount 3 -j DROP", 0, "++--"},
 		"update":            {"-m recent --name S --update --seconds 600 --hitcount 3 -j DROP; -m recent --name S --set", 0, "+++--"},
-		"time":              {"-m recent --name S --rcheck --seconds 3 --reap -j DROP; -m recent --name S --set", 6 * time.Second, "+-+"},
+		"time":              {"-m recent --name S --rcheck --seconds 30 --reap -j DROP; -m recent --name S --set", 33 * time.Second, "+-+"},
 		"remove":            {"-m recent --name S --remove -j DROP; -m recent --name S --set", 0, "+-+-"},
 		"not":               {"-m recent --name S ! --rcheck -j ACCEPT; -j DROP", 0, "++"},
 		"never matches":     {"-m recent --name S ! --set -j DROP; -m recent --name S --rcheck --hitcount 2 -j DROP", 0, "+-"},
