@@ -130,7 +130,7 @@ func (w *world) expectMasq(save, want string) {
 // metric returns the value of one metric line, or "" without such a line.
 func (w *world) metric(line string) string {
 	w.Helper()
-	for l := range strings.Lines(w.sh("ip netns exec %s curl -s -m 2 http://127.0.0.1:10249/metrics", w.node)) {
+	for l := range strings.Lines(w.sh("ip netns exec %s curl -s -m 20 http://127.0.0.1:10249/metrics", w.node)) {
 		if value, ok := strings.CutPrefix(strings.Replace(l, `,node="node0"}`, "}", 1), line+" "); ok {
 			return strings.TrimSpace(value)
 		}
@@ -140,7 +140,7 @@ func (w *world) metric(line string) string {
 
 func (w *world) masqHealth() string {
 	w.Helper()
-	return w.sh(`ip netns exec %s curl -s -m 2 -w '%%{http_code}' http://127.0.0.1:10249%s`, w.node, masq.HealthPath)
+	return w.sh(`ip netns exec %s curl -s -m 20 -w '%%{http_code}' http://127.0.0.1:10249%s`, w.node, masq.HealthPath)
 }
 
 // masqWorld returns a world whose node has the ip-masq agent; p1 sends, p3 answers as p3, and the client's host as "outside".
@@ -299,9 +299,13 @@ func (w *world) dump() string {
 	return b.String()
 }
 
+// expectDump waits until table nat is as it was. The service proxy, which writes its chains, is not the masquerade agent.
 func (w *world) expectDump(when, want string) {
 	w.Helper()
-	if got := w.dump(); got != want {
-		w.Errorf("after %s (-fresh +now):\n%s", when, cmp.Diff(want, got))
-	}
+	eventually.Succeeds(w, time.Minute, func() error {
+		if diff := cmp.Diff(want, w.dump()); diff != "" {
+			return fmt.Errorf("after %s (-fresh +now):\n%s", when, diff)
+		}
+		return nil
+	})
 }

@@ -25,7 +25,7 @@ func playAgent(path string) int {
 	a.setSource(source)
 	a.timing = quickTiming
 	if a.CleanupOnDelete != "" {
-		a.owner = source
+		a.owner, a.timing.leave = source, 20*time.Second // the test sees meanwhile that the rules follow changes
 	}
 	if a.IPMasqAgent {
 		a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})

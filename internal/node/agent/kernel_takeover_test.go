@@ -17,6 +17,7 @@ import (
 	"packetwalk.dev/internal/node/agent/takeover"
 	"packetwalk.dev/internal/node/conflict"
 	"packetwalk.dev/internal/node/proxy/iptables"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestWaitsForItsTurn: as long as kube-proxy is alive the agent changes nothing, and says so; then it takes over, and the rules that were
@@ -86,6 +87,7 @@ func waitsForItsTurn(t *testing.T, backend string) {
 		return slices.Equal(w.ready("10300").Waiting, []string{"another packetwalk-node (service-proxy)"})
 	})
 	_ = first.cmd.Process.Kill()
+	<-first.end
 	if !<-started {
 		t.Fatal("the second ended")
 	}
@@ -154,9 +156,7 @@ func (w *world) kubeProxy() *exec.Cmd {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if err := os.WriteFile(program, text, 0o700); err != nil { //nolint:gosec // a program
-		w.Fatal(err)
-	}
+	kerneltest.WriteProgram(w, program, text)
 	cmd := exec.Command("ip", "netns", "exec", w.node, program, "3600")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
