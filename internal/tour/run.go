@@ -35,7 +35,7 @@ type Runner struct {
 	Limit time.Duration
 	// Record is for writing a page: commands that it has no output of are run once.
 	Record bool
-	// Patience is how long a command is run again whose output is not yet what the page has: clusters take their time. Default: ten seconds.
+	// Patience is how long a command is run again whose output is not yet what the page has: clusters take their time. Default: half a minute.
 	Patience time.Duration
 }
 
@@ -64,7 +64,7 @@ type Failure struct {
 
 const (
 	defaultLimit    = 2 * time.Minute
-	defaultPatience = 10 * time.Second
+	defaultPatience = 30 * time.Second
 	pause           = 300 * time.Millisecond // between two runs of a command
 	killDelay       = 3 * time.Second        // what a command has to end in when it is interrupted
 )
