@@ -58,7 +58,7 @@ type Fabric struct {
 	fabric   *netns.Namespace
 	internet *netns.Namespace
 	network  vnet.Network
-	health   vnet.Health
+	health   vnet.Health    // what the kernel has
 	changes  []healthChange // not yet applied
 	applied  appliedState
 	probes   map[vnet.ProbeTarget]*memberProbe

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -241,7 +242,6 @@ func (e *eagerProbing) wait(interval time.Duration) time.Duration {
 func (f *Fabric) report(t vnet.ProbeTarget, p *memberProbe, c healthChange) {
 	f.mu.Lock()
 	if f.probes[t] == p {
-		f.health[t] = c.up
 		f.changes = append(f.changes, c)
 	}
 	f.mu.Unlock()
@@ -260,12 +260,7 @@ func (f *Fabric) followHealth(ctx context.Context) {
 		f.mu.Lock()
 		f.startProbes(ctx)
 		changes := f.changes
-		var err error
-		if len(changes) > 0 {
-			if err = f.apply(); err == nil {
-				f.changes = nil
-			}
-		}
+		err := f.applyChanges()
 		f.mu.Unlock()
 		f.fault("bring the back ends' health to the kernel", err)
 		if err != nil {
@@ -276,6 +271,24 @@ func (f *Fabric) followHealth(ctx context.Context) {
 			f.cfg.Log.Info("back end changed", "probe", c.target.Probe, "nic", c.target.Member.NIC, "up", c.up, "reason", c.reason)
 		}
 	}
+}
+
+// applyChanges brings the changes of health to the kernel. The health stays what the kernel has: status must not name a back end that gets no
+// flow yet, nor leave out one that still gets them. Held: mu.
+func (f *Fabric) applyChanges() error {
+	if len(f.changes) == 0 {
+		return nil
+	}
+	before := maps.Clone(f.health)
+	for _, c := range f.changes {
+		f.health[c.target] = c.up
+	}
+	if err := f.apply(); err != nil {
+		f.health = before
+		return err
+	}
+	f.changes = nil
+	return nil
 }
 
 // hostProber probes as Azure's host does: from 168.63.129.16, Tcp by a connection that is accepted, Http by a GET that is

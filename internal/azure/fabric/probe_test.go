@@ -52,8 +52,11 @@ func TestProbedAnew(t *testing.T) {
 		eventually.Succeeds(t, 30*time.Second, func() error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if !f.health[target] {
+			if len(f.changes) == 0 {
 				return errors.New("not up")
+			}
+			if f.health[target] {
+				t.Error("the member is healthy before the kernel sends to it")
 			}
 			return nil
 		})

@@ -250,7 +250,7 @@ func (w *world) mustAsk(from, to string) (host, remote, local string) {
 	return f[0], strings.Split(f[1], ":")[0], f[2]
 }
 
-// awaitAll waits until the kernel has been told that all these members are up, or down: a snapshot of health is ahead of it.
+// awaitAll waits until the kernel has been told that all these members are up, or down.
 func (w *world) awaitAll(up bool, nics ...string) {
 	w.t.Helper()
 	timeout := time.After(20 * time.Second)
