@@ -226,12 +226,15 @@ func (p *pool) unneeded() string {
 	return ""
 }
 
+// upLimit is how long a lab may take to come up, on a busy machine too.
+const upLimit = 5 * time.Minute
+
 func bringUp(w *World, file string) error {
-	_, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", w.Example(file))
+	_, err := w.Try(upLimit, "up", "--name", w.Name, "-f", w.Example(file))
 	return err
 }
 
 func takeDown(w *World) error {
-	_, err := w.Try(time.Minute, "down", "--name", w.Name)
+	_, err := w.Try(runLimit, "down", "--name", w.Name)
 	return err
 }
