@@ -41,8 +41,9 @@ type calico struct {
 func calicoWorld(t *testing.T) *calico {
 	t.Helper()
 	c := &calico{World: world.Up(t, "calico", "ubuntu.yaml")}
-	c.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
+	c.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=120s")
 	c.Get(t, &c.pod, "pod", "ubuntu")
+	c.WaitFelix(t, c.pod)
 	var nodes corev1.NodeList
 	c.Get(t, &nodes, "nodes")
 	for _, n := range nodes.Items {

@@ -31,8 +31,8 @@ func egressWorld(t *testing.T, file string) *outbound {
 
 func (o *outbound) ready(t *testing.T) {
 	t.Helper()
-	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
-	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=120s")
+	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
 	o.Get(t, &o.pod, "pod", "ubuntu")
 }
 
@@ -116,11 +116,7 @@ func TestH1(t *testing.T) {
 	o.seenAs(t, regexp.QuoteMeta(ip), `NAT gateway`)
 	o.Kubectl(t, "apply", "-f", o.Example("egress", "service.yaml"))
 	t.Cleanup(func() { o.Kubectl(t, "delete", "service", "whereami") })
-	vip := o.frontend(t, "whereami")
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		_, err := o.Try(10*time.Second, "ssh", "--name", o.Name, "client", "--", "curl", "-sS", "--max-time", "3", "-o", "/dev/null", "http://"+vip)
-		return err
-	})
+	vip := o.inForce(t, "whereami")
 	seen := o.Capture(t, "client", "eth0", "tcp port 80", func() {
 		o.SSH(t, "client", "curl", "-sS", "--max-time", "3", "-o", "/dev/null", "http://"+vip)
 	})
@@ -135,7 +131,7 @@ func TestH2(t *testing.T) {
 	const node, subnet = "enableNodePublicIP: false", "{name: aks-subnet, prefix: 10.224.0.0/16}"
 	o.change(t, node, "enableNodePublicIP: true")
 	var own string
-	eventually.Succeeds(t, 10*time.Second, func() (err error) {
+	eventually.Succeeds(t, 30*time.Second, func() (err error) {
 		if own, err = o.calls(ifconfig); err == nil && own == "203.0.113.10" {
 			err = fmt.Errorf("the internet sees %s", own)
 		}
@@ -206,7 +202,7 @@ func firewallWorld(t *testing.T) *outbound {
 
 func (o *outbound) firewallLogs(t *testing.T, line string) {
 	t.Helper()
-	eventually.Succeeds(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		if log := o.Run(t, "logs", "--name", o.Name, "fw"); !regexp.MustCompile(`(?m)` + line + `$`).MatchString(log) {
 			return fmt.Errorf("no line %s in the firewall's log:\n%s", line, log)
 		}
@@ -226,23 +222,17 @@ func TestH5(t *testing.T) {
 func TestH6(t *testing.T) {
 	t.Parallel()
 	o := firewallWorld(t)
-	vip := o.frontend(t, "whereami")
-	eventually.Succeeds(t, 30*time.Second, func() error { // until a back end is up
-		if _, err := o.Try(10*time.Second, "ssh", "--name", o.Name, "client", "--", "curl", "-sS", "--max-time", "2", "http://"+vip); err == nil {
-			t.Fatal("the public Service answers")
-		}
-		if log := o.Run(t, "logs", "--name", o.Name, "fw"); !strings.Contains(log, " deny no-connection tcp "+vip+":80 > 198.51.100.10:") {
-			return fmt.Errorf("the firewall saw no answer:\n%s", log)
-		}
-		return nil
-	})
+	vip := o.inForce(t, "whereami")
+	if answer, err := asks(o.World, "client", "http://"+vip); err == nil {
+		t.Errorf("the public Service answers %q", answer)
+	}
 	o.firewallLogs(t, ` deny no-connection tcp `+regexp.QuoteMeta(vip)+`:80 > 198\.51\.100\.10:\d+ \[SYN ACK\]`)
 	expect(t, agrees(t, o.World, "internet/client", vip+":80"), `the reply does not arrive: dropped on vm fw`)
-	var answer string
-	eventually.Succeeds(t, 30*time.Second, func() (err error) {
-		answer, err = o.Try(10*time.Second, "ssh", "--name", o.Name, "client", "--", "curl", "-sS", "--max-time", "2", "http://"+firewallPublic)
-		return err
-	})
+	o.inForce(t, "internal")
+	answer, err := asks(o.World, "client", "http://"+firewallPublic)
+	if err != nil {
+		t.Fatal(err)
+	}
 	expect(t, answer, `"your_address": "172\.20\.0\.4"`)
 	o.firewallLogs(t, ` dnat tcp 198\.51\.100\.10:\d+ > 10\.224\.255\.100:80 \[SYN\]`)
 	agrees(t, o.World, "internet/client", firewallPublic+":80")

@@ -17,23 +17,29 @@ import (
 )
 
 // masqReturns returns the ranges of the chain's RETURN rules; the rules themselves are checked to the letter.
-func (w *iptablesWorld) masqReturns(t *testing.T, node string) (ranges []string) {
-	t.Helper()
-	rules := w.natListing(t, node, "IP-MASQ-AGENT")
+func (w *iptablesWorld) masqReturns(node string) (ranges []string, err error) {
+	out, err := w.Try(time.Minute, "ssh", "--name", w.Name, node, "--", "iptables", "-t", "nat", "-nvL", "IP-MASQ-AGENT")
+	if err != nil {
+		return nil, err
+	}
+	rules := strings.Split(strings.TrimSpace(out), "\n")[2:]
+	if len(rules) == 0 {
+		return nil, fmt.Errorf("%s: IP-MASQ-AGENT is empty", node)
+	}
 	for _, r := range rules[:len(rules)-1] {
 		m := regexp.MustCompile(`^ *\d+ +\d+ RETURN +(?:all|0) +-- +\* +\* +0\.0\.0\.0/0 +(\S+) +/\* ip-masq-agent: local traffic is not subject to MASQUERADE \*/$`).
 			FindStringSubmatch(strings.TrimRight(r, " "))
 		if m == nil {
-			t.Fatalf("%s: %s", node, r)
+			return nil, fmt.Errorf("%s: %s", node, r)
 		}
 		ranges = append(ranges, m[1])
 	}
 	last := regexp.MustCompile(`^ *\d+ +\d+ MASQUERADE +(?:all|0) +-- +\* +\* +0\.0\.0\.0/0 +0\.0\.0\.0/0 +` +
 		`/\* ip-masq-agent: outbound traffic is subject to MASQUERADE \(must be last in chain\) \*/$`).MatchString(strings.TrimRight(rules[len(rules)-1], " "))
 	if !last {
-		t.Fatalf("%s: %s", node, rules[len(rules)-1])
+		return nil, fmt.Errorf("%s: %s", node, rules[len(rules)-1])
 	}
-	return ranges
+	return ranges, nil
 }
 
 var seedRanges = []string{"10.220.0.0/16", "10.220.2.0/24", "10.200.0.0/16"}
@@ -57,6 +63,7 @@ func (w *iptablesWorld) get(t *testing.T, pod corev1.Pod, server, address string
 func TestD6(t *testing.T) {
 	t.Parallel()
 	w := azureIPTables(t)
+	w.masqIs(t, seedRanges...)
 	for _, node := range w.nodes {
 		rules := w.natListing(t, node, "POSTROUTING")
 		if len(rules) != 3 {
@@ -69,9 +76,6 @@ func TestD6(t *testing.T) {
 				`destination traffic to our custom IP-MASQ-AGENT chain \*/ ADDRTYPE match dst-type !LOCAL *$`,
 		} {
 			expect(t, rules[i], pattern)
-		}
-		if ranges := w.masqReturns(t, node); !slices.Equal(ranges, seedRanges) {
-			t.Errorf("%s: RETURN for %v, want %v", node, ranges, seedRanges)
 		}
 	}
 	// Each counter counts what is its rule's, one packet a flow: 10.220.2.0/24 is in the range before it, so nothing is left to it.
@@ -153,8 +157,10 @@ kind: ConfigMap
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("the ConfigMap differs from the article's (-article +cluster):\n%s", cmp.Diff(want, got))
 	}
-	expect(t, w.Kubectl(t, "logs", "-n", "kube-system", "daemonset/azure-ip-masq-agent"),
-		`using config: .*"10\.220\.0\.0/16","10\.220\.2\.0/24","10\.200\.0\.0/16"`)
+	eventually.Succeeds(t, 30*time.Second, func() error {
+		return matches(w.Kubectl(t, "logs", "-n", "kube-system", "daemonset/azure-ip-masq-agent"),
+			`using config: .*"10\.220\.0\.0/16","10\.220\.2\.0/24","10\.200\.0\.0/16"`)
+	})
 }
 
 func TestD8(t *testing.T) {
@@ -174,6 +180,7 @@ func TestD8(t *testing.T) {
 		expect(t, w.Run(t, "walk", "--name", w.Name, "--from", "pod/"+pod.Name, "--to", "vm/server:80", "--live"),
 			`^kernel: (\d+) of (\d+) steps agree$`, want)
 	}
+	w.masqIs(t, seedRanges...)
 	expectSeen("before", node.Status.Addresses[0].Address)
 	expectWalk(`^the destination sees ` + regexp.QuoteMeta(node.Status.Addresses[0].Address) +
 		`:\d+, because nat IP-MASQ-AGENT 4: MASQUERADE \(ip-masq-agent: outside nonMasqueradeCIDRs`)
@@ -186,7 +193,7 @@ func TestD8(t *testing.T) {
 			`key ip-masq-agent, nonMasqueradeCIDRs\[3\]: 10\.200\.0\.1/16 is not aligned`},
 	} {
 		w.setMasqConfig(t, bad.config)
-		eventually.Succeeds(t, 10*time.Second, func() error {
+		eventually.Succeeds(t, 30*time.Second, func() error {
 			text := w.Kubectl(t, "describe", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system")
 			if !regexp.MustCompile(`Warning +InvalidIPMasqConfig .* ip-masq-agent +` + bad.event).MatchString(text) {
 				return errors.New(text)
@@ -194,8 +201,8 @@ func TestD8(t *testing.T) {
 			return nil
 		})
 		for _, n := range w.nodes {
-			if ranges := w.masqReturns(t, n); !slices.Equal(ranges, seedRanges) {
-				t.Errorf("%s: a configuration with an error made RETURN rules for %v", n, ranges)
+			if ranges, err := w.masqReturns(n); err != nil || !slices.Equal(ranges, seedRanges) {
+				t.Errorf("%s: a configuration with an error made RETURN rules for %v, %v", n, ranges, err)
 			}
 		}
 	}
@@ -243,10 +250,10 @@ func (w *iptablesWorld) setMasqConfig(t *testing.T, text string) {
 // masqIs waits, for much less than the resyncInterval of 60 s, until every node has RETURN rules for the ranges.
 func (w *iptablesWorld) masqIs(t *testing.T, want ...string) {
 	t.Helper()
-	eventually.Succeeds(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		for _, n := range w.nodes {
-			if got := w.masqReturns(t, n); !slices.Equal(got, want) {
-				return fmt.Errorf("%s: RETURN for %v, want %v", n, got, want)
+			if got, err := w.masqReturns(n); err != nil || !slices.Equal(got, want) {
+				return fmt.Errorf("%s: RETURN for %v, want %v, %w", n, got, want, err)
 			}
 		}
 		return nil

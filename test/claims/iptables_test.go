@@ -7,9 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"packetwalk.dev/internal/testing/eventually"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -44,8 +41,7 @@ func kubenetIPTables(t *testing.T) *iptablesWorld {
 // complete waits for the nginx on each node.
 func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
 	t.Helper()
-	w.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
-	w.Kubectl(t, "wait", "-n", "kube-system", "--for=condition=Available", "deployments", "--all", "--timeout=60s")
+	w.Kubectl(t, "wait", "-n", "kube-system", "--for=condition=Available", "deployments", "--all", "--timeout=120s")
 	var nodes corev1.NodeList
 	w.Get(t, &nodes, "nodes")
 	for _, n := range nodes.Items {
@@ -58,25 +54,16 @@ func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
 	return w
 }
 
-// endpoints waits until n pods run and the rules of every node lead to these pods only.
+// endpoints waits until n pods are ready and the rules of every node lead to these pods only.
 func (w *iptablesWorld) endpoints(t *testing.T, n int) {
 	t.Helper()
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		var pods corev1.PodList
-		w.Get(t, &pods, "pods", "-l", "run=nginx")
-		w.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || p.Status.PodIP == "" })
-		slices.SortFunc(w.pods, func(a, b corev1.Pod) int {
-			return netip.MustParseAddr(a.Status.PodIP).Compare(netip.MustParseAddr(b.Status.PodIP))
-		})
-		if len(w.pods) != n {
-			return fmt.Errorf("%d pods, want %d", len(w.pods), n)
-		}
-		for _, node := range w.nodes {
-			if got := w.balanced(t, node); len(got) != n {
-				return fmt.Errorf("%s: %s has %d rules, want %d", node, nginxService, len(got), n)
-			}
-		}
-		return nil
+	w.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=120s")
+	w.WaitService(t, "default", "nginx")
+	if w.pods = w.Pods(t, "-l", "run=nginx"); len(w.pods) != n {
+		t.Fatalf("%d pods, want %d", len(w.pods), n)
+	}
+	slices.SortFunc(w.pods, func(a, b corev1.Pod) int {
+		return netip.MustParseAddr(a.Status.PodIP).Compare(netip.MustParseAddr(b.Status.PodIP))
 	})
 }
 
@@ -87,15 +74,11 @@ func (w *iptablesWorld) natListing(t *testing.T, node, chain string) []string {
 	return lines[2:]
 }
 
-// balanced returns the rules of nginx's chain that choose an endpoint; empty while there is no such chain.
+// balanced returns the rules of nginx's chain that choose an endpoint.
 func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 	t.Helper()
-	out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables", "-t", "nat", "-S", nginxService)
-	if err != nil {
-		return nil
-	}
 	var rules []string
-	for line := range strings.Lines(out) {
+	for line := range strings.Lines(w.SSH(t, node, "iptables", "-t", "nat", "-S", nginxService)) {
 		if strings.HasPrefix(line, "-A ") {
 			rules = append(rules, strings.TrimSpace(line))
 		}
@@ -107,15 +90,7 @@ func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 // service's chain; node ports at the end; the same on every node.
 func (w *iptablesWorld) services(t *testing.T) {
 	t.Helper()
-	for _, node := range w.nodes {
-		eventually.Succeeds(t, time.Minute, func() error { // the cluster's DNS comes up after the cluster
-			out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables", "-t", "nat", "-S", "KUBE-SERVICES")
-			if err == nil && strings.Count(out, "kube-system/kube-dns:") != 4 { // two ports, a mark and a jump each
-				err = fmt.Errorf("kube-dns is not among the services of %s:\n%s", node, out)
-			}
-			return err
-		})
-	}
+	w.WaitService(t, "kube-system", "kube-dns") // the cluster's DNS comes up after the cluster
 	var list corev1.ServiceList
 	w.Get(t, &list, "services", "-A")
 	var ports []string

@@ -31,21 +31,12 @@ var kubenetNodes = map[string]string{"aks-nodepool1-35377101-0": "10.13.77.4", "
 func kubenetWorld(t *testing.T) *kubenet {
 	t.Helper()
 	k := &kubenet{World: world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")}
-	k.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		var pods corev1.PodList
-		k.Get(t, &pods, "pods", "-l", "app=whereami", "--field-selector", "status.phase=Running")
-		k.pods = pods.Items
-		var service corev1.Service
-		k.Get(t, &service, "service", "whereami")
-		if in := service.Status.LoadBalancer.Ingress; len(in) > 0 {
-			k.front = in[0].IP
-		}
-		if len(k.pods) != 2 || k.pods[0].Spec.NodeName == k.pods[1].Spec.NodeName || k.front == "" {
-			return fmt.Errorf("%d pods, front end %q", len(k.pods), k.front)
-		}
-		return nil
-	})
+	k.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	k.front = k.WaitService(t, "default", "whereami").Status.LoadBalancer.Ingress[0].IP
+	k.pods = k.Pods(t, "-l", "app=whereami")
+	if len(k.pods) != 2 || k.pods[0].Spec.NodeName == k.pods[1].Spec.NodeName {
+		t.Fatalf("pods %v, want one on each node", k.pods)
+	}
 	return k
 }
 
@@ -159,7 +150,7 @@ func TestB8(t *testing.T) {
 func (k *kubenet) sees(t *testing.T, pod corev1.Pod, address string) {
 	t.Helper()
 	n := 0
-	eventually.Succeeds(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		n++
 		path := fmt.Sprintf("/b8-%d-%d", time.Now().UnixNano(), n)
 		if _, err := k.Try(10*time.Second, "kubectl", "--name", k.Name, "exec", pod.Name, "--", "curl", "-sS", "--max-time", "3", "-o",

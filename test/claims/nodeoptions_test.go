@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 func nodeOptionsWorld(t *testing.T) *world.World {
 	t.Helper()
 	w := world.Up(t, "todays-nodes", "client.yaml")
-	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "pod/on-node", "--timeout=60s")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "pod/on-node", "--timeout=120s")
 	return w
 }
 
@@ -42,7 +43,8 @@ func TestL1(t *testing.T) {
 			t.Errorf("raw %s (-want +got):\n%s", chain, diff)
 		}
 	}
-	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=60s")
+	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
+	w.WaitService(t, "kube-system", "kube-dns")
 
 	const name = "kubernetes.default.svc.cluster.local"
 	ask := func() (string, error) {
@@ -62,7 +64,12 @@ func TestL1(t *testing.T) {
 
 	w.Kubectl(t, "scale", "-n", "kube-system", "deployment/coredns", "--replicas=0")
 	defer w.Kubectl(t, "scale", "-n", "kube-system", "deployment/coredns", "--replicas=1")
-	w.Kubectl(t, "wait", "-n", "kube-system", "--for=delete", "pod", "-l", "k8s-app=kube-dns", "--timeout=60s")
+	eventually.Succeeds(t, time.Minute, func() error {
+		if pods := w.Kubectl(t, "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "-o", "name"); pods != "" {
+			return fmt.Errorf("there still are %q", pods)
+		}
+		return nil
+	})
 	if answer, err = ask(); err != nil {
 		t.Errorf("without CoreDNS: %v", err)
 	}
@@ -105,14 +112,14 @@ func TestL2(t *testing.T) {
 
 	w.Run(t, "up", "--name", w.Name, "-f", w.Example("todays-nodes", "open.yaml"))
 	defer w.Run(t, "up", "--name", w.Name, "-f", w.Example("todays-nodes", "cluster.yaml"))
-	eventually.Succeeds(t, 20*time.Second, func() error { _, err := ask("client"); return err })
+	eventually.Succeeds(t, 30*time.Second, func() error { _, err := ask("client"); return err })
 	expectDrops(wireServer)
 }
 
 func TestL3(t *testing.T) {
 	t.Parallel()
 	w := world.UpFile(t, "todays-nodes", "kubenet.yaml", "client.yaml")
-	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
 	postrouting := w.SSH(t, part1Node, "iptables", "-t", "nat", "-S", "POSTROUTING")
 	if strings.Contains(postrouting, "kubenet: SNAT") {
 		t.Errorf("kubelet's own rule:\n%s", postrouting)
@@ -123,5 +130,7 @@ func TestL3(t *testing.T) {
 		`^-A AKS-DEDUP-PROMISC -p IPv4 -s `+mac+` -o veth\+ --ip-src 10\.244\.0\.1 -j ACCEPT$\n`+
 			`^-A AKS-DEDUP-PROMISC -p IPv4 -s `+mac+` -o veth\+ --ip-src 10\.244\.0\.0/24 -j DROP$`)
 	w.Kubectl(t, "exec", "client", "--", "curl", "-sS", "--max-time", "5", "http://10.13.1.4")
-	expect(t, w.Run(t, "logs", "--name", w.Name, "vm/testvm"), `^`+nodeIP+` - - .*"GET / HTTP/1\.1" 200 `)
+	eventually.Succeeds(t, 30*time.Second, func() error {
+		return matches(w.Run(t, "logs", "--name", w.Name, "vm/testvm"), `^`+nodeIP+` - - .*"GET / HTTP/1\.1" 200 `)
+	})
 }

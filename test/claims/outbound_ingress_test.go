@@ -79,7 +79,7 @@ func awaitAddon(t *testing.T, w *world.World) {
 	for _, d := range []string{"default-http-backend", "nginx-ingress-controller", "external-dns"} {
 		eventually.Succeeds(t, 60*time.Second, func() error {
 			_, err := w.Try(60*time.Second, "kubectl", "--name", w.Name, "rollout", "status", "-n", "kube-system", "deployment/"+addon+d,
-				"--timeout=60s")
+				"--timeout=120s")
 			return err
 		})
 	}
@@ -89,13 +89,12 @@ func awaitAddon(t *testing.T, w *world.World) {
 func ingressPod(t *testing.T, w *world.World) (pod corev1.Pod) {
 	t.Helper()
 	eventually.Succeeds(t, 60*time.Second, func() error {
-		var pods corev1.PodList
-		w.Get(t, &pods, "pod", "-n", "kube-system", "-l", addonLabel)
-		if i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Status.PodIP != "" }); i >= 0 {
-			pod = pods.Items[i]
-			return nil
+		pods := w.Pods(t, "-n", "kube-system", "-l", addonLabel)
+		if len(pods) == 0 {
+			return errors.New("no controller runs")
 		}
-		return errors.New("no controller runs")
+		pod = pods[0]
+		return nil
 	})
 	return pod
 }
@@ -124,12 +123,8 @@ func sees(t *testing.T, w *world.World, url string, want []string) (last wheream
 
 func podIPs(t *testing.T, w *world.World, args ...string) (ips []string) {
 	t.Helper()
-	var pods corev1.PodList
-	w.Get(t, &pods, append([]string{"pod"}, args...)...)
-	for _, p := range pods.Items {
-		if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
-			ips = append(ips, p.Status.PodIP)
-		}
+	for _, p := range w.Pods(t, args...) {
+		ips = append(ips, p.Status.PodIP)
 	}
 	return ips
 }
@@ -143,7 +138,7 @@ func TestB10(t *testing.T) {
 	t.Cleanup(func() {
 		o.Kubectl(t, "delete", "-f", o.Example("outbound", "whereami-ingress.yaml"), "--ignore-not-found")
 	})
-	o.Kubectl(t, "rollout", "status", "deployment/whereami-ingress", "--timeout=60s")
+	o.Kubectl(t, "rollout", "status", "deployment/whereami-ingress", "--timeout=120s")
 	expect(t, o.Kubectl(t, "get", "svc", "--all-namespaces"),
 		`^default +whereami-ingress +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
 		`^kube-system +`+addon+`default-http-backend +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
@@ -153,6 +148,8 @@ func TestB10(t *testing.T) {
 	if "whereami."+strings.TrimSpace(zone) != ingressHost {
 		t.Errorf("the cluster's zone is %s", zone)
 	}
+	o.WaitService(t, "default", "whereami-ingress")
+	o.WaitService(t, "kube-system", addon+"nginx-ingress")
 	pods := podIPs(t, o.World, "-l", "app=whereami-ingress")
 	// Every client can resolve the host's name. The pods see the controller's pod as the caller. As the client they see the node whose
 	// address replaced the client's.
@@ -174,10 +171,12 @@ func TestB10(t *testing.T) {
 	if out, _ := asks(o.World, "client", "-w", " %{http_code}", "http://"+vip); out != "default backend - 404 404" {
 		t.Errorf("another host is answered %q", out)
 	}
-	expect(t, o.Kubectl(t, "logs", "-n", "kube-system", controller.Name),
-		`^`+regexp.QuoteMeta(controller.Status.HostIP)+
-			` - - \[.*\] "GET / HTTP/1\.1" 200 \d+ "-" "curl/.*" \d+ 0\.\d\d\d \[default-whereami-ingress-80\] \[\] `+
-			regexp.QuoteMeta(answer.Private)+`:80 \d+ 0\.\d\d\d 200 [0-9a-f]{32}$`)
+	eventually.Succeeds(t, 30*time.Second, func() error {
+		return matches(o.Kubectl(t, "logs", "-n", "kube-system", controller.Name),
+			`^`+regexp.QuoteMeta(controller.Status.HostIP)+
+				` - - \[.*\] "GET / HTTP/1\.1" 200 \d+ "-" "curl/.*" \d+ \d+\.\d\d\d \[default-whereami-ingress-80\] \[\] `+
+				regexp.QuoteMeta(answer.Private)+`:80 \d+ \d+\.\d\d\d 200 [0-9a-f]{32}$`)
+	})
 	for _, port := range []string{"80", "443"} {
 		expect(t, agrees(t, o.World, "internet", "svc/kube-system/"+addon+"nginx-ingress:"+port),
 			`kube-system/`+addon+`nginx-ingress:https?: pod kube-system/`+controller.Name,
@@ -215,7 +214,7 @@ func checkCertificate(t *testing.T, o *outbound, pods []string) {
 	t.Cleanup(func() { o.Kubectl(t, "delete", "secret", "whereami") })
 	o.Kubectl(t, "patch", "ingress", "whereami-ingress", "-p", `{"spec":{"tls":[{"hosts":["`+ingressHost+`"],"secretName":"whereami"}]}}`)
 	t.Cleanup(func() { o.Kubectl(t, "patch", "ingress", "whereami-ingress", "-p", `{"spec":{"tls":null}}`) })
-	eventually.Succeeds(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		out, err := asks(o.World, "client", "-L", "--cacert", crt, "-w", "%{url_effective}", "http://"+ingressHost+"/a?b")
 		if err != nil || !strings.HasSuffix(out, "https://"+ingressHost+"/a?b") ||
 			!slices.ContainsFunc(pods, func(ip string) bool { return strings.Contains(out, ip) }) {
@@ -262,6 +261,6 @@ func checkFollows(t *testing.T, o *outbound) {
 		return nil
 	})
 	scale(1)
-	o.Kubectl(t, "rollout", "status", "deployment/whereami-ingress", "--timeout=60s")
+	o.Kubectl(t, "rollout", "status", "deployment/whereami-ingress", "--timeout=120s")
 	sees(t, o.World, "http://"+ingressHost, podIPs(t, o.World, "-l", "app=whereami-ingress"))
 }

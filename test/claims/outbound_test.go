@@ -37,11 +37,17 @@ type outbound struct {
 func outboundWorld(t *testing.T) *outbound {
 	t.Helper()
 	o := &outbound{World: world.Up(t, "outbound", "whereami.yaml", "ubuntu.yaml")}
-	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
-	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=120s")
+	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
 	o.Get(t, &o.pod, "pod", "ubuntu")
-	o.vip = o.frontend(t, "whereami")
+	o.vip = o.inForce(t, "whereami")
 	return o
+}
+
+// inForce waits until a Service is in force on every path, and returns its front end's address.
+func (o *outbound) inForce(t *testing.T, service string) (vip string) {
+	t.Helper()
+	return o.WaitService(t, "default", service).Status.LoadBalancer.Ingress[0].IP
 }
 
 // frontend waits for a Service's front end.
@@ -201,7 +207,7 @@ func TestB4(t *testing.T) {
 	o := outboundWorld(t)
 	o.Kubectl(t, "apply", "-f", o.Example("outbound", "second.yaml"))
 	t.Cleanup(func() { o.Kubectl(t, "delete", "service", "second") })
-	second := o.frontend(t, "second")
+	second := o.inForce(t, "second")
 	seen := map[string]int{}
 	for range 20 { // all by one of two front ends: one time in 500,000
 		address, err := o.calls(ifconfig)

@@ -44,8 +44,8 @@ type overlay struct {
 func overlayWorld(t *testing.T) *overlay {
 	t.Helper()
 	o := &overlay{World: world.Up(t, "overlay", "app.yaml")}
-	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=90s")
-	o.Kubectl(t, "rollout", "status", "daemonset/client", "--timeout=90s")
+	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	o.Kubectl(t, "rollout", "status", "daemonset/client", "--timeout=120s")
 	var nodes corev1.NodeList
 	o.Get(t, &nodes, "nodes")
 	for _, n := range nodes.Items {
@@ -410,7 +410,7 @@ func TestF11(t *testing.T) {
 	}
 	o.Kubectl(t, "run", "onnode", "--image=ubuntu", "--restart=Never", "--overrides", `{"spec":{"hostNetwork":true}}`, "--", "sleep", "infinity")
 	t.Cleanup(func() { o.Kubectl(t, "delete", "pod", "onnode", "--now") })
-	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/onnode", "--timeout=60s")
+	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/onnode", "--timeout=120s")
 	out := o.Kubectl(t, "exec", "onnode", "--", "curl", "-sS", "--max-time", "3", "http://"+wireServer+"/machine/?comp=goalstate")
 	expect(t, out, `<GoalState>`)
 }
@@ -463,7 +463,7 @@ func TestF14(t *testing.T) {
 	o := overlayWorld(t)
 	o.Kubectl(t, "apply", "-f", o.Example("overlay", "hostport.yaml"))
 	t.Cleanup(func() { o.Kubectl(t, "delete", "-f", o.Example("overlay", "hostport.yaml")) })
-	o.Kubectl(t, "rollout", "status", "daemonset/hostport", "--timeout=90s")
+	o.Kubectl(t, "rollout", "status", "daemonset/hostport", "--timeout=120s")
 	var service corev1.Service
 	o.Get(t, &service, "service", "hostport")
 	for _, n := range o.nodes {

@@ -23,23 +23,22 @@ type standard struct {
 func standardWorld(t *testing.T) standard {
 	t.Helper()
 	s := standard{outbound: &outbound{World: world.UpFile(t, "outbound", "standard.yaml", "whereami.yaml", "ubuntu.yaml")}}
-	s.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
-	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	s.vip = s.frontend(t, "whereami")
+	s.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=120s")
+	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	s.vip = s.inForce(t, "whereami")
 	s.group = strings.TrimSpace(s.Az(t, "network", "lb", "list", "--query", "[0].resourceGroup", "-o", "tsv"))
 	return s
 }
 
-// service applies a Service of type LoadBalancer of the pods of whereami, until the test ends, and returns it and its front end's address.
+// service applies a Service of type LoadBalancer of the pods of whereami, until the test ends, and returns it and its front end's address
+// when it is in force.
 // metadata and spec are more of its fields, as YAML.
 func (s standard) service(t *testing.T, name, metadata, spec string) (corev1.Service, string) {
 	t.Helper()
 	s.apply(t, name, metadata, spec)
-	t.Cleanup(func() { s.Kubectl(t, "delete", "service", name, "--timeout=60s") })
-	vip := s.frontend(t, name)
-	var service corev1.Service
-	s.Get(t, &service, "service", name)
-	return service, vip
+	t.Cleanup(func() { s.Kubectl(t, "delete", "service", name, "--timeout=120s") })
+	service := s.WaitService(t, "default", name)
+	return service, service.Status.LoadBalancer.Ingress[0].IP
 }
 
 func (s standard) apply(t *testing.T, name, metadata, spec string) {
@@ -170,14 +169,14 @@ func TestG5(t *testing.T) {
 	const path = "service.beta.kubernetes.io/port_80_health-probe_request-path"
 	s.Kubectl(t, "create", "deployment", "web", "--image=nginx")
 	t.Cleanup(func() { s.Kubectl(t, "delete", "deployment", "web") })
-	s.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	s.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=120s")
 	service, vip := s.service(t, "web", "", "selector: {app: web}, ports: [{port: 80, appProtocol: http}]")
 	base := baseName(service)
 	same(t, "the probe", s.of(t, "kubernetes", "probe", base)[base+"-TCP-80"], fields{"protocol": "Http", "requestPath": "/",
 		"port": float64(service.Spec.Ports[0].NodePort)})
 	answers := func(want bool) {
 		t.Helper()
-		eventually.Succeeds(t, 40*time.Second, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			if _, err := asks(s.World, "client", "-f", "http://"+vip); (err == nil) != want {
 				return fmt.Errorf("answers: %t, want %t: %w", err == nil, want, err)
 			}
@@ -220,10 +219,6 @@ func TestG11(t *testing.T) {
 	base, port := baseName(service), service.Spec.Ports[0].NodePort
 	same(t, "the rule", s.of(t, "kubernetes", "rule", base)[base+"-TCP-80"], fields{"enableFloatingIp": false, "frontendPort": 80.0,
 		"backendPort": float64(port)})
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		_, err := asks(s.World, "client", "-f", "http://"+vip)
-		return err
-	})
 	var nodes corev1.NodeList
 	s.Get(t, &nodes, "nodes")
 	var seen strings.Builder
@@ -257,10 +252,9 @@ func TestG12(t *testing.T) {
 	if p := rules[i]["priority"].(float64); p < 500 || p > 510 {
 		t.Errorf("the rule has priority %v", p)
 	}
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		_, err := asks(s.World, "client", "-f", "http://"+vip)
-		return err
-	})
+	if out, err := asks(s.World, "client", "-f", "http://"+vip); err != nil {
+		t.Errorf("a client in the ranges gets %q, %v", out, err)
+	}
 	if out, err := asks(s.World, "stranger", "-f", "http://"+vip); err == nil || !strings.Contains(err.Error(), "timed out") {
 		t.Errorf("a client outside the ranges gets %q, %v", out, err)
 	}

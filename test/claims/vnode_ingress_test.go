@@ -3,7 +3,6 @@ package claims
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,11 +35,12 @@ func TestE9(t *testing.T) {
 	if controller.Spec.NodeName != vnodeNode {
 		t.Fatalf("the controller runs on %s", controller.Spec.NodeName)
 	}
+	w.WaitFelix(t, controller)
 	whose := map[string]string{vnodeNode: controller.Status.PodIP, virtualNode: controller.Status.HostIP}
 	checkSources(t, w, &controller, kuardPods(t, w, vnodeNode, virtualNode), whose)
 	// By the Ingress it is the same, and kuard sees the host that the client asked for.
 	seen := map[string]bool{}
-	eventually.Succeeds(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		out, err := asks(w, "client", "http://"+kuardHost)
 		m := requestAddr.FindStringSubmatch(out)
 		if m == nil || !strings.Contains(out, kuardHost) {
@@ -71,17 +71,11 @@ func TestE9(t *testing.T) {
 // kuardPods waits for a ready pod on each of these nodes.
 func kuardPods(t *testing.T, w *world.World, nodes ...string) (pods []corev1.Pod) {
 	t.Helper()
-	eventually.Succeeds(t, 60*time.Second, func() error {
-		var all corev1.PodList
-		w.Get(t, &all, "pod", "-n", "ingress")
-		pods = nil
+	eventually.Succeeds(t, 2*time.Minute, func() error {
+		pods = w.Pods(t, "-n", "ingress")
 		on := map[string]bool{}
-		for _, p := range all.Items {
-			ready := slices.ContainsFunc(p.Status.Conditions,
-				func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
-			if p.DeletionTimestamp == nil && ready {
-				pods, on[p.Spec.NodeName] = append(pods, p), true
-			}
+		for _, p := range pods {
+			on[p.Spec.NodeName] = true
 		}
 		for _, n := range nodes {
 			if !on[n] || len(on) != len(nodes) {
@@ -90,6 +84,11 @@ func kuardPods(t *testing.T, w *world.World, nodes ...string) (pods []corev1.Pod
 		}
 		return nil
 	})
+	for _, p := range pods {
+		if p.Spec.NodeName != virtualNode {
+			w.WaitFelix(t, p)
+		}
+	}
 	return pods
 }
 

@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/testing/eventually"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
 )
@@ -19,7 +20,7 @@ import (
 func (v *vnode) seedRules(t *testing.T, chain, article string) {
 	t.Helper()
 	want := strings.Split(strings.TrimSpace(article), "\n")
-	eventually.Succeeds(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		var got []string
 		for line := range strings.Lines(v.SSH(t, vnodeNode, "iptables", "-t", "nat", "--list-rule", chain)) {
 			if strings.HasPrefix(line, "-A ") {
@@ -55,7 +56,7 @@ func TestE11(t *testing.T) {
 func TestE12(t *testing.T) {
 	t.Parallel()
 	v := vnodeWorld(t)
-	eventually.Succeeds(t, 10*time.Second, func() error {
+	eventually.Succeeds(t, 30*time.Second, func() error {
 		_, members, _ := strings.Cut(v.SSH(t, vnodeNode, "ipset", "list", "cali40all-ipam-pools"), "Members:\n")
 		if strings.TrimSpace(members) != "10.13.76.0/24" {
 			return fmt.Errorf("members %q, want 10.13.76.0/24 only", members)
@@ -81,16 +82,20 @@ func TestE13(t *testing.T) {
 	const oldNode, newNode, newNIC = "aks-nodepool1-26711606-0", "aks-nodepool1-26711606-1", "aks-nodepool1-26711606-nic-1"
 	w := world.Up(t, "virtual-node", "kuard-vnode.yaml")
 	ready := func() { w.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=120s") }
-	// podOn is the name and address of the Deployment's pod on a node.
-	podOn := func(node string) []string {
-		ready()
-		return strings.Fields(w.Kubectl(t, "get", "pods", "-l", "app=kuard-vnode", "--field-selector", "spec.nodeName="+node,
-			"-o", "jsonpath={.items[*].metadata.name} {.items[*].status.podIP}"))
+	// podOn waits for the Deployment's pod on a node.
+	podOn := func(node string) (pod corev1.Pod) {
+		t.Helper()
+		eventually.Succeeds(t, 2*time.Minute, func() error {
+			pods := w.Pods(t, "-l", "app=kuard-vnode", "--field-selector", "spec.nodeName="+node)
+			if len(pods) != 1 {
+				return fmt.Errorf("%d pods on %s, want one", len(pods), node)
+			}
+			pod = pods[0]
+			return nil
+		})
+		return pod
 	}
 	was := podOn(oldNode)
-	if len(was) != 2 {
-		t.Fatalf("pods on %s: %v, want one", oldNode, was)
-	}
 	az := func(args ...string) []string { return strings.Fields(w.Az(t, append(args, "-o", "tsv")...)) }
 	if got := az("aks", "scale", "-g", "akstest", "-n", "azurecnicluster", "-c", "2", "--query",
 		"agentPoolProfiles[0].count"); !slices.Equal(got, []string{"2"}) {
@@ -113,18 +118,12 @@ func TestE13(t *testing.T) {
 		t.Errorf("addresses of the new node and its pods: %v", addresses)
 	}
 
-	w.Kubectl(t, "delete", "pod", was[0])
+	w.Kubectl(t, "delete", "pod", was.Name)
 	pod := podOn(newNode)
-	if len(pod) != 2 || !slices.Contains(addresses[1:], pod[1]) {
-		t.Fatalf("the pod made anew is %v, want it on %s with one of its addresses", pod, newNode)
+	if !slices.Contains(addresses[1:], pod.Status.PodIP) {
+		t.Fatalf("the pod made anew has %s, want one of the addresses of %s", pod.Status.PodIP, newNode)
 	}
-	var out string
-	eventually.Succeeds(t, 30*time.Second, func() (err error) { // felix drops what a pod sends until it knows the pod
-		out, err = w.Try(time.Minute, "walk", "--name", w.Name, "--from", "pod/"+pod[0], "--to", "vm/testvm:80", "--live")
-		if err == nil && strings.Contains(out, "from no pod that it knows") {
-			err = errors.New(out)
-		}
-		return err
-	})
+	w.WaitFelix(t, pod)
+	out := w.Run(t, "walk", "--name", w.Name, "--from", "pod/"+pod.Name, "--to", "vm/testvm:80", "--live")
 	expect(t, out, `^kernel: \d+ of \d+ steps agree$`, `^the destination sees 10\.13\.76\.35:`)
 }

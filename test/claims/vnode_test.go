@@ -2,7 +2,6 @@ package claims
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -35,29 +34,25 @@ type vnode struct {
 func vnodeWorld(t *testing.T) *vnode {
 	t.Helper()
 	v := &vnode{World: world.Up(t, "virtual-node", "kuard-vnode.yaml")}
-	v.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=60s")
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		var pods corev1.PodList
-		v.Get(t, &pods, "pods", "-l", "app=kuard-vnode")
+	v.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=120s")
+	eventually.Succeeds(t, time.Minute, func() error {
+		pods := v.Pods(t, "-l", "app=kuard-vnode")
 		v.vm, v.aci = corev1.Pod{}, corev1.Pod{}
-		for _, p := range pods.Items {
+		for _, p := range pods {
 			if p.Spec.NodeName == virtualNode {
 				v.aci = p
 			} else {
 				v.vm = p
 			}
 		}
-		if len(pods.Items) != 2 || v.vm.Name == "" || v.aci.Name == "" {
-			return fmt.Errorf("%d pods, want one on %s and one on %s", len(pods.Items), vnodeNode, virtualNode)
+		if len(pods) != 2 || v.vm.Name == "" || v.aci.Name == "" {
+			return fmt.Errorf("%d pods, want one on %s and one on %s", len(pods), vnodeNode, virtualNode)
 		}
-		v.Get(t, &v.service, "service", "kuard-vnode")
-		if len(v.service.Status.LoadBalancer.Ingress) == 0 {
-			return errors.New("no front end yet")
-		}
-		v.vip = v.service.Status.LoadBalancer.Ingress[0].IP
 		return nil
 	})
-	eventually.Succeeds(t, 30*time.Second, func() error { _, err := v.ask(); return err })
+	v.WaitFelix(t, v.vm)
+	v.service = v.WaitService(t, "default", "kuard-vnode")
+	v.vip = v.service.Status.LoadBalancer.Ingress[0].IP
 	return v
 }
 
@@ -131,8 +126,10 @@ func TestE2(t *testing.T) {
 		}
 		return nil
 	})
-	expect(t, v.Kubectl(t, "get", "events", "--field-selector", "reason=FailedScheduling"),
-		`1 Insufficient cpu, 1 node\(s\) had untolerated taint`)
+	eventually.Succeeds(t, 30*time.Second, func() error {
+		return matches(v.Kubectl(t, "get", "events", "--field-selector", "reason=FailedScheduling"),
+			`1 Insufficient cpu, 1 node\(s\) had untolerated taint`)
+	})
 }
 
 // TestE3: pods with the article's tolerations and affinity go to the machine first, and to the virtual node when it is full.
@@ -154,7 +151,7 @@ func TestE3(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { v.Kubectl(t, "delete", "deployment", "spill", "--cascade=foreground") })
-	v.Kubectl(t, "rollout", "status", "deployment/spill", "--timeout=60s")
+	v.Kubectl(t, "rollout", "status", "deployment/spill", "--timeout=120s")
 	if where := v.placed(t, "spill"); where[vnodeNode] != 1 {
 		t.Errorf("the first pod is on %v, want %s", where, vnodeNode)
 	}
@@ -199,7 +196,9 @@ func (v *vnode) placed(t *testing.T, app string) map[string]int {
 	v.Get(t, &pods, "pods", "-l", "app="+app)
 	where := map[string]int{}
 	for _, p := range pods.Items {
-		where[p.Spec.NodeName]++
+		if p.DeletionTimestamp == nil {
+			where[p.Spec.NodeName]++
+		}
 	}
 	return where
 }
@@ -355,7 +354,7 @@ func TestE16(t *testing.T) {
 func TestE17(t *testing.T) {
 	t.Parallel()
 	v := vnodeWorld(t)
-	eventually.Succeeds(t, 20*time.Second, func() error { // the group's service proxy follows the cluster as a node's does
+	eventually.Succeeds(t, 30*time.Second, func() error { // the group's service proxy follows the cluster as a node's does
 		_, err := v.Try(20*time.Second, "kubectl", "--name", v.Name, "exec", v.aci.Name, "--", "wget", "-q", "-T", "5", "-O", "/dev/null",
 			"http://"+v.service.Spec.ClusterIP+":8080")
 		return err

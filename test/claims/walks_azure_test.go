@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"packetwalk.dev/internal/testing/eventually"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -24,21 +21,12 @@ func (s *security) azure(t *testing.T) {
 	t.Cleanup(func() { s.Run(t, "up", "--name", s.Name, "-f", s.Example("azure-cni", "nsg.yaml")) })
 	s.Kubectl(t, "apply", "-f", s.Example("azure-cni", "whereami.yaml"))
 	t.Cleanup(func() { s.Kubectl(t, "delete", "service", "whereami") })
-	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	var service corev1.Service
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		s.Get(t, &service, "service", "whereami")
-		if len(service.Status.LoadBalancer.Ingress) == 0 {
-			return fmt.Errorf("no front end yet")
-		}
-		return s.curl("client", service.Status.LoadBalancer.Ingress[0].IP)
-	})
-	vip := service.Status.LoadBalancer.Ingress[0].IP
-	var pods corev1.PodList
-	s.Get(t, &pods, "pods", "-l", "app=whereami", "--field-selector", "status.phase=Running")
-	pod := "pod/" + pods.Items[0].Name
+	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	vip := s.WaitService(t, "default", "whereami").Status.LoadBalancer.Ingress[0].IP
+	pods := s.Pods(t, "-l", "app=whereami")
+	pod := "pod/" + pods[0].Name
 
-	capture, files := s.save(t, &pods)
+	capture, files := s.save(t, pods)
 	// From, to and the protocol, and what ends are: the same in both.
 	for name, c := range map[string]struct{ from, to, proto, want string }{
 		"route to a firewall":                {pod, "198.51.100.80:443", "", "dropped fabric"}, // which translates nothing
@@ -48,10 +36,10 @@ func (s *security) azure(t *testing.T) {
 		"private destination":                {pod, "10.99.0.1:80", "", "dropped fabric"},
 		"public address by the firewall":     {pod, vmPublic + ":80", "", "dropped fabric"},
 		"peering by the firewall":            {pod, "vm/database:80", "", "delivered vm/database"},
-		"peering with a route back":          {"vm/database", pod + ":80", "", "delivered pod/default/" + pods.Items[0].Name},
+		"peering with a route back":          {"vm/database", pod + ":80", "", "delivered pod/default/" + pods[0].Name},
 		"peering with a node":                {"vm/database", "node/" + s.node + ":10256", "", "delivered node/" + s.node},
 		"peering of UDP":                     {pod, "vm/database:80", "udp", "delivered vm/database"},
-		"within the network":                 {"vm/testvm", pod + ":80", "", "delivered pod/default/" + pods.Items[0].Name},
+		"within the network":                 {"vm/testvm", pod + ":80", "", "delivered pod/default/" + pods[0].Name},
 		"denied by the machine's group":      {pod, "vm/testvm:22", "udp", "delivered vm/testvm"},
 		"floating IP, a client with a route": {"internet/client", vip + ":80", "", "delivered pod/default/whereami"},
 		"floating IP, another client":        {"internet/ifconfig.co", vip + ":80", "", "delivered pod/default/whereami"},
@@ -89,7 +77,7 @@ func (s *security) azure(t *testing.T) {
 }
 
 // save writes a capture of the lab's machines and pods, without Azure's network, and what az prints of that.
-func (s *security) save(t *testing.T, pods *corev1.PodList) (capture, files string) {
+func (s *security) save(t *testing.T, pods []corev1.Pod) (capture, files string) {
 	t.Helper()
 	dir := t.TempDir()
 	capture, files = filepath.Join(dir, "machines.pwcap.tar.gz"), filepath.Join(dir, "azure")
@@ -109,7 +97,7 @@ func (s *security) save(t *testing.T, pods *corev1.PodList) (capture, files stri
 	for _, n := range nodes.Items {
 		hosts = append(hosts, "node/"+n.Name)
 	}
-	for _, p := range pods.Items {
+	for _, p := range pods {
 		hosts = append(hosts, "pod/default/"+p.Name)
 	}
 	s.Run(t, append([]string{"capture", "--name", s.Name, "-o", capture}, hosts...)...)

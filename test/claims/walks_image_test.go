@@ -64,7 +64,7 @@ func TestImage(t *testing.T) {
 		n.Kubectl(t, "run", name, "--image", image, "--restart=Always", "--", "-x")
 		defer n.Kubectl(t, "delete", "pod", name, "--wait=false")
 	}
-	n.Kubectl(t, "wait", "--for=condition=Ready", "pod/own-image", "--timeout=30s")
+	n.Kubectl(t, "wait", "--for=condition=Ready", "pod/own-image", "--timeout=120s")
 	var pod corev1.Pod
 	n.Get(t, &pod, "pod", "own-image")
 	if id := pod.Status.ContainerStatuses[0].ImageID; !strings.Contains(id, "@sha256:") {
@@ -82,7 +82,7 @@ func TestImage(t *testing.T) {
 	n.Run(t, "image", "rm", ref)
 	loaded = false
 	ask()
-	eventually.Succeeds(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		n.Get(t, &pod, "pod", "no-image")
 		if s := pod.Status.ContainerStatuses; len(s) == 0 || s[0].State.Waiting == nil ||
 			!strings.Contains(s[0].State.Waiting.Message, "packetwalk image load") {

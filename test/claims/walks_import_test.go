@@ -50,8 +50,8 @@ func TestImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Kubectl(t, "apply", "-f", w.Example("todays-nodes", "client.yaml"))
-	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
-	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=60s")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
+	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
 
 	var all []json.RawMessage
 	if err := json.Unmarshal(archive.Files[0].Data, &all); err != nil {

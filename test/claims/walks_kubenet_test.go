@@ -1,13 +1,7 @@
 package claims
 
 import (
-	"fmt"
 	"testing"
-	"time"
-
-	"packetwalk.dev/internal/testing/eventually"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
 )
@@ -17,25 +11,20 @@ import (
 func TestKubenet(t *testing.T) {
 	t.Parallel()
 	w := world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")
-	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	var service corev1.Service
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		w.Get(t, &service, "service", "whereami")
-		if len(service.Status.LoadBalancer.Ingress) == 0 {
-			return fmt.Errorf("no front end yet")
-		}
-		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sS", "--max-time", "3",
-			"http://"+service.Status.LoadBalancer.Ingress[0].IP)
-		return err
-	})
-	var pods corev1.PodList
-	w.Get(t, &pods, "pods", "-l", "app=whereami", "--field-selector", "status.phase=Running")
-	pod, other, front := pods.Items[0], pods.Items[1], service.Status.LoadBalancer.Ingress[0].IP
+	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	front := w.WaitService(t, "default", "whereami").Status.LoadBalancer.Ingress[0].IP
+	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
+	w.WaitService(t, "kube-system", "kube-dns")
+	pods := w.Pods(t, "-l", "app=whereami")
+	if len(pods) != 2 {
+		t.Fatalf("%d pods", len(pods))
+	}
+	pod, other := pods[0], pods[1]
 	for range 5 { // to itself and to the other one, as it comes
 		live(t, w, "--from", "pod/"+pod.Name, "--to", "svc/whereami")
 		live(t, w, "--from", "pod/"+pod.Name, "--to", front+":80")
 	}
-	for _, p := range pods.Items { // one of them is on the node of CoreDNS
+	for _, p := range pods { // one of them is on the node of CoreDNS
 		live(t, w, "--from", "pod/"+p.Name, "--to", "svc/kube-system/kube-dns:53")
 		live(t, w, "--from", "pod/"+p.Name, "--to", "svc/kube-system/kube-dns:53", "--proto", "udp")
 	}

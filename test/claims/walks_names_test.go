@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/test/world"
@@ -41,12 +40,12 @@ func expectQuery(t *testing.T, w *world.World, from, to, server, answerer string
 func TestNames(t *testing.T) {
 	t.Parallel()
 	coreDNS := func(w *world.World) {
-		w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=60s")
-		time.Sleep(2 * time.Second) // its endpoints come to the nodes' rules
+		w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
+		w.WaitService(t, "kube-system", "kube-dns")
 	}
 	t.Run("LocalDNS", func(t *testing.T) {
 		w := world.Up(t, "todays-nodes", "client.yaml")
-		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
 		coreDNS(w)
 		node := strings.TrimSpace(w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"))
 		expectQuery(t, w, "pod/client", "ifconfig.co", "169.254.10.11", "^node/"+node+"$")

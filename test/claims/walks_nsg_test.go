@@ -104,17 +104,9 @@ func (s *security) service(t *testing.T) {
 		t.Errorf("rules before any Service: %s", r)
 	}
 	s.Kubectl(t, "apply", "-f", s.Example("azure-cni", "whereami.yaml"))
-	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	var service corev1.Service
-	var vip string
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		s.Get(t, &service, "service", "whereami")
-		if len(service.Status.LoadBalancer.Ingress) == 0 {
-			return fmt.Errorf("no front end yet")
-		}
-		vip = service.Status.LoadBalancer.Ingress[0].IP
-		return s.curl("client", vip)
-	})
+	s.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	service := s.WaitService(t, "default", "whereami")
+	vip := service.Status.LoadBalancer.Ingress[0].IP
 	name := s.onlyRule(t, "500\tInternet\t"+vip)
 	s.walk(t, "internet/client", "svc/whereami", "NSG "+nodesGroup+" rule "+name+" (500) allows", "the reply")
 	s.walk(t, "vm/testvm", fmt.Sprintf("node/%s:%d", s.node, service.Spec.Ports[0].NodePort), "the reply")

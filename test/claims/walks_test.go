@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/testing/eventually"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/test/world"
@@ -59,22 +57,14 @@ type network struct {
 func worldA(t *testing.T, manifest string) *network {
 	t.Helper()
 	n := &network{World: world.Up(t, "azure-cni", manifest)}
-	n.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		n.Get(t, &n.service, "service", "whereami")
-		if len(n.service.Status.LoadBalancer.Ingress) == 0 {
-			return fmt.Errorf("no front end yet")
-		}
-		n.vip = n.service.Status.LoadBalancer.Ingress[0].IP
-		_, err := n.Try(10*time.Second, "ssh", "--name", n.Name, "client", "--", "curl", "-sS", "--max-time", "3", "http://"+n.vip)
-		return err
-	})
-	var pods corev1.PodList
-	n.Get(t, &pods, "pods", "-l", "app=whereami", "--field-selector", "status.phase=Running")
-	if len(pods.Items) < 2 {
-		t.Fatalf("%d pods", len(pods.Items))
+	n.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
+	n.service = n.WaitService(t, "default", "whereami")
+	n.vip = n.service.Status.LoadBalancer.Ingress[0].IP
+	pods := n.Pods(t, "-l", "app=whereami")
+	if len(pods) != 2 {
+		t.Fatalf("%d pods", len(pods))
 	}
-	n.pod, n.other, n.node = pods.Items[0].Name, pods.Items[1].Name, pods.Items[0].Spec.NodeName
+	n.pod, n.other, n.node = pods[0].Name, pods[1].Name, pods[0].Spec.NodeName
 	return n
 }
 
