@@ -192,7 +192,7 @@ func (s *earlierStep) text() string {
 
 func end(e *EndDoc, prefix string) step {
 	text := fmt.Sprintf("%s%s: %s, from %s to %s", prefix, hostName(e.Node), e.Kind, e.Packet.source(), e.Packet.destination())
-	if e.Refused {
+	if e.Refused && e.Listener == "" {
 		text += ", refused"
 	}
 	text += colon(e.Why)

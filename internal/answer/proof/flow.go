@@ -135,7 +135,7 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 		return func(string) bool { return true }
 	}
 	delivered := back != nil && back.Kind == walk.Delivered && (back.Packet.Protocol == packet.TCP || fromOutside(outcome))
-	if delivered || back != nil && (back.Kind == walk.Rejected || back.Refused) {
+	if delivered || back != nil && (back.Kind == walk.Rejected || refuses(back)) {
 		return func(string) bool { return true }
 	}
 	return func(host string) bool {

@@ -64,9 +64,15 @@ func isExpectedError(end *walk.End, p *packet.Packet) bool {
 		return false
 	}
 	reject := end.Reject
-	if end.Refused {
+	if refuses(end) {
 		reject = "icmp-port-unreachable"
 	}
 	kind, code, ok := walk.ErrorOf(reject, p.Protocol == packet.ICMPv6)
-	return ok && (end.Refused || end.Kind == walk.Rejected || unresolved(end)) && p.Type == kind && p.Code == code
+	return ok && (refuses(end) || end.Kind == walk.Rejected || unresolved(end)) && p.Type == kind && p.Code == code
+}
+
+// refuses reports whether the host where a packet's walk ended tells its sender that no program waits for it.
+func refuses(end *walk.End) bool {
+	p := &end.Packet
+	return end.Refused && !end.Taken && p.About == nil && p.Protocol.HasPorts()
 }

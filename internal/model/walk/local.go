@@ -34,7 +34,7 @@ func (t transit) deliver() passage {
 		return t.over(end)
 	}
 	p := &t.p
-	if end := t.needs(snapshot.Listeners); end != nil && p.Protocol.HasPorts() && (t.inReplyTo == nil || t.inReplyTo.Host != t.m.Name) {
+	if end := t.needs(snapshot.Listeners); end != nil && t.needsSocket() {
 		return t.over(end)
 	}
 	end := t.end(Delivered, "")
@@ -52,18 +52,31 @@ func (t transit) deliver() passage {
 		t.listener(end)
 	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
 	case asked.Host != t.m.Name:
-		t.deliverStray(end)
+		t.deliverStray(end, "the host asked for nothing")
 	default:
-		end.Why = t.notWaitedFor()
-		end.Refused = end.Why != ""
+		if why := t.notWaitedFor(); why != "" {
+			t.deliverStray(end, why)
+		}
 	}
-	if !end.Refused && p.About == nil && (t.inReplyTo != nil || p.Protocol.HasPorts()) {
+	if (!end.Refused || end.Taken) && p.About == nil && (t.inReplyTo != nil || p.Protocol.HasPorts()) {
 		if end := t.programsReceiving(); end != nil {
 			return t.over(end)
 		}
 		end.Disguise = t.disguise()
 	}
 	return t.over(end)
+}
+
+// needsSocket reports whether the machine's listening sockets decide what becomes of a packet that is delivered.
+func (t *transit) needsSocket() bool {
+	asked := t.inReplyTo
+	switch {
+	case !t.p.Protocol.HasPorts():
+		return false
+	case asked == nil || asked.Host != t.m.Name:
+		return true
+	}
+	return asked.Stage == Sent && t.p.Protocol != packet.TCP && t.notWaitedFor() != ""
 }
 
 // toAnycast reports whether a TCP segment goes to an anycast address and gets no answer. Only a listening socket answers, and only segments
@@ -118,17 +131,22 @@ func (t *transit) resets(end *End) {
 	}
 }
 
-// deliverStray finds whether a socket takes an answer that came to another host than the one that asked. A TCP answer is refused: it does
-// not start a connection.
-func (t *transit) deliverStray(end *End) {
-	switch {
-	case t.p.Protocol == packet.TCP:
+// deliverStray delivers an answer where no program waits for it, as why says. TCP refuses it, because it does not start a connection. A
+// datagram may get to another program.
+func (t *transit) deliverStray(end *End, why string) {
+	switch p := &t.p; {
+	case p.About != nil || !p.Protocol.HasPorts():
+	case p.Protocol == packet.TCP:
 		t.resets(end)
-	case t.p.Protocol.HasPorts():
+	default:
 		t.listener(end)
+		end.Taken = !end.Refused
 	}
-	if end.Refused {
-		end.Why = "it asked for nothing, and no socket takes the answer"
+	switch end.Refused, end.Why = true, why+": no socket takes it"; {
+	case end.Taken && end.Listener != "":
+		end.Why = why + ": another program takes it, " + end.Listener
+	case end.Taken:
+		end.Why = why + ": another socket takes it"
 	}
 }
 
@@ -148,9 +166,9 @@ func (t *transit) notWaitedFor() string {
 	case sameEnds(&got, &want):
 		return ""
 	case t.p.About != nil:
-		return fmt.Sprintf("the error is about %s, and the program sent %s: no socket takes it", got, want)
+		return fmt.Sprintf("the error is about %s, and the program sent %s", got, want)
 	}
-	return fmt.Sprintf("the answer is %s, and the program waits for %s: no socket takes it", got, want)
+	return fmt.Sprintf("the answer is %s, and the program waits for %s", got, want)
 }
 
 func sameEnds(a, b *packet.Tuple) bool {

@@ -172,11 +172,13 @@ type End struct {
 	Packet packet.Packet
 	Why    string // in words; the last step has the rule
 	// Listener is the socket that takes it, "" where none is known; Refused says that none does: none listens there, and a TCP RST
-	// or ICMP port unreachable goes back; or the answer is not what the sender waits for, as Why says.
+	// or ICMP port unreachable goes back; or no program waits for the answer, as Why says. Taken says that a socket which did not ask for
+	// the answer takes it.
 	Listener string
 	owner    *snapshot.Owner // of the socket, where known
 	owned    bool            // the reset that refuses it is a socket's
 	Refused  bool
+	Taken    bool
 	Unsent   bool // the program gets an error at once: no packet was made
 	// Disguise says which programs may show the process that takes the packet another source or destination than the packet's; "" for none.
 	Disguise string

@@ -51,6 +51,52 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestAnswerAstray: an answer that goes to another host than the one that asked, or past the translation of its request, does not get to the
+// program that asked, also where a socket takes it.
+func TestAnswerAstray(t *testing.T) {
+	const away, own = "the host asked for nothing", "the answer is udp 10.2.0.2:80 > 10.1.0.2:443, and the program waits for udp 10.2.0.2:80 > 10.1.0.2:4000"
+	for name, c := range map[string]struct {
+		protocol packet.Protocol
+		source   string // to which the request's is translated
+		listens  bool   // a program takes datagrams at that source
+		taken    bool
+		why      string
+	}{
+		"echo":                   {packet.ICMP, "10.3.0.2", false, false, away + ": no socket takes it"},
+		"datagram":               {packet.UDP, "10.3.0.2:443", false, false, away + ": no socket takes it"},
+		"datagram to a program":  {packet.UDP, "10.3.0.2:443", true, true, away + ": another program takes it, server"},
+		"segment to a program":   {packet.TCP, "10.3.0.2:443", true, false, away + ": no socket takes it"},
+		"to another port":        {packet.UDP, "10.1.0.2:443", false, false, own + ": no socket takes it"},
+		"to another port's user": {packet.UDP, "10.1.0.2:443", true, true, own + ": another program takes it, server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, client, router, server := chain(t)
+			other := n.host("other")
+			n.wire(server, "side", other, "eth0")
+			server.address("side", "10.3.0.1/24")
+			other.address("eth0", "10.3.0.2/24")
+			server.listen(packet.UDP, "0.0.0.0:80")
+			router.iptables(nat("-A POSTROUTING -o right -p "+c.protocol.String()+" -j SNAT --to-source "+c.source) +
+				"*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -i right -j CT --notrack\nCOMMIT\n")
+			if c.listens {
+				client.listen(c.protocol, "10.1.0.2:443")
+				other.listen(c.protocol, "10.3.0.2:443")
+			}
+			p := syn("10.1.0.2:4000", "10.2.0.2:80")
+			if p.Protocol = c.protocol; p.Protocol != packet.TCP {
+				p.TCPFlags = 0
+			}
+			if p.Protocol == packet.ICMP {
+				p.Type, p.DestinationPort = 8, packet.Port{}
+			}
+			end := n.walk(Request{Host: "client", Packet: p}).Outcomes[0].BackEnd
+			if end.Kind != Delivered || !end.Refused || end.Taken != c.taken || end.Why != c.why {
+				t.Errorf("%s at %s, refused %v, taken %v: %s", end.Kind, end.Host, end.Refused, end.Taken, end.Why)
+			}
+		})
+	}
+}
+
 const natRules = `*nat
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]
