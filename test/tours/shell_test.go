@@ -1,6 +1,7 @@
 package tours
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/procstat"
+	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/test/world"
 )
 
@@ -18,24 +20,24 @@ func TestShellPrompt(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	p := onTerminal(t, w, "shell", "--name", w.Name)
-	before := p.attributes()
 	p.await(`lab "tours-shell" is not up: 'packetwalk up' in here makes it`)
 	p.await("(tours-shell)")
 	p.write("sleep 1000\n")
 	p.await("sleep 1000\r\n")
-	for len(p.children("sleep")) == 0 {
-		time.Sleep(20 * time.Millisecond)
-	}
+	eventually.Succeeds(t, time.Minute, func() error {
+		if len(p.children("sleep")) == 0 {
+			return errors.New("sleep has not begun")
+		}
+		return nil
+	})
 	p.write("\x03")
 	p.await("(tours-shell)")
 	p.write("echo still $PACKETWALK_LAB; exit 3\n")
 	p.await("still tours-shell\r\n")
-	if status := p.end(10 * time.Second); status != 3 {
+	if status := p.end(); status != 3 {
 		t.Errorf("exit status %d:\n%s", status, p.screen())
 	}
-	if after := p.attributes(); after != before {
-		t.Errorf("the terminal was %+v and is %+v", before, after)
-	}
+	p.unchanged()
 	if left, _ := filepath.Glob(filepath.Join(tmp, "*")); left != nil {
 		t.Errorf("left behind: %v", left)
 	}

@@ -21,12 +21,13 @@ import (
 )
 
 // ownPage is a tour of one's own that needs no lab.
-const ownPage = "# Own\n\n## What is it?\n\n```console\n$ echo one\none\n$ cat file; echo $PACKETWALK_LAB\nof the page\n…\n$ %s\n```\n\nThat.\n"
+const ownPage = "# Own\n\n## What is it?\n\n```console\n$ echo one\none\n$ cat file; echo $PACKETWALK_LAB\nof the page\n…\n$ %s\n%s```\n\nThat.\n"
 
-func ownFolder(t *testing.T, command string) string {
+// ownFolder makes a folder with ownPage, whose last command has this output there.
+func ownFolder(t *testing.T, command, output string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"README.md": fmt.Sprintf(ownPage, command), "file": "of the page\n"} {
+	for name, text := range map[string]string{"README.md": fmt.Sprintf(ownPage, command, output), "file": "of the page\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +38,7 @@ func ownFolder(t *testing.T, command string) string {
 // TestOwn: a folder of one's own; what differs is exit status 1, and written into the page with --update.
 func TestOwn(t *testing.T) {
 	w := world.New(t, "tours-own")
-	dir := ownFolder(t, "echo two")
+	dir := ownFolder(t, "echo two", "")
 	out, err := w.Try(time.Minute, "tour", dir, "--yes", "--name", w.Name)
 	var status *exec.ExitError
 	if !errors.As(err, &status) || status.ExitCode() != 1 || !strings.Contains(out, "3 steps in") || !strings.Contains(out, "  here: two\n") {
@@ -53,8 +54,8 @@ func TestOwn(t *testing.T) {
 // and not the tour, and what is typed while a step runs is dropped.
 func TestTerminal(t *testing.T) {
 	w := world.New(t, "tours-own")
-	p := onTerminal(t, w, "tour", ownFolder(t, "echo begun; sleep 1; echo two"), "--name", w.Name)
-	before := p.attributes()
+	typed := filepath.Join(t.TempDir(), "typed")
+	p := onTerminal(t, w, "tour", ownFolder(t, "echo begun; "+untilThere(typed)+"; echo two", "begun\ntwo\n"), "--name", w.Name)
 	p.await("$ echo one")
 	p.await("step 1 of 3: Enter runs it")
 	p.write("echo own $((6 * 7)) of $PACKETWALK_LAB\n")
@@ -83,21 +84,21 @@ func TestTerminal(t *testing.T) {
 	p.write("\n")
 	p.await("begun\r\n")
 	p.write("\n\n")
+	p.writeFile(typed)
 	p.await("two\r\n")
-	if status := p.end(10 * time.Second); status != 0 {
+	if status := p.end(); status != 0 {
 		t.Errorf("exit status %d:\n%s", status, p.screen())
 	}
-	if after := p.attributes(); after != before {
-		t.Errorf("the terminal was %+v and is %+v", before, after)
-	}
+	p.unchanged()
 }
 
 // TestTerminalQuit: q ends the tour, and the step on the screen does not run. Lines that are typed while a step runs answer no prompt.
 func TestTerminalQuit(t *testing.T) {
 	w := world.New(t, "tours-own")
-	folder := ownFolder(t, "echo two")
-	page := filepath.Join(folder, "README.md")
-	if err := os.WriteFile(page, []byte("# T\n```console\n$ echo begun; sleep 1; echo one\nbegun\none\n$ echo t$((1))o\nt1o\n```\n"), 0o600); err != nil {
+	folder := ownFolder(t, "echo two", "")
+	page, typed := filepath.Join(folder, "README.md"), filepath.Join(t.TempDir(), "typed")
+	text := "# T\n```console\n$ echo begun; " + untilThere(typed) + "; echo one\nbegun\none\n$ echo t$((1))o\nt1o\n```\n"
+	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := onTerminal(t, w, "tour", folder, "--name", w.Name)
@@ -105,10 +106,11 @@ func TestTerminalQuit(t *testing.T) {
 	p.write("\n")
 	p.await("begun\r\n")
 	p.write("\n\n\n")
+	p.writeFile(typed)
 	p.await("own command: ")
 	time.Sleep(300 * time.Millisecond) // a queued line would answer the prompt meanwhile
 	p.write("q\n")
-	if status := p.end(10 * time.Second); status != 0 {
+	if status := p.end(); status != 0 {
 		t.Errorf("exit status %d:\n%s", status, p.screen())
 	}
 	if strings.Contains(p.screen(), "t1o") {
@@ -120,9 +122,8 @@ func TestTerminalQuit(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	w := world.New(t, "tours-own")
 	for _, running := range []bool{false, true} {
-		pid := filepath.Join(t.TempDir(), "pid")
-		p := onTerminal(t, w, "tour", ownFolder(t, "echo $$ > "+pid+"; exec sleep 1000"), "--name", w.Name)
-		before := p.attributes()
+		pid, command := filepath.Join(t.TempDir(), "pid"), 0
+		p := onTerminal(t, w, "tour", ownFolder(t, "echo $$ > "+pid+"; exec sleep 1000", ""), "--name", w.Name)
 		p.await("own command: ")
 		if running {
 			p.write("\n")
@@ -130,30 +131,34 @@ func TestInterrupt(t *testing.T) {
 			p.write("\n")
 			p.await("own command: ")
 			p.write("\n")
-			eventually.Succeeds(t, 30*time.Second, func() error { _, err := os.Stat(pid); return err })
+			eventually.Succeeds(t, time.Minute, func() error { // the file may be there and empty
+				text, err := os.ReadFile(pid)
+				if err == nil {
+					_, err = fmt.Sscan(string(text), &command)
+				}
+				return err
+			})
 		}
 		p.write("\x03")
-		if status := p.end(10 * time.Second); status != 130 {
+		if status := p.end(); status != 130 {
 			t.Errorf("exit status %d:\n%s", status, p.screen())
 		}
-		if after := p.attributes(); after != before {
-			t.Errorf("the terminal was %+v and is %+v", before, after)
-		}
-		if running {
-			text, _ := os.ReadFile(pid)
-			var n int
-			if _, err := fmt.Sscan(string(text), &n); err != nil || syscall.Kill(n, 0) == nil {
-				t.Errorf("the command is still there: %v, %d", err, n)
-			}
+		p.unchanged()
+		if running && syscall.Kill(command, 0) == nil {
+			t.Errorf("the command is still there: process %d", command)
 		}
 	}
 }
+
+// untilThere returns a command that ends when a file is there.
+func untilThere(file string) string { return "while ! test -e " + file + "; do sleep 0.1; done" }
 
 // A pty is a program on a terminal.
 type pty struct {
 	t    *testing.T
 	side *os.File // ours
 	cmd  *exec.Cmd
+	was  unix.Termios // attributes before the program started
 
 	mu   sync.Mutex
 	seen bytes.Buffer
@@ -184,6 +189,7 @@ func onTerminal(t *testing.T, w *world.World, args ...string) *pty {
 		t.Fatal(err)
 	}
 	p := &pty{t: t, side: side, cmd: w.Command(args...)}
+	p.was = p.attributes()
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = other, other, other
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {
@@ -213,7 +219,7 @@ func (p *pty) screen() string {
 // await waits for a text behind the one awaited before.
 func (p *pty) await(text string) {
 	p.t.Helper()
-	eventually.Succeeds(p.t, 20*time.Second, func() error {
+	eventually.Succeeds(p.t, time.Minute, func() error {
 		screen := p.screen()
 		i := strings.Index(screen[p.from:], text)
 		if i < 0 {
@@ -231,13 +237,29 @@ func (p *pty) write(text string) {
 	}
 }
 
-// end waits for the end of the tour and gives its exit status.
-func (p *pty) end(limit time.Duration) int {
+// writeFile makes an empty file.
+func (p *pty) writeFile(path string) {
 	p.t.Helper()
-	kill := time.AfterFunc(limit, func() { _ = p.cmd.Process.Kill() })
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// end waits for the end of the tour and gives its exit status.
+func (p *pty) end() int {
+	p.t.Helper()
+	kill := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	_ = p.cmd.Wait() // the status says it
 	return p.cmd.ProcessState.ExitCode()
+}
+
+// unchanged checks that the terminal has the attributes that it had before the program started.
+func (p *pty) unchanged() {
+	p.t.Helper()
+	if is := p.attributes(); is != p.was {
+		p.t.Errorf("the terminal was %+v and is %+v", p.was, is)
+	}
 }
 
 func (p *pty) attributes() unix.Termios {

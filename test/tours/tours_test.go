@@ -38,13 +38,13 @@ func tour(t *testing.T, folder string) {
 	if *update {
 		args = append(args, "--update")
 	}
-	out, err := w.Try(5*time.Minute, args...)
+	out, err := w.Try(15*time.Minute, args...)
 	if err == nil {
 		t.Log(out[strings.LastIndex(out, "\ntour ")+1:]) // how many steps, and how long
 		return
 	}
 	t.Errorf("%v", err)
-	if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+	if _, err := w.Try(3*time.Minute, "down", "--name", w.Name); err != nil {
 		t.Logf("%v", err) // the page's last command may have done it
 	}
 }
