@@ -1,9 +1,7 @@
 package faults
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/testing/eventually"
 
+	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
 
@@ -44,7 +43,7 @@ func (w policyWorld) asks(t *testing.T, pod string) error {
 // until waits until requests from a pod go through, or do not.
 func (w policyWorld) until(t *testing.T, pod string, allowed bool) {
 	t.Helper()
-	eventually.Succeeds(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if err := w.asks(t, pod); (err == nil) != allowed {
 			return fmt.Errorf("request from %s, want allowed: %t: %w", pod, allowed, err)
 		}
@@ -52,36 +51,9 @@ func (w policyWorld) until(t *testing.T, pod string, allowed bool) {
 	})
 }
 
-// openConnection is a connection from a pod of the shop to the web pod that stays open.
-type openConnection struct {
-	in  io.Writer
-	out *bufio.Reader
-}
-
 func (w policyWorld) open(t *testing.T, pod string) openConnection {
 	t.Helper()
-	address := w.Kubectl(t, "get", "pod", "-n", "shop", "web", "-o", "jsonpath={.status.podIP}")
-	// Each line of input is a request; the answer to a HEAD ends with an empty line.
-	in, out, _ := w.Talk(t, "pod/shop/"+pod, `exec 3<>/dev/tcp/`+address+`/80
-while read -r line; do
-	printf 'HEAD / HTTP/1.1\r\nHost: web\r\n\r\n' >&3
-	read -r -t 5 status <&3; line=$status
-	while [ -n "${line%$'\r'}" ]; do read -r -t 5 line <&3 || break; done
-	echo "$status"
-done`)
-	c := openConnection{in, out}
-	c.ask(t, "at the start")
-	return c
-}
-
-func (c openConnection) ask(t *testing.T, when string) {
-	t.Helper()
-	if _, err := fmt.Fprintln(c.in, "ask"); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := c.out.ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
-		t.Fatalf("the open connection, %s: %q, %v", when, line, err)
-	}
+	return open(t, w.World, "pod/shop/"+pod, w.Kubectl(t, "get", "pod", "-n", "shop", "web", "-o", "jsonpath={.status.podIP}"))
 }
 
 // TestFelixWithKubenet: felix enforces policies on pods with addresses of kubenet's ranges, on one node and between nodes, and a walk names the
@@ -132,10 +104,13 @@ func TestFelix(t *testing.T) {
 	w.until(t, "other", false)
 	c.ask(t, "with a policy that denies new ones")
 	// The policy forgets DNS: status warns of that for each of the shop's three pods, and of nothing else.
-	s := status(t, w.World)
-	if len(s.IgnoredPolicies) > 0 || len(s.Warnings) != 3 {
-		t.Errorf("status ignores policies %v and warns %q", s.IgnoredPolicies, s.Warnings)
-	}
+	var s lab.Status
+	eventually.Succeeds(t, time.Minute, func() error { // felix of each node writes its rules when it comes to it
+		if s = status(t, w.World); len(s.IgnoredPolicies) > 0 || len(s.Warnings) != 3 {
+			return fmt.Errorf("status ignores policies %v and warns %q", s.IgnoredPolicies, s.Warnings)
+		}
+		return nil
+	})
 	for _, warning := range s.Warnings {
 		if !strings.Contains(warning, "the cluster's DNS: dropped") || !strings.Contains(warning, "policy shop/deny-all, egress") {
 			t.Errorf("status warns %q", warning)
@@ -149,7 +124,7 @@ func TestFelix(t *testing.T) {
 		t.Error("without felix the policy is not enforced")
 	}
 	c.ask(t, "without felix")
-	eventually.Succeeds(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		for _, n := range status(t, w.World).Nodes {
 			if n.CalicoFelix.Restarts == 0 || n.CalicoFelix.Pid == 0 {
 				return fmt.Errorf("felix of %s is not restarted", n.Name)
@@ -157,7 +132,7 @@ func TestFelix(t *testing.T) {
 		}
 		return nil
 	})
-	eventually.Succeeds(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		problems := strings.Join(status(t, w.World).Problems, "\n")
 		if strings.Contains(problems, "felix") || !strings.Contains(problems, "probe") || !strings.Contains(problems, "policy shop/deny-all, ingress") {
 			return fmt.Errorf("problems, of which the policy that drops the probes is to be the only cause:\n%s", problems)
@@ -174,7 +149,7 @@ func TestFelix(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := status(t, w.World).Nodes[0].Name
-	eventually.Succeeds(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if sets := w.SSH(t, node, "ipset", "save"); !strings.Contains(sets, "add cali40masq-ipam-pools 10.13.0.0/16") {
 			return fmt.Errorf("the pool is not in felix's set:\n%s", sets)
 		}
@@ -202,7 +177,7 @@ func (w policyWorld) refused(t *testing.T) {
 	}
 	change("apply")
 	const problem = "calico-felix cannot read the globalnetworkpolicies"
-	eventually.Succeeds(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		events := w.Kubectl(t, "get", "events", "-n", "shop", "--field-selector", "reason=PolicyRefused", "-o", "jsonpath={.items[*].message}")
 		problems := strings.Join(status(t, w.World).Problems, "\n")
 		if !strings.Contains(events, "Selector = '(app ==)") || !strings.Contains(problems, problem) {
@@ -211,7 +186,7 @@ func (w policyWorld) refused(t *testing.T) {
 		return nil
 	})
 	change("delete")
-	eventually.Succeeds(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if problems := strings.Join(status(t, w.World).Problems, "\n"); strings.Contains(problems, problem) {
 			return fmt.Errorf("%s", problems)
 		}

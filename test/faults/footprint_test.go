@@ -8,9 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
-	"time"
 
 	"packetwalk.dev/internal/base/procstat"
 	"packetwalk.dev/internal/kernel/netns"
@@ -106,59 +104,4 @@ func (f footprint) expectGone(t *testing.T, w *world.World) {
 func runs(pid int) bool {
 	stat, err := procstat.Read(fmt.Sprintf("/proc/%d", pid))
 	return err == nil && stat.State != procstat.Zombie
-}
-
-// A conversation is a connection from the internet's client that has answered once, and is used again only when told to.
-type conversation struct {
-	cmd *exec.Cmd
-	in  *os.File
-	out bytes.Buffer
-}
-
-func converse(t *testing.T, w *world.World, vip string) *conversation {
-	t.Helper()
-	r, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &conversation{in: in}
-	ready, readyW, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The server ends a connection that asks for nothing within 10 s of its start, and one that has asked after 75 s.
-	const script = `exec 5<>/dev/tcp/$0/80 && printf 'HEAD / HTTP/1.1\r\nHost: web\r\n\r\n' >&5 || exit
-while read -r header <&5 && [ "$header" != $'\r' ]; do :; done
-echo connected >&2; read -r line; printf 'GET / HTTP/1.0\r\n\r\n' >&5 && cat <&5`
-	c.cmd = w.Command("ssh", "--name", w.Name, "client", "--", "bash", "-c", script, vip)
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = r, &c.out, readyW
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	readyW.Close()
-	buf := make([]byte, 64)
-	if n, _ := ready.Read(buf); string(buf[:n]) != "connected\n" {
-		t.Fatalf("no connection to %s: %s", vip, buf[:n])
-	}
-	t.Cleanup(func() { in.Close(); ready.Close() })
-	return c
-}
-
-// goesOn uses the connection and expects the answer.
-func (c *conversation) goesOn(t *testing.T) {
-	t.Helper()
-	fmt.Fprintln(c.in, "now")
-	done := make(chan error, 1)
-	go func() { done <- c.cmd.Wait() }()
-	select {
-	case err := <-done:
-		if err != nil || !strings.Contains(c.out.String(), "200 OK") {
-			t.Errorf("the established connection was cut: %v: %s", err, c.out.String())
-		}
-	case <-time.After(30 * time.Second):
-		_ = c.cmd.Process.Kill()
-		t.Error("the established connection hangs")
-		<-done
-	}
 }

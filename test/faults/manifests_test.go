@@ -27,7 +27,7 @@ func TestServiceProxyManifests(t *testing.T) {
 	t.Parallel()
 	w := world.Own(t, "manifests")
 	t.Cleanup(func() {
-		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+		if _, err := w.Try(3*time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)
 		}
 	})

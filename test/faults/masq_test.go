@@ -119,7 +119,7 @@ func (w *masqWorld) settles(t *testing.T, after string, fresh map[string]string)
 // settles waits until the nodes' dumps are as they were at a fresh start.
 func settles(t *testing.T, after string, fresh map[string]string, dumps func(*testing.T) map[string]string) {
 	t.Helper()
-	eventually.Succeeds(t, 15*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if diff := cmp.Diff(fresh, dumps(t)); diff != "" {
 			return fmt.Errorf("after %s (-fresh +now):\n%s", after, diff)
 		}

@@ -56,7 +56,7 @@ func TestLostNamespaces(t *testing.T) {
 			}
 			ns.Close()
 		}
-		eventually.Succeeds(t, 30*time.Second, func() error { return request(w, vip) })
+		eventually.Succeeds(t, time.Minute, func() error { return request(w, vip) })
 	}
 	t.Run("lab process runs", func(t *testing.T) {
 		was := lose(t)
@@ -72,7 +72,7 @@ func TestLostNamespaces(t *testing.T) {
 	})
 	t.Run("no lab process", func(t *testing.T) {
 		kill(t, status(t, w).Pid)
-		eventually.Succeeds(t, 30*time.Second, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			if status(t, w).Pid != 0 {
 				return errors.New("the lab process runs")
 			}

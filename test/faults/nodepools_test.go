@@ -56,7 +56,7 @@ func TestNodePools(t *testing.T) {
 	w.Az(t, "aks", "nodepool", "add", "-n", "gpu", "-c", "1", "-m", "10", "--labels", "sku=gpu", "--node-taints", "sku=gpu:NoSchedule",
 		"--vnet-subnet-id", "/subscriptions/e7da9914-9b05-4891-893c-546cb7b0422e/resourceGroups/akstest/providers/Microsoft.Network/virtualNetworks/aksVnet/subnets/gpu")
 	node := func(path string) string { return w.Kubectl(t, "get", "node", gpuNode, "-o", "jsonpath="+path) }
-	eventually.Succeeds(t, 20*time.Second, func() error { // it is tainted not-ready for a moment longer than it is
+	eventually.Succeeds(t, time.Minute, func() error { // it is tainted not-ready for a moment longer than it is
 		const about = `{.status.addresses[0].address} {.metadata.labels.sku} {.metadata.labels.kubernetes\.azure\.com/mode} {.spec.taints[*].key}`
 		if got := node(about); got != "10.13.77.4 gpu user sku" {
 			return fmt.Errorf("the node has %s", got)
@@ -114,7 +114,7 @@ func TestNodePools(t *testing.T) {
 // expectHealthy waits until the front end has that many back ends, and all of them are healthy.
 func expectHealthy(t *testing.T, w *world.World, n int) {
 	t.Helper()
-	eventually.Succeeds(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		s := status(t, w)
 		if len(s.Frontends) != 1 || len(s.Frontends[0].Healthy) != n || s.Frontends[0].Total != n {
 			return errors.New(fmt.Sprint(s.Frontends))

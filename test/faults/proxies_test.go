@@ -39,7 +39,7 @@ func TestServiceProxyChanged(t *testing.T) {
 	t.Parallel()
 	w := world.Own(t, "proxies")
 	t.Cleanup(func() {
-		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+		if _, err := w.Try(3*time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -84,7 +84,12 @@ func webService(t *testing.T, w *world.World) (inside, public string) {
 		}
 		return request(w, public)
 	})
-	return w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"), public
+	inside = w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+	eventually.Succeeds(t, time.Minute, func() error { // another node may have been the first to have its rules
+		_, err := w.Try(time.Minute, "kubectl", "--name", w.Name, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "-m", "10", "http://"+inside)
+		return err
+	})
+	return inside, public
 }
 
 // leftBehind waits until each node has the rules of a service proxy, and no others.
@@ -170,7 +175,7 @@ func TestHostPortsOfKubenet(t *testing.T) {
 	t.Parallel()
 	w := world.Own(t, "hostports")
 	t.Cleanup(func() {
-		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+		if _, err := w.Try(3*time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -179,6 +184,7 @@ func TestHostPortsOfKubenet(t *testing.T) {
 		if _, err := w.Try(3*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
 			t.Fatal(err)
 		}
+		leftBehind(t, w, serviceProxy{"packetwalk", backend})
 		nodes := strings.Fields(w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"))
 		pod := fmt.Sprintf(hostPortPod, 8080+i, nodes[0])
 		if _, err := w.TryInput(time.Minute, pod, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
@@ -188,7 +194,7 @@ func TestHostPortsOfKubenet(t *testing.T) {
 		address := w.Kubectl(t, "get", "pod", fmt.Sprintf("on-%d", 8080+i), "-o", "jsonpath={.status.hostIP}")
 		for port := 8080; port <= 8080+i; port++ {
 			for _, from := range nodes { // the node itself is masqueraded
-				if out, err := w.Try(20*time.Second, "ssh", "--name", w.Name, from, "--", "curl", "-sSf", "-m", "10", "-o", "/dev/null",
+				if out, err := w.Try(time.Minute, "ssh", "--name", w.Name, from, "--", "curl", "-sSf", "-m", "20", "-o", "/dev/null",
 					fmt.Sprintf("http://%s:%d/", address, port)); err != nil {
 					t.Errorf("with %s, port %d from %s: %v %s", backend, port, from, err, out)
 				}

@@ -25,8 +25,7 @@ func TestScaledAndKilled(t *testing.T) {
 	w.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "3600")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
 	before, files := fabricState(t, w), nodeFiles(t, w)
-	ask := holdOpen(t, w)
-	ask()
+	c := open(t, w, "pod/default/ubuntu", "198.51.100.80")
 
 	_, err := w.Try(time.Minute, "az", "--name", w.Name, "aks", "scale", "-n", "nodepool1", "-c", "9")
 	if err == nil || !strings.Contains(err.Error(), "subnet aksVnet/aks, 10.13.76.0/24, has 256 addresses and 284 are needed") {
@@ -38,7 +37,7 @@ func TestScaledAndKilled(t *testing.T) {
 
 	scaleAndKill(t, w, "1", "2", "network changed")
 	w.Run(t, "up", "--name", w.Name)
-	ask()
+	c.ask(t, "after the node joined")
 	if nodes := readyNodes(t, w); !slices.Equal(nodes, []string{node, secondNode}) {
 		t.Fatalf("nodes %v are Ready, want two", nodes)
 	}
@@ -46,11 +45,11 @@ func TestScaledAndKilled(t *testing.T) {
 	w.Kubectl(t, "run", "slow", "--image=busybox", `--overrides={"spec":{"nodeName":"`+secondNode+`","terminationGracePeriodSeconds":3}}`,
 		"--", "sleep", "3600")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/slow", "--timeout=60s")
-	eventually.Succeeds(t, 20*time.Second, func() error { _, err := w.Try(10*time.Second, "status", "--name", w.Name); return err })
+	eventually.Succeeds(t, time.Minute, func() error { _, err := w.Try(time.Minute, "status", "--name", w.Name); return err })
 
 	scaleAndKill(t, w, "2", "1", "node "+secondNode+" is cordoned and drained")
 	w.Run(t, "up", "--name", w.Name)
-	ask()
+	c.ask(t, "after the node left")
 	if nodes := readyNodes(t, w); !slices.Equal(nodes, []string{node}) {
 		t.Errorf("nodes %v are Ready, want the first", nodes)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/testing/eventually"
 	"packetwalk.dev/test/world"
 )
@@ -35,15 +36,18 @@ func TestIgnoredIsSaid(t *testing.T) {
 			"event", "--field-selector=involvedObject.name=deny-in")
 		return err
 	})
-	s := status(t, w)
-	names := slices.Collect(func(yield func(string) bool) {
+	var s lab.Status
+	eventually.Succeeds(t, time.Minute, func() error {
+		var names []string
+		s = status(t, w)
 		for _, p := range s.IgnoredPolicies {
-			yield(p.Namespace + "/" + p.Name)
+			names = append(names, p.Namespace+"/"+p.Name)
 		}
+		if want := []string{"default/deny-in", "default/others"}; !slices.Equal(names, want) {
+			return fmt.Errorf("status has the policies %q, want %q", names, want)
+		}
+		return nil
 	})
-	if want := []string{"default/deny-in", "default/others"}; !slices.Equal(names, want) {
-		t.Errorf("status has the policies %q, want %q", names, want)
-	}
 	if !slices.ContainsFunc(s.Warnings, func(text string) bool { return strings.Contains(text, "default/deny-in, default/others") }) {
 		t.Errorf("no warning in %q", s.Warnings)
 	}
@@ -113,15 +117,15 @@ func TestNodeOfToday(t *testing.T) {
 	if !strings.Contains(dns, "delivered to 168.63.129.16:53") {
 		t.Errorf("DNS:\n%s", dns)
 	}
-	curl := func(host string) error {
-		_, err := w.Try(time.Minute, "ssh", "--name", w.Name, host, "--", "curl", "-sSf", "--max-time", "3",
+	curl := func(host, patience string) error {
+		_, err := w.Try(time.Minute, "ssh", "--name", w.Name, host, "--", "curl", "-sSf", "--max-time", patience,
 			"http://168.63.129.16/machine/?comp=goalstate")
 		return err
 	}
-	if err := curl("pod/default/" + pod); err == nil {
+	if err := curl("pod/default/"+pod, "3"); err == nil {
 		t.Error("a pod reached the wire server")
 	}
-	if err := curl(node); err != nil {
+	if err := curl(node, "20"); err != nil {
 		t.Errorf("the node does not reach the wire server: %v", err)
 	}
 }

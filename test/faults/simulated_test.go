@@ -73,25 +73,33 @@ spec:
 		w.Kubectl(t, "rollout", "status", "statefulset/web", "--timeout=60s")
 		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
 	}
-	pods := func() string {
+	// pods waits for the four pods, all of them with addresses, and returns a line for each.
+	pods := func() (all string) {
 		t.Helper()
-		return w.Kubectl(t, "get", "pods", "-l", "app=web", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.podIP}{"\n"}{end}`)
+		eventually.Succeeds(t, time.Minute, func() error {
+			all = w.Kubectl(t, "get", "pods", "-l", "app=web", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.podIP}{"\n"}{end}`)
+			if lines := strings.Split(all, "\n"); len(lines) != 5 || slices.ContainsFunc(lines, func(l string) bool { return strings.HasSuffix(l, " ") }) {
+				return fmt.Errorf("the pods are\n%s", all)
+			}
+			return nil
+		})
+		return all
 	}
-	// endpoints waits until the rules of the client's node have the endpoints of the pods that are there: pods come and go before their endpoints do.
-	endpoints := func() {
+	// endpoints waits until the rules of a pod's node have the endpoints of the pods that are there: pods come and go before their endpoints do.
+	endpoints := func(from string) {
 		t.Helper()
 		var want []string
 		for pod := range strings.Lines(pods()) {
 			want = append(want, strings.Fields(pod)[1])
 		}
 		slices.Sort(want)
-		eventually.Succeeds(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			var walk struct {
 				Outcomes []struct {
 					End struct{ Packet struct{ DstIP string } }
 				}
 			}
-			out, err := w.Try(20*time.Second, "walk", "--name", w.Name, "--from", "pod/client", "--to", "svc/web:80", "-o", "json")
+			out, err := w.Try(20*time.Second, "walk", "--name", w.Name, "--from", from, "--to", "svc/web:80", "-o", "json")
 			if err = errors.Join(err, json.Unmarshal([]byte(out), &walk)); err != nil {
 				return err
 			}
@@ -107,23 +115,33 @@ spec:
 	}
 	ask := func(times int) {
 		t.Helper()
-		endpoints()
+		endpoints("pod/client")
 		ip := w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
-		script := fmt.Sprintf("for i in $(seq %d); do curl -s -m 5 http://%s/ask || echo lost; done", times, ip)
+		script := fmt.Sprintf("for i in $(seq %d); do curl -s -m 20 http://%s/ask || echo lost; done", times, ip)
 		out := w.Kubectl(t, "exec", "client", "--", "sh", "-c", script)
 		if n := strings.Count(out, `"path_accessed": "/ask"`); n != times {
 			t.Errorf("%d of %d requests were answered:\n%s", n, times, out)
 		}
 	}
+	eventually.Succeeds(t, time.Minute, func() error { // a node that is tainted still would get none of the pods
+		if taints := w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].spec.taints}"); strings.Contains(taints, "not-ready") {
+			return fmt.Errorf("the nodes have taints: %s", taints)
+		}
+		return nil
+	})
 	w.Kubectl(t, "apply", "-f", objects)
 	ready()
 	ask(10)
-	if out := w.Kubectl(t, "get", "events", "--field-selector", "reason=Simulated"); !strings.Contains(out, "Without effect: commands.") {
-		t.Errorf("no event says what has no effect:\n%s", out)
-	}
+	eventually.Succeeds(t, time.Minute, func() error {
+		if out := w.Kubectl(t, "get", "events", "--field-selector", "reason=Simulated"); !strings.Contains(out, "Without effect: commands.") {
+			return fmt.Errorf("no event says what has no effect:\n%s", out)
+		}
+		return nil
+	})
 	if out := w.Kubectl(t, "get", "pods", "-n", "kube-system", "-o", "wide"); strings.Contains(out, "aks-many-") {
 		t.Errorf("pods of AKS's own are on simulated nodes:\n%s", out)
 	}
+	endpoints("pod/web-0")
 	walk := w.Run(t, "walk", "--name", w.Name, "--live", "--from", "pod/web-0", "--to", "svc/web:80")
 	if !strings.Contains(walk, "steps agree") {
 		t.Errorf("the walk does not agree:\n%s", walk)
@@ -146,7 +164,7 @@ spec:
 		if err := syscall.Kill(s.Machine.Pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually.Succeeds(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			if now := status(t, w).Nodes[i+1]; now.Machine.Pid == 0 || now.Machine.Pid == s.Machine.Pid {
 				return fmt.Errorf("its process is %+v", now.Machine)
 			}
@@ -154,7 +172,7 @@ spec:
 		})
 	}
 	for pod := range strings.Lines(before) {
-		eventually.Succeeds(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			_, err := w.Try(5*time.Second, "kubectl", "--name", w.Name, "exec", "client", "--", "curl", "-s", "-m", "2",
 				"http://"+strings.Fields(pod)[1]+":8080/")
 			return err
@@ -165,13 +183,24 @@ spec:
 		t.Errorf("the pods were\n%sand after their nodes' processes were killed they are\n%s", before, after)
 	}
 
+	uid := func() string {
+		return w.Kubectl(t, "get", "pod", "web-0", "-o", "jsonpath={.metadata.uid}", "--ignore-not-found")
+	}
+	deleted := uid()
 	w.Kubectl(t, "delete", "pod", "web-0", "--timeout=30s")
+	eventually.Succeeds(t, time.Minute, func() error {
+		if again := uid(); again == "" || again == deleted {
+			return fmt.Errorf("web-0 is %q, and %q was deleted", again, deleted)
+		}
+		return nil
+	})
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/web-0", "--timeout=60s")
 	ready()
-	if after := pods(); strings.Count(after, "\n") != 4 || after == before {
+	if after := pods(); after == before {
 		t.Errorf("after web-0 was deleted:\n%s", after)
 	}
 	w.Az(t, "aks", "nodepool", "scale", "-n", "many", "-c", "1")
-	eventually.Succeeds(t, 60*time.Second, func() error {
+	eventually.Succeeds(t, 3*time.Minute, func() error {
 		out := w.Kubectl(t, "get", "pods", "-l", "app=web", "-o", "wide")
 		if strings.Contains(out, "aks-many-25984526-1") || strings.Count(out, "1/1") != 4 {
 			return errors.New(out)

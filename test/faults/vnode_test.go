@@ -104,8 +104,8 @@ spec:
   containers:
   - name: c
     image: gcr.io/kuar-demo/kuard-amd64
-    readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1, failureThreshold: 1}
-    livenessProbe: {exec: {command: [sh, -c, "! test -e /tmp/sick"]}, periodSeconds: 1, failureThreshold: 1}
+    readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 1}
+    livenessProbe: {exec: {command: [sh, -c, "! test -e /tmp/sick"]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 1}
     volumeMounts:
     - {name: data, mountPath: /conf/more/data}
     - {name: conf, mountPath: /conf}
@@ -134,7 +134,10 @@ spec:
 		t.Errorf("the log is %q", log)
 	}
 	const restarts = "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}"
-	is(t, w, "again", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].lastState.terminated.exitCode}", "1 3")
+	is(t, w, "again", "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}", "3")
+	if n := w.Kubectl(t, "get", "pod", "again", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"); n == "0" {
+		t.Error("a container ended and was started again, and the pod has no restarts")
+	}
 
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/probed", "--timeout=60s")
 	in := func(script string) string { return w.Kubectl(t, "exec", "probed", "--", "sh", "-c", script) }
@@ -156,7 +159,7 @@ spec:
 	file := filepath.Join(lab.DirOf(w.Name).Groups(), "default-probed", "machine.pid")
 	pid := supervise.Recorded(file)
 	kill(t, pid)
-	eventually.Succeeds(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		if now := supervise.Recorded(file); now == 0 || now == pid {
 			return fmt.Errorf("the machine is process %d", now)
 		}
@@ -165,7 +168,7 @@ spec:
 		return err
 	})
 	w.Kubectl(t, "delete", "pods", "--all", "--grace-period=1")
-	eventually.Succeeds(t, 30*time.Second, func() error { return onlyGroups(w) })
+	eventually.Succeeds(t, time.Minute, func() error { return onlyGroups(w) })
 }
 
 // is waits until a pod's status is as it should be.
@@ -213,18 +216,18 @@ func TestVirtualNode(t *testing.T) {
 	if err := unix.Kill(lab.DirOf(w.Name).Process(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "5", "-o", "/dev/null",
+	if out, err := w.Try(time.Minute, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "20", "-o", "/dev/null",
 		"http://"+ip+":8080"); err != nil {
 		t.Errorf("without the lab process: %s %v", out, err)
 	}
 	w.Run(t, "up", "--name", w.Name)
 	w.Kubectl(t, "delete", "pod", "goes", "--grace-period=1")
-	eventually.Succeeds(t, 30*time.Second, func() error { return onlyGroups(w, "default-stays") })
+	eventually.Succeeds(t, time.Minute, func() error { return onlyGroups(w, "default-stays") })
 	if now := started(t, w, "stays"); now != running {
 		t.Errorf("the container that was to stay began at %s, and runs since %s", running, now)
 	}
 	w.Kubectl(t, "delete", "pod", "stays", "--grace-period=1")
-	eventually.Succeeds(t, 30*time.Second, func() error { return onlyGroups(w) })
+	eventually.Succeeds(t, time.Minute, func() error { return onlyGroups(w) })
 	w.Kubectl(t, "delete", "pod", "odd")
 }
 
@@ -238,13 +241,19 @@ func started(t *testing.T, w *world.World, pod string) string {
 // refused: what container groups do not have is said on the pods, with the reason.
 func refused(t *testing.T, w *world.World) {
 	t.Helper()
-	daemon := strings.TrimSpace(w.Kubectl(t, "get", "pods", "-l", "app=everywhere", "-o", "jsonpath={.items[0].metadata.name}"))
+	var daemon string
+	eventually.Succeeds(t, time.Minute, func() error {
+		if daemon = w.Kubectl(t, "get", "pods", "-l", "app=everywhere", "-o", "jsonpath={.items[*].metadata.name}"); daemon == "" {
+			return errors.New("the DaemonSet has no pod yet")
+		}
+		return nil
+	})
 	for pod, words := range map[string][]string{
 		"odd": {"hostNetwork: a container group has an address of its own", "init container first:",
 			"volume host: a container group has no volumes of type hostPath"},
 		daemon: {"DaemonSet everywhere: a DaemonSet has a pod on each machine"},
 	} {
-		eventually.Succeeds(t, 20*time.Second, func() error {
+		eventually.Succeeds(t, time.Minute, func() error {
 			events := w.Kubectl(t, "get", "events", "--field-selector", "reason=ProviderCreateFailed,involvedObject.name="+pod, "-o",
 				"jsonpath={.items[*].message}")
 			for _, word := range words {

@@ -88,7 +88,7 @@ func start(t *testing.T) *world.World {
 			t.Logf("kept: lab %s", w.Name)
 			return
 		}
-		if _, err := w.Try(2*time.Minute, "down", "--name", w.Name); err != nil {
+		if _, err := w.Try(3*time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)
 		}
 	})
