@@ -29,6 +29,10 @@ import (
 type File struct {
 	Path  string
 	Stdin *os.File // which Path "-" is
+	// Root is the directory outside of which Path, which is below it, leads nowhere; nil for all of the machine. It has plain files only.
+	Root *os.Root
+	// Pasted is the text in place of a file's; nil for none. Path is then its name in messages.
+	Pasted []byte
 	// Host is the host that a text is of; "" is "node".
 	Host string
 	// Map is a file with the originals of a redacted capture, which are put back; "" for none.
@@ -44,7 +48,7 @@ func OpenFile(ctx context.Context, f File) (*Session, error) {
 		err     error
 	}
 	done := make(chan outcome, 1)
-	go func() { // which goes on when ctx ends; the program does not
+	go func() { // which goes on when ctx ends
 		s, err := f.open()
 		done <- outcome{s, err}
 	}()
@@ -52,6 +56,11 @@ func OpenFile(ctx context.Context, f File) (*Session, error) {
 	case o := <-done:
 		return o.session, o.err
 	case <-ctx.Done():
+		go func() {
+			if o := <-done; o.session != nil {
+				_ = o.session.Close(context.WithoutCancel(ctx))
+			}
+		}()
 		return nil, ctx.Err()
 	}
 }
@@ -76,6 +85,9 @@ func (b *fileBackend) close(context.Context) error {
 }
 
 func (f *File) open() (*Session, error) {
+	if f.Pasted != nil {
+		return f.openText(f.Pasted)
+	}
 	in, size, err := f.input()
 	if err != nil {
 		return nil, &InputError{err}
@@ -142,7 +154,7 @@ type input interface {
 func (f *File) input() (input, int64, error) {
 	in := f.Stdin
 	if f.Path != "-" {
-		file, err := os.Open(f.Path)
+		file, err := f.openPath()
 		if err != nil {
 			return nil, 0, err
 		}
@@ -169,6 +181,21 @@ func (f *File) input() (input, int64, error) {
 		return nil, 0, errors.Join(fmt.Errorf("read %s: %w", f.Path, tempfile.Explain(err)), spool.Close())
 	}
 	return spool, n, nil
+}
+
+// openPath opens the file at Path.
+func (f *File) openPath() (*os.File, error) {
+	if f.Root == nil {
+		return os.Open(f.Path)
+	}
+	info, err := f.Root.Stat(f.Path) // opening a pipe would wait for its other end
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: not a regular file", f.Path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.Root.Open(f.Path)
 }
 
 // readLines returns the account of a text in one line.

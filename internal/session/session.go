@@ -163,7 +163,7 @@ func (s *Session) WalkSome(
 ) (*walk.Result, error) {
 	reader, onDemand := s.backend.(hostReader)
 	for {
-		result, err := walk.Walk(s.source, request)
+		result, err := walk.WalkContext(ctx, s.source, request)
 		unread, ok := errors.AsType[*snapshot.UnreadError](err)
 		if err != nil && !ok {
 			return nil, err

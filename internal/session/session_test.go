@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +132,78 @@ func TestWalkSome(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+// cancelSource is a source whose hosts cancel the context of the walk that reads them.
+type cancelSource struct {
+	*pieces
+	cancel func()
+}
+
+func (c cancelSource) Host(name string) (*snapshot.Host, error) {
+	c.cancel()
+	return c.pieces.Host(name)
+}
+
+// TestWalkCanceled: a walk ends with its context, before all of its outcomes were walked.
+func TestWalkCanceled(t *testing.T) {
+	p, s := newPieces()
+	for _, host := range p.Names() {
+		p.hosts[host] = true
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.source = cancelSource{p, cancel}
+	if r, err := s.Walk(ctx, toService("node/a")); !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, error %v", r, err)
+	}
+}
+
+// TestOpenFile: a pasted text needs no file, and below a root only its own plain files are opened.
+func TestOpenFile(t *testing.T) {
+	const rules = "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n"
+	dir, outside := t.TempDir(), t.TempDir()
+	for _, file := range []string{filepath.Join(dir, "rules.txt"), filepath.Join(outside, "rules.txt")} {
+		if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "folder"), 0o700), os.Symlink(filepath.Join(outside, "rules.txt"), filepath.Join(dir, "link")),
+		os.Symlink("/dev/zero", filepath.Join(dir, "zero"))); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, tt := range []struct {
+		name string
+		file File
+		want string // in the notes, or in the error
+	}{
+		{"pasted", File{Path: "the text", Pasted: []byte(rules)}, "from what the text shows"},
+		{"below the root", File{Path: "rules.txt", Root: root}, "from what rules.txt shows"},
+		{"anywhere", File{Path: filepath.Join(outside, "rules.txt")}, "prediction only"},
+		{"above", File{Path: "../" + filepath.Base(outside) + "/rules.txt", Root: root}, "escapes"},
+		{"link", File{Path: "link", Root: root}, "escapes"},
+		{"link to a device", File{Path: "zero", Root: root}, "escapes"},
+		{"folder", File{Path: "folder", Root: root}, "not a regular file"},
+		{"absent", File{Path: "absent", Root: root}, "no such file"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, err := OpenFile(t.Context(), tt.file)
+			got := ""
+			if err != nil {
+				got = err.Error()
+			} else {
+				got = strings.Join(s.Notes, "; ")
+				defer s.Close(t.Context())
+			}
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
 }
 
 // versions is a backend whose hosts are others each time that they are read.

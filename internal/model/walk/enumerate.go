@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,11 @@ import (
 // Walk takes the packet of a request through the hosts of src, once for every way that choices open. It returns an error for a request
 // that makes no sense, or when a host's state cannot be had; what happens to a packet is never an error.
 func Walk(src snapshot.Source, req Request) (*Result, error) {
+	return WalkContext(context.Background(), src, req)
+}
+
+// WalkContext does what Walk does until ctx ends. It then returns the context's error.
+func WalkContext(ctx context.Context, src snapshot.Source, req Request) (*Result, error) {
 	if err := req.check(src); err != nil {
 		return nil, err
 	}
@@ -20,7 +26,7 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 	if limit == 0 {
 		limit = DefaultMaxOutcomes
 	}
-	w := &walker{src: src, req: req, hosts: map[string]*snapshot.Host{}}
+	w := &walker{ctx: ctx, src: src, req: req, hosts: map[string]*snapshot.Host{}}
 	result := &Result{Request: req}
 	var err error
 	if result.Outcomes, result.More, err = w.enumerate(limit); err != nil {
@@ -45,6 +51,9 @@ func (w *walker) enumerate(limit int) (outcomes []Outcome, more bool, err error)
 	for prefix, open := w.req.Pin, true; open; {
 		if len(outcomes) == limit || w.steps > maxSteps {
 			return outcomes, true, nil
+		}
+		if err := w.ctx.Err(); err != nil {
+			return nil, false, err
 		}
 		r := newRun(w, prefix)
 		outcome, err := r.walk()
@@ -74,6 +83,7 @@ func (req *Request) check(src snapshot.Source) error {
 
 // walker is what all runs of one walk share.
 type walker struct {
+	ctx     context.Context // checked before each run
 	src     snapshot.Source
 	req     Request
 	hosts   map[string]*snapshot.Host

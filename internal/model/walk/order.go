@@ -135,7 +135,7 @@ func (w *walker) walkOtherOrder(result *Result, limit int) error {
 	}
 	usual, steps := fates(result.Outcomes), 0
 	for _, t := range w.ties {
-		other := &walker{src: w.src, req: w.req, hosts: w.hosts, turned: t.tie, steps: steps}
+		other := &walker{ctx: w.ctx, src: w.src, req: w.req, hosts: w.hosts, turned: t.tie, steps: steps}
 		outcomes, _, err := other.enumerate(limit)
 		if err != nil {
 			return err
