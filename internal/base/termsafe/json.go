@@ -1,0 +1,41 @@
+package termsafe
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// JSON returns a JSON document whose strings, once they are decoded, are as Text shows them. It is for readers that print what they decode.
+// Writer is for those that print the document. The document must be valid.
+func JSON(document []byte) []byte {
+	var out []byte
+	for {
+		begin := bytes.IndexByte(document, '"')
+		if begin < 0 {
+			return append(out, document...)
+		}
+		end := begin + 1
+		for document[end] != '"' {
+			if document[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		out = append(out, document[:begin]...)
+		out = append(out, safeString(document[begin:end+1])...)
+		document = document[end+1:]
+	}
+}
+
+// safeString returns a JSON string whose content is as Text shows it.
+func safeString(quoted []byte) []byte {
+	var s string
+	if err := json.Unmarshal(quoted, &s); err != nil || Text(s) == s {
+		return quoted
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(Text(s)) // a string, into memory
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
