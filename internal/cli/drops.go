@@ -71,7 +71,18 @@ Packets to multicast groups, and those that sockets throw away without loss, are
 // readInterval is how often drops are read.
 const readInterval = 250 * time.Millisecond
 
-func (o *dropsOptions) run(ctx context.Context, s Streams) (err error) {
+func (o *dropsOptions) run(ctx context.Context, s Streams) error {
+	p := &dropsPrinter{out: termsafe.Writer(s.Out), form: o.output, printed: map[*drops.Flow]bool{}}
+	return o.watch(ctx, s, func(w *session.DropWatch, flows []*drops.Flow) error {
+		p.owners = w.Owners
+		return p.print(flows)
+	}, p.end)
+}
+
+// watch watches until ctx or the time ends. It calls seen with the flows that had drops since the call before, and end with all.
+func (o *dropsOptions) watch(
+	ctx context.Context, s Streams, seen func(*session.DropWatch, []*drops.Flow) error, end func([]*drops.Flow) error,
+) (err error) {
 	filter, err := o.filter()
 	if err != nil {
 		return badInput{err}
@@ -97,7 +108,6 @@ func (o *dropsOptions) run(ctx context.Context, s Streams) (err error) {
 	if o.during > 0 {
 		ended = time.After(o.during)
 	}
-	p := &dropsPrinter{out: termsafe.Writer(s.Out), form: o.output, owners: w.Owners, printed: map[*drops.Flow]bool{}}
 	if o.output != "json" {
 		printNotes(s, fmt.Sprintf("watching %d network namespaces; Ctrl-C ends it", w.Namespaces()))
 	}
@@ -106,7 +116,8 @@ func (o *dropsOptions) run(ctx context.Context, s Streams) (err error) {
 	for last := false; !last; {
 		select {
 		case <-ctx.Done():
-			return p.end(w.Flows())
+			last = true
+			continue
 		case <-ended:
 			last = true
 		case <-tick.C:
@@ -118,11 +129,11 @@ func (o *dropsOptions) run(ctx context.Context, s Streams) (err error) {
 		if uncounted > 0 {
 			printNotes(s, fmt.Sprintf("%d packets of other flows were dropped, too: there are more flows than can be counted one by one", uncounted))
 		}
-		if err := p.print(slices.DeleteFunc(flows, func(f *drops.Flow) bool { return !filter(f) })); err != nil {
+		if err := seen(w, slices.DeleteFunc(flows, func(f *drops.Flow) bool { return !filter(f) })); err != nil {
 			return err
 		}
 	}
-	return p.end(w.Flows())
+	return end(slices.DeleteFunc(w.Flows(), func(f *drops.Flow) bool { return !filter(f) }))
 }
 
 // chosen returns the full names of the hosts that were asked for; nil for all.
@@ -233,6 +244,13 @@ type dropDoc struct {
 	Explained bool      `json:"explained"`
 }
 
+func newDropDoc(f *drops.Flow) dropDoc {
+	return dropDoc{
+		Time: f.Last.UTC(), Count: f.Count, Host: f.Host, Link: f.Link, Protocol: f.Protocol.String(), From: f.From.String(), To: f.To.String(),
+		Because: f.Cause.Text, Advice: f.Cause.Advice, Kernel: f.Cause.Kernel, Rejected: f.Cause.Rejected, Explained: f.Cause.Explained,
+	}
+}
+
 // print writes the flows that are new, and as JSON those that have more drops, too.
 func (p *dropsPrinter) print(flows []*drops.Flow) error {
 	slices.SortFunc(flows, func(a, b *drops.Flow) int { return a.First.Compare(b.First) })
@@ -240,10 +258,7 @@ func (p *dropsPrinter) print(flows []*drops.Flow) error {
 		known := p.printed[f]
 		p.printed[f] = true
 		if p.form == "json" {
-			if err := json.NewEncoder(p.out).Encode(dropDoc{
-				Time: f.Last.UTC(), Count: f.Count, Host: f.Host, Link: f.Link, Protocol: f.Protocol.String(), From: f.From.String(), To: f.To.String(),
-				Because: f.Cause.Text, Advice: f.Cause.Advice, Kernel: f.Cause.Kernel, Rejected: f.Cause.Rejected, Explained: f.Cause.Explained,
-			}); err != nil {
+			if err := json.NewEncoder(p.out).Encode(newDropDoc(f)); err != nil {
 				return err
 			}
 			continue

@@ -38,6 +38,13 @@ type badInput struct{ error }
 
 func (e badInput) Unwrap() error { return e.error }
 
+// isInput reports whether the user can mend an error.
+func isInput(err error) bool {
+	_, input := errors.AsType[badInput](err)
+	_, sessionInput := errors.AsType[*session.InputError](err)
+	return input || sessionInput
+}
+
 // Main runs one command line and returns its exit status.
 func Main(args []string, s Streams) int {
 	return execute(rootCommand(s), args, s)
@@ -74,8 +81,6 @@ func execute(root *cobra.Command, args []string, s Streams) int {
 // conclude prints an error and returns the exit status. help is where the user finds how the command is written.
 func conclude(err error, ran bool, help string, hints hinter, stderr io.Writer) int {
 	var status exitStatus
-	var input badInput
-	var sessionInput *session.InputError
 	switch {
 	case err == nil:
 		return 0
@@ -99,7 +104,7 @@ func conclude(err error, ran bool, help string, hints hinter, stderr io.Writer) 
 		hints.lab = "" // help is the same for all
 		fmt.Fprintln(stderr, hints.complete(help))
 		return 2
-	case errors.As(err, &input), errors.As(err, &sessionInput):
+	case isInput(err):
 		return 2
 	}
 	return 1

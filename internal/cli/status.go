@@ -30,13 +30,10 @@ func statusCommand(s Streams) *cobra.Command {
 end what is broken (exit status 1 if anything is) and what may soon be.`,
 		Args: noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			d, err := labOf(name)
+			st, err := readStatus(c.Context(), c.Root(), name, output)
 			if err != nil {
 				return err
 			}
-			st := lab.StatusOf(c.Context(), d)
-			findDrops(c.Context(), d.Name(), &st)
-			completeHints(c.Root(), &st, output)
 			if err := printStatus(s.Out, colour.screen(s.Out), st, output); err != nil {
 				return err
 			}
@@ -51,6 +48,18 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
 	completeFlag(c, "output", "wide", "json", "yaml")
 	return c
+}
+
+// readStatus returns the status of a lab, with what drops packets there. output is the form in which it is printed.
+func readStatus(ctx context.Context, root *cobra.Command, name, output string) (lab.Status, error) {
+	d, err := labOf(name)
+	if err != nil {
+		return lab.Status{}, err
+	}
+	st := lab.StatusOf(ctx, d)
+	findDrops(ctx, d.Name(), &st)
+	completeHints(root, &st, output)
+	return st, nil
 }
 
 // findDrops adds to a status what drops the load balancer's probes of back ends, and, where a network policy engine runs, pods' requests to

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/picture"
 	"packetwalk.dev/internal/base/termsafe"
-	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/webui"
 )
@@ -63,26 +61,26 @@ on each node that the packet reaches, and removes it. It can also send one real 
 
 // serveUI serves the page until ctx ends.
 func serveUI(ctx context.Context, s Streams, o walkOptions, port int) (err error) {
-	subject := &pageSubject{walk: o, streams: s}
+	page := &pageSubject{subject: subject{walk: o, streams: s}}
 	if o.snapshot != "" { // it stays as it is: read it once
 		if o.snapshot == "-" {
 			return badInput{errors.New("ui --snapshot - has no name for its commands; write the capture to a file")}
 		}
-		if subject.file, err = o.open(ctx, s, &endpoint.End{}, &endpoint.End{}); err != nil {
+		if page.file, err = o.open(ctx, s, &endpoint.End{}, &endpoint.End{}); err != nil {
 			return err
 		}
-		defer func() { err = closeSession(context.WithoutCancel(ctx), s, subject.file, err) }()
-		if err := o.azure.extend(ctx, s, subject.file); err != nil {
+		defer func() { err = closeSession(context.WithoutCancel(ctx), s, page.file, err) }()
+		if err := o.azure.extend(ctx, s, page.file); err != nil {
 			return err
 		}
-	} else if _, err := subject.Network(ctx, nil); err != nil { // say at once what is wrong
+	} else if _, err := page.Network(ctx, nil); err != nil { // say at once what is wrong
 		return err
 	}
 	listener, err := webui.Listen(port)
 	if err != nil {
 		return fmt.Errorf("%w; leave out --port for one that is free", err)
 	}
-	server := webui.NewServer(subject, listener.Addr())
+	server := webui.NewServer(page, listener.Addr())
 	fmt.Fprintf(s.Out, "open %s\n", server.URL())
 	printNotes(s, "the address has a token: whoever has it can read this network. Ctrl-C ends the page")
 	if err := server.Serve(ctx, listener); err != nil {
@@ -93,9 +91,7 @@ func serveUI(ctx context.Context, s Streams, o walkOptions, port int) (err error
 
 // pageSubject answers the page's questions as 'packetwalk walk' does.
 type pageSubject struct {
-	walk    walkOptions
-	streams Streams
-	file    *session.Session // nil for a lab or a cluster, which is opened for each question
+	subject
 
 	mu       sync.Mutex
 	previous *picture.Picture // what stays keeps its place
@@ -113,22 +109,6 @@ type read struct {
 // mostMachines limits the machines of a lab or cluster whose states are kept for pages of rules.
 const mostMachines = 4
 
-// open returns an open session and what closes it.
-func (p *pageSubject) open(ctx context.Context, o *walkOptions, from, to *endpoint.End) (*session.Session, func(), error) {
-	if p.file != nil {
-		return p.file, func() {}, nil
-	}
-	opened, err := o.open(ctx, p.streams, from, to)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := o.azure.extend(ctx, p.streams, opened); err != nil {
-		_ = opened.Close(context.WithoutCancel(ctx))
-		return nil, nil, err
-	}
-	return opened, func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }, nil
-}
-
 // Network implements webui.Subject.
 func (p *pageSubject) Network(ctx context.Context, open []string) (*webui.Network, error) {
 	p.mu.Lock()
@@ -142,24 +122,12 @@ func (p *pageSubject) Network(ctx context.Context, open []string) (*webui.Networ
 	n := webui.NewNetwork(picture.New(opened.Source(), picture.Options{Open: open, Previous: p.previous, Status: boxStatus(opened.Lab)}))
 	p.previous = n.Picture
 	n.Ends = slices.Compact(slices.Sorted(slices.Values(endsOf(opened))))
-	n.Subject, n.Flags = p.subject()
+	n.Subject, n.Flags = p.shown()
 	n.Live, n.Sends = opened.Lab != nil, p.sends()
 	for _, note := range opened.Notes {
 		n.Notes = append(n.Notes, termsafe.Text(note))
 	}
 	return n, nil
-}
-
-// openNetwork opens what is shown, without a walk in view.
-func (p *pageSubject) openNetwork(ctx context.Context, o *walkOptions) (*session.Session, func(), error) {
-	if o.plugin == nil {
-		return p.open(ctx, o, &endpoint.End{}, &endpoint.End{})
-	}
-	opened, _, err := o.plugin.open(ctx, false)
-	if err != nil {
-		return nil, nil, err
-	}
-	return opened, func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }, nil
 }
 
 // Machine implements webui.Subject.
@@ -181,40 +149,6 @@ func (p *pageSubject) Machine(ctx context.Context, id string, r webui.Reading) (
 		p.machines = p.machines[1:]
 	}
 	p.machines = append(p.machines, read{id, m})
-	return m, nil
-}
-
-// readMachine reads the state of a machine. On a cluster's node it does so only with start.
-func (p *pageSubject) readMachine(ctx context.Context, id string, start bool) (*webui.Machine, error) {
-	o := p.walk
-	var opened *session.Session
-	var done func()
-	var err error
-	if o.plugin != nil && start {
-		o.plugin.pods.Most = o.most
-		if opened, _, err = o.plugin.open(ctx, true); err == nil {
-			done = func() { _ = closeSession(context.WithoutCancel(ctx), p.streams, opened, nil) }
-		}
-	} else {
-		opened, done, err = p.openNetwork(ctx, &o)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	if start {
-		opened.Read(ctx, []string{id})
-	}
-	m := &webui.Machine{Objects: opened.Source().Objects(), Owners: opened.Owners([]string{id})}
-	host, err := opened.Source().Host(id)
-	_, unread := errors.AsType[*snapshot.UnreadError](err)
-	switch {
-	case err == nil:
-		m.Host = host
-	case errors.Is(err, fs.ErrNotExist) && !unread: // the box is no machine
-	default:
-		m.Unread, m.Readable = termsafe.Text(err.Error()), unread && !start
-	}
 	return m, nil
 }
 
@@ -261,8 +195,8 @@ func boxStatus(lab session.Lab) map[string]picture.Status {
 	return all
 }
 
-// subject names what is shown, and the flags with which a command walks through it.
-func (p *pageSubject) subject() (name string, flags []string) {
+// shown names what is shown, and the flags with which a command walks through it.
+func (p *pageSubject) shown() (name string, flags []string) {
 	switch o := &p.walk; {
 	case o.plugin != nil:
 		return "cluster", nil
@@ -280,23 +214,14 @@ func (p *pageSubject) Answer(ctx context.Context, q webui.Question, open []strin
 	defer p.mu.Unlock()
 	o := p.walk
 	o.from, o.to, o.proto, o.at, o.owner, o.output, o.live = q.From, q.To, q.Proto, q.At, q.UID, "text", q.Live
-	from, to, proto, err := o.check(p.streams)
-	if err != nil {
-		return nil, &webui.QuestionError{Err: err}
-	}
-	opened, done, err := p.open(ctx, &o, &from, &to)
-	if err != nil {
-		return nil, questionError(err)
-	}
-	defer done()
-	a, err := o.answer(ctx, p.streams, opened, from, to, proto)
+	var answer *webui.Answer
+	err := p.ask(ctx, o, func(opened *session.Session, a *walkAnswer) (err error) {
+		a.question.Live = q.Live
+		answer, err = a.picture(picture.Options{Open: open, Previous: p.previous, Status: boxStatus(opened.Lab)})
+		return err
+	})
 	if err != nil {
 		return nil, questionError(err)
-	}
-	a.question.Live = q.Live
-	answer, err := a.picture(picture.Options{Open: open, Previous: p.previous, Status: boxStatus(opened.Lab)})
-	if err != nil {
-		return nil, err
 	}
 	p.previous = answer.Picture
 	return answer, nil
@@ -304,9 +229,7 @@ func (p *pageSubject) Answer(ctx context.Context, q webui.Question, open []strin
 
 // questionError marks an error that the user can mend by another question.
 func questionError(err error) error {
-	_, input := errors.AsType[badInput](err)
-	_, sessionInput := errors.AsType[*session.InputError](err)
-	if input || sessionInput {
+	if isInput(err) {
 		return &webui.QuestionError{Err: err}
 	}
 	return err

@@ -45,6 +45,14 @@ type Details struct {
 	Readable   bool              `json:"readable,omitempty"` // with start=1 there is
 }
 
+// NewDetails returns what is known of a box by its id.
+func NewDetails(id string, m *Machine) *Details {
+	return &Details{
+		APIVersion: apiVersion, Kind: "Details", ID: termsafe.Text(id), Object: inspect.KubernetesObject(&m.Objects, id),
+		Sections: append([]inspect.Section{}, inspect.Machine(m.Host, m.Owners)...), Unread: m.Unread, Readable: m.Readable,
+	}
+}
+
 // Rules lists a machine's tables and chains.
 type Rules struct {
 	APIVersion string          `json:"apiVersion"`
@@ -54,6 +62,14 @@ type Rules struct {
 	Tables     []inspect.Table `json:"tables"`
 	Unread     string          `json:"unread,omitempty"`
 	Readable   bool            `json:"readable,omitempty"`
+}
+
+// NewRules returns the tables and chains of a machine by its id.
+func NewRules(id string, m *Machine) *Rules {
+	return &Rules{
+		APIVersion: apiVersion, Kind: "Rules", Host: termsafe.Text(id), Version: m.Version, Tables: inspect.Rules(m.Host), Unread: m.Unread,
+		Readable: m.Readable,
+	}
 }
 
 // ChainRules holds a part of a chain's rules.
@@ -90,10 +106,7 @@ func (s *Server) details(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	d := Details{APIVersion: apiVersion, Kind: "Details", ID: termsafe.Text(id), Sections: []inspect.Section{}, Unread: m.Unread, Readable: m.Readable}
-	d.Object = inspect.KubernetesObject(&m.Objects, id)
-	d.Sections = append(d.Sections, inspect.Machine(m.Host, m.Owners)...)
-	writeJSON(w, http.StatusOK, d)
+	writeJSON(w, http.StatusOK, NewDetails(id, m))
 }
 
 func (s *Server) rules(w http.ResponseWriter, r *http.Request) {
@@ -103,10 +116,7 @@ func (s *Server) rules(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, Rules{
-		APIVersion: apiVersion, Kind: "Rules", Host: termsafe.Text(query.Get("host")), Version: m.Version, Tables: inspect.Rules(m.Host), Unread: m.Unread,
-		Readable: m.Readable,
-	})
+	writeJSON(w, http.StatusOK, NewRules(query.Get("host"), m))
 }
 
 func (s *Server) chain(w http.ResponseWriter, r *http.Request) {
