@@ -35,9 +35,11 @@ type walkOptions struct {
 	from, to, proto string
 	at, choose      string
 	snapshot, name  string
-	namespace       string // of ends that name none
-	owner           string // of the sending socket: UID[:GID]
-	names           string // of a redacted snapshot: the file with its originals
+	files           *os.Root // outside of which snapshot leads nowhere; nil for all of the machine
+	pasted          []byte   // a text in place of a file's
+	namespace       string   // of ends that name none
+	owner           string   // of the sending socket: UID[:GID]
+	names           string   // of a redacted snapshot: the file with its originals
 	output          string
 	compare         string // the file of an earlier walk
 	live            bool
@@ -420,7 +422,8 @@ func (o *walkOptions) open(ctx context.Context, s Streams, from, to *endpoint.En
 	case o.plugin != nil:
 		return o.openCluster(ctx, s, from, to)
 	case o.snapshot != "":
-		f := session.File{Path: o.snapshot, Map: o.names, Stdin: s.In, Host: o.at, To: netip.AddrPortFrom(to.Address, to.Port)}
+		f := session.File{Path: o.snapshot, Root: o.files, Pasted: o.pasted, Map: o.names, Stdin: s.In, Host: o.at,
+			To: netip.AddrPortFrom(to.Address, to.Port)}
 		if o.at == armview.Host && len(o.azure) > 0 { // the host is Azure's, not the node that a text shows
 			f.Host = ""
 		}
