@@ -332,7 +332,7 @@ func (b *builtWorld) accept(s net.Listener) {
 // settled waits until the kernel has noticed whether both ends of every wire are up, and takes packets for all its addresses: an IPv6
 // address has its local route when a worker of the kernel has come to it (addrconf_dad_work), though nothing looks for its duplicates.
 func (b *builtWorld) settled(ctx context.Context, w *World) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	cut, err := b.cutEnds(w)
 	if err != nil {

@@ -36,7 +36,8 @@ const (
 	burst      = 100
 	pause      = 60 * time.Millisecond // after the first, and again while a neighbour is asked for
 	stillness  = 300 * time.Millisecond
-	busy       = 2 * time.Second // where some are missing: a busy machine's ksoftirqd may not have come to them
+	busy       = 2 * time.Second  // where some are missing: a busy machine's ksoftirqd may not have come to them
+	busier     = 20 * time.Second // where none should be missing
 )
 
 // asking reports whether a neighbour is asked for anywhere in the world.
@@ -57,8 +58,9 @@ func (b *builtWorld) asking() (bool, error) {
 	return false, nil
 }
 
-// flows sends the first packets of many flows from one host, and returns the connections that another one makes meanwhile.
-func (b *builtWorld) flows(ctx context.Context, from string, p *packet.Packet, at string) ([]netns.Flow, error) {
+// flows sends the first packets of many flows from one host, and returns the connections that another one makes meanwhile. Where some are
+// missing it waits for them until none has come for patience.
+func (b *builtWorld) flows(ctx context.Context, from string, p *packet.Packet, at string, patience time.Duration) ([]netns.Flow, error) {
 	events, done, err := newFlows(b.spaces[at])
 	if err != nil {
 		return nil, err
@@ -104,7 +106,7 @@ func (b *builtWorld) flows(ctx context.Context, from string, p *packet.Packet, a
 	if err := collect(stillness); err != nil || len(seen) >= oddsFlows {
 		return seen, err
 	}
-	return seen, collect(busy)
+	return seen, collect(patience)
 }
 
 // newFlows reads the connections that a namespace makes until done is called; the channel is closed early where there are too many.

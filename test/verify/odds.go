@@ -182,7 +182,11 @@ func few(p packet.Port) bool {
 
 // test makes the experiment: text says what was expected and observed, p how probable that is.
 func (o *Odds) test(ctx context.Context, b *builtWorld) (p float64, text string, err error) {
-	seen, err := b.flows(ctx, o.host, &o.packet, o.at)
+	patience := busier
+	if o.ways[connectionResult{}] > 0 {
+		patience = busy
+	}
+	seen, err := b.flows(ctx, o.host, &o.packet, o.at, patience)
 	if err != nil {
 		return 0, "", err
 	}
