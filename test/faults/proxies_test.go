@@ -184,7 +184,6 @@ func TestHostPortsOfKubenet(t *testing.T) {
 		if _, err := w.Try(3*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
 			t.Fatal(err)
 		}
-		leftBehind(t, w, serviceProxy{"packetwalk", backend})
 		nodes := strings.Fields(w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"))
 		pod := fmt.Sprintf(hostPortPod, 8080+i, nodes[0])
 		if _, err := w.TryInput(time.Minute, pod, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
