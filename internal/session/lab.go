@@ -133,7 +133,10 @@ func (f *labFacts) Namespaces() (map[uint64]string, error) {
 // Outbound implements Lab.
 func (f *labFacts) Outbound() (all []Outbound) {
 	for _, o := range f.status().Outbound {
-		used := Outbound{Node: o.Node, Ports: o.Ports, InUse: o.InUse}
+		used := Outbound{Node: o.Node, Ports: o.Ports, InUse: o.InUse, Frontends: map[netip.Addr]int{}}
+		for _, f := range o.Frontends {
+			used.Frontends[f.Address] += f.Ports
+		}
 		if o.Fullest != nil {
 			used.Fullest, used.Percent = o.Fullest.Protocol+" "+o.Fullest.Destination, o.Fullest.Percent
 		}

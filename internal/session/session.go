@@ -91,6 +91,8 @@ type Outbound struct {
 	Ports, InUse int
 	Fullest      string // the destination that has most of them: "tcp 198.51.100.10:80"; "" for none
 	Percent      int    // of the ports towards it
+	// Frontends has how many ports it has on each public address.
+	Frontends map[netip.Addr]int
 }
 
 // InputError marks an error that the user can correct.

@@ -27,7 +27,15 @@ type PortUse struct {
 	Gateway string // of the NAT gateway, which has no Machine and no Private
 	Ports   int    // towards one destination, over all front ends
 	InUse   int    // front ends' ports that some flow has
-	Fullest DestinationUse
+	// Frontends has each front end's share of Ports.
+	Frontends []FrontendPorts
+	Fullest   DestinationUse
+}
+
+// FrontendPorts holds how many ports of a front end a machine, or a NAT gateway, has towards one destination.
+type FrontendPorts struct {
+	Address netip.Addr
+	Ports   int
 }
 
 // DestinationUse is how many ports of a machine flows to one destination have. It is zero where there are none.
@@ -144,6 +152,7 @@ func gatewayUses(n Network, flows []TranslatedFlow) []PortUse {
 func (u *PortUse) count(blocks []outboundBlock, used portsInUse, match func(portKey) bool) {
 	for _, b := range blocks {
 		u.Ports += b.Ports
+		u.Frontends = append(u.Frontends, FrontendPorts{b.Frontend, b.Ports})
 	}
 	distinct := map[string]bool{}
 	for _, key := range used.keys() {

@@ -61,6 +61,9 @@ func TestPortUses(t *testing.T) {
 	flows = append(flows, flowsTo("198.51.100.80:443", "203.0.113.99", 1060, 1999)...) // an unknown front end
 	want := []vnet.PortUse{{
 		Machine: "node", Private: netip.MustParseAddr("10.13.76.4"), Ports: 2048, InUse: 40 + 10 + 6,
+		Frontends: []vnet.FrontendPorts{
+			{Address: netip.MustParseAddr("203.0.113.10"), Ports: 1024}, {Address: netip.MustParseAddr("203.0.113.11"), Ports: 1024},
+		},
 		Fullest: vnet.DestinationUse{Protocol: 6, Destination: netip.MustParseAddrPort("198.51.100.80:80"), InUse: 50},
 	}}
 	if d := cmp.Diff(want, vnet.PortUses(n, flows), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); d != "" {

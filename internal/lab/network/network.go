@@ -130,6 +130,9 @@ func (a *Network) outbound() []status.Outbound {
 		if u.Gateway != "" {
 			o.Node = "NAT gateway " + u.Gateway
 		}
+		for _, f := range u.Frontends {
+			o.Frontends = append(o.Frontends, status.OutboundFrontend{Address: f.Address, Ports: f.Ports})
+		}
 		if f := u.Fullest; f.InUse > 0 {
 			protocol := "tcp"
 			if f.Protocol == unix.IPPROTO_UDP {

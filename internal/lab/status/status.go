@@ -107,6 +107,14 @@ type Outbound struct {
 	Ports   int          `json:"ports"`   // towards one destination, over all front ends
 	InUse   int          `json:"inUse"`   // that some flow has
 	Fullest *OutboundUse `json:"fullest"` // the destination that has most of them; null when nothing has left
+	// Frontends has each front end's share of Ports.
+	Frontends []OutboundFrontend `json:"frontends"`
+}
+
+// OutboundFrontend is how many ports of a public address a node has towards one destination.
+type OutboundFrontend struct {
+	Address netip.Addr `json:"address"`
+	Ports   int        `json:"ports"`
 }
 
 // OutboundUse is how many of a node's ports flows to one destination have. The same port serves other destinations too.
