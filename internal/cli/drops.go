@@ -141,17 +141,13 @@ func (o *dropsOptions) chosen(opened *session.Session) (map[string]bool, error) 
 	if len(o.hosts) == 0 {
 		return nil, nil
 	}
+	names, err := chooseHosts(opened.Source().Names(), o.hosts)
+	if err != nil {
+		return nil, err
+	}
 	chosen := map[string]bool{}
-	names := opened.Source().Names()
-	for _, asked := range o.hosts {
-		i := slices.IndexFunc(names, func(name string) bool {
-			_, bare, _ := strings.Cut(name, "/")
-			return name == asked || bare == asked || name == "pod/default/"+strings.TrimPrefix(asked, "pod/")
-		})
-		if i < 0 {
-			return nil, fmt.Errorf("no host %q; there are: %s", asked, strings.Join(names, ", "))
-		}
-		chosen[names[i]] = true
+	for _, name := range names {
+		chosen[name] = true
 	}
 	return chosen, nil
 }

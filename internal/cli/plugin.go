@@ -90,7 +90,7 @@ administrator, and removes what it created at the end. It changes nothing else. 
 	f.BoolVar(&o.pods.Kept, "kept-namespace", false, "start the pods in the namespace packetwalk that rbac makes, also with the right to make one")
 	boundedDuration(f, &o.pods.Start, "start-timeout", time.Minute, time.Second, usercluster.MostStart, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
-	root.AddCommand(pluginWalkCommand(s, o), pluginUICommand(s, o), pluginMCPCommand(s, o), pluginCaptureCommand(s, o),
+	root.AddCommand(pluginWalkCommand(s, o), pluginUICommand(s, o), pluginMCPCommand(s, o), pluginCaptureCommand(s, o), pluginPortsCommand(s, o),
 		rbacCommand(s), cleanupCommand(s, o), versionCommand(s))
 	addNodeCommand(root, s)
 	addHelp(root)

@@ -137,7 +137,7 @@ go in it, which source address their destination sees, and which rule decided th
 	root.SetErr(s.Err)
 	addLabCommands(root, s)
 	root.AddGroup(&cobra.Group{ID: "packets", Title: "Its packets:"})
-	add(root, "packets", walkCommand(s), uiCommand(s), mcpCommand(s), captureCommand(s))
+	add(root, "packets", walkCommand(s), uiCommand(s), mcpCommand(s), captureCommand(s), portsCommand(s))
 	root.AddCommand(versionCommand(s))
 	addCompletion(root)
 	addHelp(root)

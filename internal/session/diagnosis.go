@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/azure/armview"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/writers"
 )
 
@@ -26,6 +27,20 @@ func (s *Session) Owners(hosts []string) *explain.Owners {
 	if s.Lab != nil {
 		for name, a := range s.Lab.PublicAddresses() {
 			o.AddAddress(a, explain.Owner{Kind: "vm", Name: name, Role: "public address"})
+		}
+	}
+	return o
+}
+
+// OwnersOfAll returns names for the addresses of all machines of a source, and for the rules of some hosts.
+func (s *Session) OwnersOfAll(source snapshot.Source, hosts []string) *explain.Owners {
+	o := s.Owners(hosts)
+	for _, name := range source.Names() {
+		if strings.HasPrefix(name, "pod/") {
+			continue // their objects have their addresses
+		}
+		if h, err := snapshot.Outline(source, name); err == nil {
+			o.AddHost(h)
 		}
 	}
 	return o

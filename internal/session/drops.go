@@ -5,7 +5,6 @@ package session
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"packetwalk.dev/internal/answer/drops"
@@ -55,16 +54,7 @@ func (w *DropWatch) Flows() []*drops.Flow { return w.flows.All() }
 
 // Owners returns names for the addresses of all hosts, and for the rules of some.
 func (w *DropWatch) Owners(hosts []string) *explain.Owners {
-	all := w.session.Owners(hosts)
-	for _, name := range w.machines.Names() {
-		if strings.HasPrefix(name, "pod/") {
-			continue // their objects have their addresses
-		}
-		if h, err := w.machines.Host(name); err == nil {
-			all.AddHost(h)
-		}
-	}
-	return all
+	return w.session.OwnersOfAll(w.machines, hosts)
 }
 
 // Read returns the flows that have new drops, and how many packets of flows were dropped for which there was no room. Where a flow is new, it

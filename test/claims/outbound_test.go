@@ -172,6 +172,10 @@ func TestB3(t *testing.T) {
 		t.Errorf("warnings %q", s.Warnings)
 	}
 	o.portsInKernel(t, 1024)
+	expect(t, o.Run(t, "ports", "--name", o.Name), `^fabric +`+regexp.QuoteMeta(o.vip)+` +tcp `+regexp.QuoteMeta(usedUp)+
+		`:80 \([^)]+\) +1024 +1024 \(100 %\) +node `+part1Node+`: 1024$`)
+	expect(t, o.Run(t, "ports", "--name", o.Name, part1Node), `^node/`+part1Node+` +[0-9.]+ +tcp `+regexp.QuoteMeta(usedUp)+
+		`:80 \([^)]+\) +1024 +64512 \(1 %\) +pod default/ubuntu: 1024$`)
 	if seen, err := o.calls(usedUp); err == nil {
 		t.Errorf("flow 1,025 to one destination works, from %s", seen)
 	}
