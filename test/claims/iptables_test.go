@@ -41,7 +41,7 @@ func kubenetIPTables(t *testing.T) *iptablesWorld {
 // complete waits for the nginx on each node.
 func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
 	t.Helper()
-	w.Kubectl(t, "wait", "-n", "kube-system", "--for=condition=Available", "deployments", "--all", "--timeout=120s")
+	w.WaitService(t, "kube-system", "kube-dns") // the cluster's DNS comes up after the cluster
 	var nodes corev1.NodeList
 	w.Get(t, &nodes, "nodes")
 	for _, n := range nodes.Items {
@@ -90,11 +90,13 @@ func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 // service's chain; node ports at the end; the same on every node.
 func (w *iptablesWorld) services(t *testing.T) {
 	t.Helper()
-	w.WaitService(t, "kube-system", "kube-dns") // the cluster's DNS comes up after the cluster
 	var list corev1.ServiceList
 	w.Get(t, &list, "services", "-A")
 	var ports []string
 	for _, s := range list.Items {
+		if s.Spec.Selector != nil {
+			w.WaitService(t, s.Namespace, s.Name)
+		}
 		for _, p := range s.Spec.Ports {
 			to := fmt.Sprintf("/* %s/%s:%s cluster IP */ %s dpt:%d", s.Namespace, s.Name, p.Name, strings.ToLower(string(p.Protocol)), p.Port)
 			ports = append(ports, regexp.QuoteMeta(s.Spec.ClusterIP)+` +`+regexp.QuoteMeta(to)+`$`)

@@ -43,7 +43,6 @@ func TestL1(t *testing.T) {
 			t.Errorf("raw %s (-want +got):\n%s", chain, diff)
 		}
 	}
-	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
 	w.WaitService(t, "kube-system", "kube-dns")
 
 	const name = "kubernetes.default.svc.cluster.local"

@@ -139,6 +139,8 @@ func TestB10(t *testing.T) {
 		o.Kubectl(t, "delete", "-f", o.Example("outbound", "whereami-ingress.yaml"), "--ignore-not-found")
 	})
 	o.Kubectl(t, "rollout", "status", "deployment/whereami-ingress", "--timeout=120s")
+	o.WaitService(t, "default", "whereami-ingress")
+	o.WaitService(t, "kube-system", addon+"nginx-ingress")
 	expect(t, o.Kubectl(t, "get", "svc", "--all-namespaces"),
 		`^default +whereami-ingress +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
 		`^kube-system +`+addon+`default-http-backend +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
@@ -148,8 +150,6 @@ func TestB10(t *testing.T) {
 	if "whereami."+strings.TrimSpace(zone) != ingressHost {
 		t.Errorf("the cluster's zone is %s", zone)
 	}
-	o.WaitService(t, "default", "whereami-ingress")
-	o.WaitService(t, "kube-system", addon+"nginx-ingress")
 	pods := podIPs(t, o.World, "-l", "app=whereami-ingress")
 	// Every client can resolve the host's name. The pods see the controller's pod as the caller. As the client they see the node whose
 	// address replaced the client's.

@@ -51,7 +51,7 @@ func TestImport(t *testing.T) {
 	}
 	w.Kubectl(t, "apply", "-f", w.Example("todays-nodes", "client.yaml"))
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
-	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
+	w.WaitService(t, "kube-system", "kube-dns")
 
 	var all []json.RawMessage
 	if err := json.Unmarshal(archive.Files[0].Data, &all); err != nil {

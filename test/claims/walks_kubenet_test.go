@@ -13,7 +13,6 @@ func TestKubenet(t *testing.T) {
 	w := world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")
 	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=120s")
 	front := w.WaitService(t, "default", "whereami").Status.LoadBalancer.Ingress[0].IP
-	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
 	w.WaitService(t, "kube-system", "kube-dns")
 	pods := w.Pods(t, "-l", "app=whereami")
 	if len(pods) != 2 {

@@ -40,7 +40,6 @@ func expectQuery(t *testing.T, w *world.World, from, to, server, answerer string
 func TestNames(t *testing.T) {
 	t.Parallel()
 	coreDNS := func(w *world.World) {
-		w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
 		w.WaitService(t, "kube-system", "kube-dns")
 	}
 	t.Run("LocalDNS", func(t *testing.T) {

@@ -40,7 +40,6 @@ func TestContainerGroup(t *testing.T) {
 	})
 	w.WaitFelix(t, pod)
 	service = w.WaitService(t, "default", "kuard-vnode")
-	w.Kubectl(t, "rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=120s")
 	w.WaitService(t, "kube-system", "kube-dns")
 	vip, port, node := service.Status.LoadBalancer.Ingress[0].IP, service.Spec.Ports[0].NodePort, pod.Spec.NodeName
 	self := "pod/" + group.Name

@@ -27,7 +27,13 @@ func (w *World) WaitService(t *testing.T, namespace, name string) (service corev
 	machines := w.machines(t)
 	eventually.Succeeds(t, serviceLimit, func() error {
 		service = corev1.Service{}
-		w.Get(t, &service, "service", "-n", namespace, name)
+		out, err := w.Try(runLimit, "kubectl", "--name", w.Name, "get", "-o", "json", "service", "-n", namespace, name) // addons come after up
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &service)
+		}
+		if err != nil {
+			return err
+		}
 		if service.Spec.Type == corev1.ServiceTypeLoadBalancer && len(service.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("service %s has no front end", name)
 		}
@@ -36,6 +42,9 @@ func (w *World) WaitService(t *testing.T, namespace, name string) (service corev
 			selector = append(selector, key+"="+value)
 		}
 		pods := w.Pods(t, "-n", namespace, "-l", strings.Join(selector, ","))
+		if len(pods) == 0 {
+			return fmt.Errorf("service %s has no pod that is ready", name)
+		}
 		for _, node := range machines {
 			if err := leadTo(service, pods, w.SSH(t, node, "iptables-save", "-t", "nat")); err != nil {
 				return fmt.Errorf("node %s: %w", node, err)
@@ -79,9 +88,6 @@ func leadTo(s corev1.Service, pods []corev1.Pod, saved string) error {
 			return fmt.Errorf("the rules of %s:%d lead to %v, want %v", s.Spec.ClusterIP, port.Port, got, want)
 		}
 		for _, in := range s.Status.LoadBalancer.Ingress {
-			if len(want) == 0 {
-				break // rules of other tables refuse what comes
-			}
 			if got, want := rules.policy(in.IP, port), s.Spec.ExternalTrafficPolicy; got != want {
 				return fmt.Errorf("the rules of %s:%d are for traffic policy %q, want %s", in.IP, port.Port, got, want)
 			}
@@ -179,9 +185,9 @@ type frontend struct {
 }
 
 // isBalanced checks that the load balancer sends to the nodes that are to answer its probe: with traffic policy Local those of the pods,
-// else all. Whether a Service without pods has such nodes depends on its probe.
+// else all.
 func (w *World) isBalanced(s corev1.Service, pods []corev1.Pod) error {
-	if len(s.Status.LoadBalancer.Ingress) == 0 || len(pods) == 0 {
+	if len(s.Status.LoadBalancer.Ingress) == 0 {
 		return nil
 	}
 	var status struct{ Frontends []frontend }
