@@ -20,6 +20,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/capture"
 )
 
 var toTwo = []string{"walk", "--from", "pod/one", "--to", "pod/two:80"}
@@ -233,12 +235,12 @@ func (p *plugin) deletePods(t *testing.T) {
 // a busy machine the capture may be over before that: then it is tried again.
 func podOfCaptureKilled(t *testing.T, p *plugin) {
 	file := filepath.Join(p.dir, "half")
-	for try := 1; ; try++ {
+	for began := time.Now(); ; {
 		r := p.start(t, "capture", p.nodes[0], "-o", file)
 		p.stopServer(t, 60)
 		p.deletePods(t)
 		s := r.end(t)
-		if s.status == 0 && try < 5 {
+		if s.status == 0 && time.Since(began) < 2*limit {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
@@ -258,8 +260,8 @@ func podOfCaptureKilled(t *testing.T, p *plugin) {
 // stopServer stops the server of a run when it has written more than so many bytes. It lets the server go on in short steps until then.
 func (p *plugin) stopServer(t *testing.T, bytes int) {
 	t.Helper()
-	const step = 200 * time.Microsecond
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(step) {
+	const step, patience = 200 * time.Microsecond, 20 * time.Second // the server may have ended before it was seen
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(step) {
 		pids := servers(t, p.Name)
 		if len(pids) == 0 {
 			continue
@@ -305,9 +307,26 @@ func (p *plugin) restrict(t *testing.T) {
 		return nil
 	})
 	p.as = user
+	p.waitRight(t, true, "list", "nodes")
+	p.waitRight(t, true, "create", "jobs.batch", "-n", "packetwalk")
+	p.waitRight(t, true, "get", "configmaps/"+capture.ConfigMapNames[0], "-n", "kube-system")
 	p.run(t, 0, toTwo...)
 	p.before = append(p.before, "ServiceAccount packetwalk/packetwalk") // stays, as it has no rights
 	slices.Sort(p.before)
+}
+
+// waitRight waits until the API server allows the user something, or does not: it learns of roles and their bindings some time after they
+// were written, and of each kind by itself.
+func (p *plugin) waitRight(t *testing.T, allowed bool, what ...string) {
+	t.Helper()
+	want := map[bool]string{true: "yes", false: "no"}[allowed]
+	eventually.Succeeds(t, limit, func() error {
+		args := slices.Concat([]string{"kubectl", "--name", p.Name, "auth", "can-i", "--as", p.as}, what)
+		if out, err := p.Try(limit, args...); strings.TrimSpace(out) != want { // exit status 1 says no
+			return fmt.Errorf("may %s %v? %q, want %s: %w", p.as, what, out, want, err)
+		}
+		return nil
+	})
 }
 
 // nothingToClean: what the administrator made is not a run's.
@@ -354,7 +373,7 @@ func hungNode(t *testing.T, p *plugin) {
 		`{"status":{"conditions":[{"type":"Ready","status":"True"}],"addresses":[{"type":"InternalIP","address":"10.224.0.250"}]}}`)
 	p.Kubectl(t, "patch", "pod", "away", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"phase":"Running","podIP":"10.244.9.200","podIPs":[{"ip":"10.244.9.200"}]}}`)
-	walk := []string{"walk", "--from", "pod/one", "--to", "svc/mixed:http", "--start-timeout", "3s"}
+	walk := []string{"walk", "--from", "pod/one", "--to", "svc/mixed:http", "--start-timeout", "10s"}
 	eventually.Succeeds(t, limit, func() error {
 		s, err := p.try(append(walk, "--choose", two.Status.PodIP)...)
 		if err == nil && (s.status != 0 || strings.Contains(s.out, "hung is not read")) {
@@ -363,7 +382,7 @@ func hungNode(t *testing.T, p *plugin) {
 		return err
 	})
 	s := p.run(t, 3, walk...)
-	for _, want := range []string{"node/hung is not read: its pod does not run after 3s", "the destination sees the sender's own address"} {
+	for _, want := range []string{"node/hung is not read: its pod does not run after 10s", "the destination sees the sender's own address"} {
 		if !strings.Contains(s.out, want) {
 			t.Errorf("no %q in\n%s%s", want, s.out, s.err)
 		}

@@ -127,14 +127,14 @@ func newPlugin(t *testing.T) *plugin {
 	p := &plugin{World: w, dir: t.TempDir()}
 	file := p.file(t, "cluster.yaml", config)
 	t.Cleanup(func() {
-		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+		if _, err := w.Try(3*time.Minute, "down", "--name", w.Name); err != nil {
 			t.Error(err)
 		}
 		if left := servers(t, w.Name); len(left) > 0 {
 			t.Errorf("still there: processes %v", left)
 		}
 	})
-	if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
+	if _, err := w.Try(3*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
 		t.Fatal(err)
 	}
 	p.kubeconfig = p.file(t, "kubeconfig", w.Kubectl(t, "config", "view", "--raw"))
@@ -187,7 +187,7 @@ type runOutput struct {
 }
 
 // limit is how long one run may take.
-const limit = 30 * time.Second
+const limit = 2 * time.Minute
 
 // try runs the plugin.
 func (p *plugin) try(args ...string) (runOutput, error) {
@@ -277,7 +277,7 @@ func (p *plugin) objects(t *testing.T) []string {
 // nothingLeft: the cluster has the objects that it had, and the nodes no server of the plugin's, a moment after a run.
 func (p *plugin) nothingLeft(t *testing.T) {
 	t.Helper()
-	eventually.Succeeds(t, time.Minute, func() error {
+	eventually.Succeeds(t, limit, func() error {
 		if left := servers(t, p.Name); len(left) > 0 {
 			return fmt.Errorf("still there: processes %v", left)
 		}

@@ -37,12 +37,15 @@ func policies(t *testing.T, p *plugin) {
 	if role, err = roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	list := []string{"list", "networkpolicies.networking.k8s.io", "-A"}
 	defer func() {
 		role.Rules = rules
 		if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 			t.Error(err)
 		}
+		p.waitRight(t, true, list...)
 	}()
+	p.waitRight(t, false, list...)
 	walk(unknown, "deny-in")
 	walk(`cannot list resource "networkpolicies"`, "deny-in")
 }
