@@ -42,15 +42,8 @@ func pulled(t *testing.T, w *world.World, node string) {
 		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
 		digests[policy] = w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].imageID}")
 	}
-	eventually.Succeeds(t, 30*time.Second, func() error {
-		if out := events(t, w, "pull-none"); !strings.Contains(out, "packetwalk image load") {
-			return fmt.Errorf("the events do not say what to do:\n%s", out)
-		}
-		return nil
-	})
-	if out := events(t, w, "pull-always"); !strings.Contains(out, "Successfully pulled") {
-		t.Errorf("the image was not pulled:\n%s", out)
-	}
+	hasEvent(t, w, "pull-none", "packetwalk image load") // which is what to do
+	hasEvent(t, w, "pull-always", "Successfully pulled")
 	builtIn(t, w, agnhost)
 	movedTag(t, w, agnhost)
 	onlyContainerd(t, w, node)
@@ -114,11 +107,16 @@ func movedTag(t *testing.T, w *world.World, program string) {
 	}
 }
 
-// events returns the messages of a pod's events.
-func events(t *testing.T, w *world.World, pod string) string {
+// hasEvent waits for an event of a pod with a text: a kubelet sends events later than a pod's state.
+func hasEvent(t *testing.T, w *world.World, pod, text string) {
 	t.Helper()
-	return w.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+pod, "-o",
-		`jsonpath={range .items[*]}{.message}{"\n"}{end}`)
+	eventually.Succeeds(t, time.Minute, func() error {
+		out := w.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+pod, "-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`)
+		if !strings.Contains(out, text) {
+			return fmt.Errorf("no event of pod %s says %q:\n%s", pod, text, out)
+		}
+		return nil
+	})
 }
 
 // run makes a pod of an image: agnhost, but for the built-in one.

@@ -97,7 +97,7 @@ func TestOwnPlugin(t *testing.T) {
 		install(t, w, node)
 	}
 	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
-	eventually.Succeeds(t, 30*time.Second, func() error { // of not being Ready, which end pods that tolerate them for a second
+	eventually.Succeeds(t, time.Minute, func() error { // of not being Ready, which end pods that tolerate them for a second
 		taints := w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].spec.taints}")
 		if taints != "" {
 			return fmt.Errorf("the nodes have taints: %s", taints)
@@ -148,7 +148,7 @@ func ownWays(t *testing.T, w *world.World) {
 	}
 	for i, pod := range pods {
 		for _, target := range []string{addresses[1-i], service} {
-			eventually.Succeeds(t, 20*time.Second, func() error {
+			eventually.Succeeds(t, time.Minute, func() error {
 				_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", pod, "--", "/agnhost", "connect", target+":80", "--timeout=5s")
 				return err
 			})

@@ -68,7 +68,7 @@ func TestPlugin(t *testing.T) {
 	if !strings.Contains(out, "MASQUERADE") {
 		t.Errorf("a walk in the capture says\n%s", out)
 	}
-	eventually.Succeeds(t, 30*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		left := w.Kubectl(t, "get", "namespace,job,pod", "-A", "-o", "name") + w.SSH(t, nodes(t, w, "real")[0], "ps", "-eo", "args")
 		if strings.Contains(left, "namespace/packetwalk") || strings.Contains(left, "job.batch/packetwalk-") ||
 			strings.Contains(left, "packetwalk on-node") {

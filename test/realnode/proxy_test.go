@@ -50,7 +50,7 @@ func proxies(t *testing.T, w *world.World) {
 
 // rules looks at a node's rules and processes.
 func (s proxyStep) rules(t *testing.T, w *world.World, node string) {
-	eventually.Succeeds(t, 20*time.Second, func() error {
+	eventually.Succeeds(t, time.Minute, func() error {
 		rules, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables-save", "-t", "nat")
 		tables, err2 := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "nft", "list", "tables")
 		if err := errors.Join(err, err2); err != nil {
@@ -68,22 +68,45 @@ func (s proxyStep) rules(t *testing.T, w *world.World, node string) {
 		}
 		return nil
 	})
-	var status struct {
-		Nodes []struct {
-			Name      string
-			KubeProxy *struct{ Pid int }
+	eventually.Succeeds(t, time.Minute, func() error { // probes of a proxy that has begun come after its rules
+		var status struct {
+			Nodes []struct {
+				Name      string
+				KubeProxy *struct{ Pid int }
+			}
+			Problems []string
 		}
-		Problems []string
-	}
-	statusInto(t, w, &status)
-	for _, n := range status.Nodes {
-		if (n.KubeProxy != nil && n.KubeProxy.Pid != 0) != s.kubeProxy {
-			t.Errorf("the status says of %s's kube-proxy: %+v", n.Name, n.KubeProxy)
+		statusInto(t, w, &status)
+		for _, n := range status.Nodes {
+			if (n.KubeProxy != nil && n.KubeProxy.Pid != 0) != s.kubeProxy {
+				return fmt.Errorf("the status says of %s's kube-proxy: %+v", n.Name, n.KubeProxy)
+			}
 		}
-	}
-	if i := slices.IndexFunc(status.Problems, func(p string) bool { return strings.Contains(p, "proxy") }); i >= 0 {
-		t.Error(status.Problems[i])
-	}
+		if i := slices.IndexFunc(status.Problems, func(p string) bool { return strings.Contains(p, "proxy") }); i >= 0 {
+			return errors.New(status.Problems[i])
+		}
+		return nil
+	})
+}
+
+// healthy waits until the load balancer's probes have found all back ends: none changes state while a packet is on its way.
+func healthy(t *testing.T, w *world.World) {
+	t.Helper()
+	eventually.Succeeds(t, time.Minute, func() error {
+		var status struct {
+			Frontends []struct {
+				Healthy []string
+				Total   int
+			}
+		}
+		statusInto(t, w, &status)
+		for _, f := range status.Frontends {
+			if len(f.Healthy) != f.Total {
+				return fmt.Errorf("of a front end's %d back ends %v are healthy", f.Total, f.Healthy)
+			}
+		}
+		return nil
+	})
 }
 
 // answers asks a service that has just been made, and one that was there before, and walks to it.
@@ -99,8 +122,9 @@ func (s proxyStep) answers(t *testing.T, w *world.World, service string) {
 		}
 		return
 	}
-	eventually.Succeeds(t, 20*time.Second, ask)
+	eventually.Succeeds(t, time.Minute, ask)
 	answers(t, w)
+	healthy(t, w)
 	for _, ends := range [][2]string{{"pod/curl", "svc/" + service}, {"internet/client", "svc/web"}} {
 		out := w.Run(t, "walk", "--name", w.Name, "--live", "--from", ends[0], "--to", ends[1])
 		if !strings.Contains(out, " steps agree") || !strings.Contains(out, "pod default/web") {
