@@ -5,7 +5,7 @@ LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.
 # How many packages are tested at a time, and how many of a package's parallel tests. Half of their time they wait, for the kernel to remove
 # links and namespaces among others.
 TEST_PARALLEL ?= 4
-TEST_TIMEOUT  ?= 30m
+TEST_TIMEOUT  ?= 45m
 FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
 SERVICES      ?= 100000
