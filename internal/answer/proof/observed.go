@@ -189,7 +189,7 @@ func (id *identity) quotes(transport []byte) direction {
 		return foreign
 	case binary.BigEndian.Uint32(quoted[4:]) == id.seq:
 		return there
-	case len(quoted) >= 12 && id.answers(binary.BigEndian.Uint32(quoted[4:]), binary.BigEndian.Uint32(quoted[8:])):
+	case len(quoted) >= 12 && id.answers(flagsOf(quoted), binary.BigEndian.Uint32(quoted[4:]), binary.BigEndian.Uint32(quoted[8:])):
 		return back
 	}
 	return foreign
@@ -223,12 +223,20 @@ func protocolOf(header []byte) packet.Protocol {
 }
 
 // answers reports whether a segment answers the probe: it acknowledges the SYN, or is the reset for what acknowledged nothing that was there
-// (RFC 9293 section 3.10.7.1).
-func (id *identity) answers(seq, ack uint32) bool {
+// (RFC 9293 section 3.10.7.1). A server's later segments may acknowledge the SYN, too, but have neither SYN nor RST: its keep-alives, its FIN.
+func (id *identity) answers(flags packet.TCPFlags, seq, ack uint32) bool {
 	if id.flags&packet.ACK != 0 {
 		return seq == id.ack && ack == 0
 	}
-	return ack == id.seq+1
+	return ack == id.seq+1 && flags&(packet.SYN|packet.RST) != 0
+}
+
+// flagsOf returns the flags of a TCP segment. Those of one that is cut off before them are unknown, and count as those of an answer.
+func flagsOf(segment []byte) packet.TCPFlags {
+	if len(segment) < 14 {
+		return packet.SYN
+	}
+	return packet.TCPFlags(segment[13])
 }
 
 // ofEcho returns the direction of a query or its answer.
@@ -249,7 +257,7 @@ func (id *identity) ofTCP(p *packet.Packet, transport []byte) direction {
 	switch seq, ack := binary.BigEndian.Uint32(transport[4:]), binary.BigEndian.Uint32(transport[8:]); {
 	case p.TCPFlags&control == id.flags && seq == id.seq:
 		return there
-	case id.answers(seq, ack):
+	case id.answers(p.TCPFlags, seq, ack):
 		return back
 	}
 	return foreign

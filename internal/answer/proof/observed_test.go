@@ -47,6 +47,41 @@ func TestQuotes(t *testing.T) {
 	}
 }
 
+// TestLaterSegments: what a connection sends after its SYN is answered is no second answer, though it may acknowledge the same byte: a
+// keep-alive of the server (RFC 9293, section 3.8.4).
+func TestLaterSegments(t *testing.T) {
+	tuple := packet.Tuple{Protocol: packet.TCP, SourcePort: packet.Exactly(4000), DestinationPort: packet.Exactly(80)}
+	segment := func(seq, ack uint32, flags packet.TCPFlags) []byte {
+		b := binary.BigEndian.AppendUint32(make([]byte, 4, 20), seq)
+		b = append(binary.BigEndian.AppendUint32(b, ack), make([]byte, 8)...)
+		b[13] = byte(flags)
+		return b
+	}
+	request := packet.Packet{Tuple: tuple, TCPFlags: packet.SYN}
+	o := &Observation{Answer: witness.Result{Tuple: tuple}, Hosts: map[string]*Host{"a": {Packets: []witness.CapturedPacket{
+		{Packet: request, Transport: segment(1000, 0, packet.SYN)},
+	}}}}
+	id := identify(o, &walk.Request{Host: "a", Packet: request})
+	for name, c := range map[string]struct {
+		seq, ack uint32
+		flags    packet.TCPFlags
+		want     direction
+	}{
+		"the SYN-ACK":            {5000, 1001, packet.SYN | packet.ACK, back},
+		"a reset":                {0, 1001, packet.RST | packet.ACK, back},
+		"a keep-alive":           {5000, 1001, packet.ACK, foreign},
+		"a FIN":                  {5001, 1001, packet.FIN | packet.ACK, foreign},
+		"another connection's":   {5000, 1002, packet.SYN | packet.ACK, foreign},
+		"a reset that was later": {5001, 0, packet.RST, foreign},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := id.of(&packet.Packet{Tuple: tuple.Reply(), TCPFlags: c.flags}, segment(c.seq, c.ack, c.flags), expectNone); got != c.want {
+				t.Errorf("direction %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
 // TestCarrierAnswers: a program may get the packet of VXLAN that carries the probe's. Its answer is a datagram, though the probe is none.
 func TestCarrierAnswers(t *testing.T) {
 	const ip, udp, vxlan, ether = 20, 8, 8, 14
