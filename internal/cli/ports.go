@@ -18,12 +18,13 @@ import (
 	"packetwalk.dev/internal/answer/endpoint"
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/ports"
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/termsafe"
 	"packetwalk.dev/internal/session"
 	"packetwalk.dev/internal/usercluster"
 )
 
-// portsOptions are the flags of ports.
+// portsOptions holds the flags of ports.
 type portsOptions struct {
 	walk   walkOptions // says what is opened
 	all    bool        // all nodes of a cluster
@@ -123,16 +124,26 @@ func (o *portsOptions) run(ctx context.Context, s Streams) (err error) {
 	}
 	uses, unknown := opened.PortUses(ctx, hosts)
 	if o.during > 0 {
-		if uses, unknown, err = o.measure(ctx, opened, hosts, uses); err != nil {
+		began := time.Now()
+		if !pause.For(ctx, o.during) {
+			return ctx.Err()
+		}
+		if err := opened.Reread(ctx); err != nil {
 			return err
 		}
+		before, unknownBefore := uses, unknown
+		uses, unknown = opened.PortUses(ctx, hosts)
+		uses = ports.Grow(before, uses, unknownBefore, time.Since(began))
+		maps.Copy(unknown, unknownBefore)
 	}
-	printNotes(s, unknown...)
+	for _, host := range slices.Sorted(maps.Keys(unknown)) {
+		printNotes(s, host+": "+unknown[host])
+	}
 	owners := opened.OwnersOfAll(opened.Source(), nil)
 	if o.output == "json" {
 		err = printPortsJSON(s.Out, uses, owners)
 	} else {
-		err = printPorts(termsafe.Writer(s.Out), uses, owners)
+		err = printPorts(termsafe.Writer(s.Out), uses, owners, o.during > 0)
 	}
 	if err == nil && len(unknown) > 0 {
 		return exitUndecided
@@ -178,24 +189,7 @@ func (o *portsOptions) printPlan(s Streams, hosts []string) error {
 	return printObjects(s.Out, usercluster.Plan(o.walk.plugin.pods, nodes...))
 }
 
-// measure waits and reads again.
-func (o *portsOptions) measure(
-	ctx context.Context, opened *session.Session, hosts []string, before []ports.Use,
-) (uses []ports.Use, unknown []string, err error) {
-	began := time.Now()
-	select {
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	case <-time.After(o.during):
-	}
-	if err := opened.Reread(ctx); err != nil {
-		return nil, nil, err
-	}
-	after, unknown := opened.PortUses(ctx, hosts)
-	return ports.Grow(before, after, time.Since(began)), unknown, nil
-}
-
-// portsDoc is a use as JSON.
+// portsDoc holds a use as JSON.
 type portsDoc struct {
 	Host        string       `json:"host"`
 	Protocol    string       `json:"protocol"`
@@ -243,12 +237,11 @@ func printPortsJSON(out io.Writer, uses []ports.Use, owners *explain.Owners) err
 	return encoder.Encode(docs)
 }
 
-func printPorts(out io.Writer, uses []ports.Use, owners *explain.Owners) error {
+func printPorts(out io.Writer, uses []ports.Use, owners *explain.Owners, measured bool) error {
 	if len(uses) == 0 {
-		_, err := fmt.Fprintln(out, "no connection's source is translated on the hosts whose connections are known")
+		_, err := fmt.Fprintln(out, "no source is translated on the hosts whose connections are known")
 		return err
 	}
-	measured := uses[0].Measured
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
 	fmt.Fprint(w, "HOST\tSOURCE\tDESTINATION\tIN USE\tOF\t")
 	if measured {
@@ -266,7 +259,7 @@ func printPorts(out io.Writer, uses []ports.Use, owners *explain.Owners) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s %s%s\t%d\t%s\t", u.Host, u.Source, u.Protocol, u.Destination, destinationName(u, owners), u.InUse, limit)
 		if measured {
-			fmt.Fprintf(w, "%+.1f/s\t%s\t", u.PerSecond, forecast(u))
+			fmt.Fprintf(w, "%s\t%s\t", growth(u), forecast(u))
 		}
 		fmt.Fprintf(w, "%s\n", clientsText(u, owners))
 	}
@@ -288,8 +281,17 @@ func destinationName(u *ports.Use, owners *explain.Owners) string {
 	return ""
 }
 
+func growth(u *ports.Use) string {
+	if !u.Measured {
+		return "unknown"
+	}
+	return fmt.Sprintf("%+.1f/s", u.PerSecond)
+}
+
 func forecast(u *ports.Use) string {
 	switch full, ok := u.Full(); {
+	case !u.Measured:
+		return "unknown"
 	case ok && full == 0:
 		return "now"
 	case ok:

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,19 +18,20 @@ func (s *Session) TranslatingHosts() []string {
 	})
 }
 
-// PortUses counts the source ports in use on hosts, and returns for which hosts, and why, they are unknown. In a lab the limits of Azure's
-// ports are those of its load balancer and NAT gateways.
-func (s *Session) PortUses(ctx context.Context, hosts []string) (all []ports.Use, unknown []string) {
+// PortUses counts the source ports in use on hosts, and returns why those of some hosts are unknown, by the host. In a lab it takes the limits
+// of Azure's ports from the load balancer and the NAT gateways.
+func (s *Session) PortUses(ctx context.Context, hosts []string) (all []ports.Use, unknown map[string]string) {
+	unknown = map[string]string{}
 	s.Read(ctx, hosts)
 	for _, name := range hosts {
 		h, err := s.source.Host(name)
 		if err != nil {
-			unknown = append(unknown, fmt.Sprintf("%s: %v", name, err))
+			unknown[name] = err.Error()
 			continue
 		}
 		for _, reasons := range []map[snapshot.Part]string{h.Unread, h.Missing, h.Partial} {
 			if why, ok := reasons[snapshot.Flows]; ok {
-				unknown = append(unknown, fmt.Sprintf("%s: connections unknown: %s", name, why))
+				unknown[name] = "connections unknown: " + why
 			}
 		}
 		if name == armview.Host && s.Lab != nil {

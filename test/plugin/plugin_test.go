@@ -80,6 +80,7 @@ func TestPlugin(t *testing.T) {
 		{"policies", policies},
 		{"programs at sockets", programs},
 		{"capture", captures},
+		{"ports", sourcePorts},
 		{"dry run with least rights", dryRun},
 		{"wrong image", wrongImage},
 		{"quota", quota},
@@ -420,11 +421,30 @@ func captures(t *testing.T, p *plugin) {
 	}
 }
 
+// sourcePorts counts the ports of connections whose source a node translates. Each node's pods are connected with the API server.
+func sourcePorts(t *testing.T, p *plugin) {
+	for _, args := range [][]string{{p.nodes[0]}, {"--all-nodes", "--for", "1s"}} {
+		out := p.run(t, 0, append([]string{"ports"}, args...)...).out
+		for _, node := range p.nodes {
+			if read := node == p.nodes[0] || args[0] == "--all-nodes"; strings.Contains(out, "node/"+node) != read {
+				t.Errorf("%v: lines of %s: %t\n%s", args, node, !read, out)
+			}
+		}
+		if !strings.Contains(out, "64512") || strings.Contains(out, "GROWTH") != (len(args) > 1) {
+			t.Errorf("%v:\n%s", args, out)
+		}
+	}
+	if s := p.run(t, 2, "ports"); !strings.Contains(s.err, "name the nodes, or --all-nodes") {
+		t.Errorf("without a node: %s", s.err)
+	}
+}
+
 // dryRun prints what would be made.
 func dryRun(t *testing.T, p *plugin) {
 	for _, args := range [][]string{
 		{"walk", "--from", "pod/one", "--to", outside, "--dry-run"},
 		{"capture", "--all-nodes", "-o", filepath.Join(p.dir, "none"), "--dry-run"},
+		{"ports", "--all-nodes", "--dry-run"},
 	} {
 		out := p.run(t, 0, args...).out
 		for _, kind := range []string{"Namespace", "ServiceAccount", "Job"} {

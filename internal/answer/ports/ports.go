@@ -141,8 +141,8 @@ func (g *group) use(key Key) Use {
 	return u
 }
 
-// Grow returns the uses of the later reading, with their growth since the one before.
-func Grow(before, after []Use, elapsed time.Duration) []Use {
+// Grow returns the uses of the later reading, with their growth since the one before. Hosts whose connections were unknown then have none.
+func Grow(before, after []Use, unknownBefore map[string]string, elapsed time.Duration) []Use {
 	earlier := make(map[Key]int, len(before))
 	for _, u := range before {
 		earlier[u.Key] = u.InUse
@@ -150,6 +150,9 @@ func Grow(before, after []Use, elapsed time.Duration) []Use {
 	grown := slices.Clone(after)
 	for i := range grown {
 		u := &grown[i]
+		if _, unknown := unknownBefore[u.Host]; unknown {
+			continue
+		}
 		u.PerSecond, u.Measured = float64(u.InUse-earlier[u.Key])/elapsed.Seconds(), true
 	}
 	return grown

@@ -142,11 +142,15 @@ func TestFull(t *testing.T) {
 		"limit unknown": {Use{Key: key, InUse: 100}, Use{Key: key, InUse: 200}, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			grown := Grow([]Use{c.before}, []Use{c.after}, 10*time.Second)
+			grown := Grow([]Use{c.before}, []Use{c.after}, nil, 10*time.Second)
 			if got, ok := grown[0].Full(); got != c.want || ok != c.ok {
 				t.Errorf("full in %v, %t; want %v, %t", got, ok, c.want, c.ok)
 			}
 		})
+	}
+	after := Use{Key: key, InUse: 200, Limit: 1200}
+	if grown := Grow(nil, []Use{after}, map[string]string{"node/a": "no answer"}, time.Second); grown[0].Measured {
+		t.Error("connections that were unknown before count as new")
 	}
 	once := Use{InUse: 1, Limit: 10}
 	if _, ok := once.Full(); ok {
