@@ -217,7 +217,7 @@ func inputErrors[In any](answer func(context.Context, In) (*mcpserver.Answer, er
 	}
 }
 
-// walkArguments are the flags of 'packetwalk walk'.
+// walkArguments holds the flags of 'packetwalk walk'.
 type walkArguments struct {
 	subjectArguments
 	From      string `json:"from" jsonschema:"the END that sends: pod/NS/NAME[:PORT], svc/NS/NAME, deploy/NS/NAME, node/NAME, vm/NAME, internet[/NAME], netns/NAME, or an address"`
@@ -320,7 +320,7 @@ type endsArguments struct {
 // mostNames limits the names of one answer.
 const mostNames = 300
 
-// endsDoc is the document of ends.
+// endsDoc lists names as JSON.
 type endsDoc struct {
 	Ends  []string `json:"ends"`
 	Hosts []string `json:"hosts"` // that are no ends
@@ -403,12 +403,16 @@ func (t *agentTools) machine(ctx context.Context, p subjectArguments, host strin
 	return m, object, nil
 }
 
-// hostAnswer returns the answer about a host, of which an unread state is unknown.
-func hostAnswer(m *webui.Machine, document any, text string) (*mcpserver.Answer, error) {
+// hostAnswer returns the answer about a host. unknown says why the document may lack something; "" if it is whole.
+func hostAnswer(m *webui.Machine, document any, text, unknown string) (*mcpserver.Answer, error) {
 	a := &mcpserver.Answer{Meaning: "the state that was read", Text: text, Shorten: "it is left out, and the text has its beginning"}
-	if m.Host == nil {
+	switch {
+	case m.Host == nil:
 		a.ExitStatus, a.Meaning = mcpserver.StatusUnknown, "UNKNOWN: the host's state was not read"
 		a.Text = m.Unread + "\n" + text
+	case unknown != "":
+		a.ExitStatus, a.Meaning = mcpserver.StatusUnknown, "UNKNOWN: the host may have more than what was read"
+		a.Text = "unknown: " + unknown + "\n" + text
 	}
 	var err error
 	a.Document, err = json.Marshal(document)
@@ -422,6 +426,7 @@ func (t *agentTools) describeHost(ctx context.Context, in hostArguments) (*mcpse
 	}
 	d := webui.NewDetails(in.Host, m)
 	var text strings.Builder
+	var unknown []string
 	if object != nil {
 		fmt.Fprintf(&text, "%s %s\n", object.Kind, object.Name)
 		for _, field := range object.Fields {
@@ -437,10 +442,10 @@ func (t *agentTools) describeHost(ctx context.Context, in hostArguments) (*mcpse
 			fmt.Fprintf(&text, "  and %d more\n", section.More)
 		}
 		if section.Unknown != "" {
-			fmt.Fprintf(&text, "  unknown: %s\n", section.Unknown)
+			unknown = append(unknown, section.Unknown)
 		}
 	}
-	return hostAnswer(m, d, text.String())
+	return hostAnswer(m, d, text.String(), strings.Join(unknown, "; "))
 }
 
 // rulesArguments choose rules.
@@ -483,7 +488,25 @@ func (t *agentTools) listRules(ctx context.Context, in rulesArguments) (*mcpserv
 			text.WriteString("\n")
 		}
 	}
-	return hostAnswer(m, webui.NewRules(in.Host, m), text.String())
+	return hostAnswer(m, webui.NewRules(in.Host, m), text.String(), missingRules(m))
+}
+
+// missingRules returns why a host may have other rules than those that are known; "" if all are known.
+func missingRules(m *webui.Machine) string {
+	if m.Host == nil {
+		return ""
+	}
+	if why := inspect.UnknownRules(m.Host); why != "" {
+		return why
+	}
+	for _, table := range inspect.Rules(m.Host) {
+		for _, c := range table.Chains {
+			if c.Partial {
+				return fmt.Sprintf("chain %s of table %s may have other rules", c.Name, table.Name)
+			}
+		}
+	}
+	return ""
 }
 
 // chainRules shows a part of a chain.
@@ -500,7 +523,7 @@ func chainRules(m *webui.Machine, tables []inspect.Table, in rulesArguments) (*m
 	}
 	switch {
 	case len(found) == 0:
-		return nil, badInput{fmt.Errorf("no chain %q on %s; without chain and find, the tool lists them", in.Chain, in.Host)}
+		return nil, badInput{fmt.Errorf("no chain %q is known on %s; without chain and find, the tool lists them", in.Chain, in.Host)}
 	case len(found) > 1:
 		return nil, badInput{fmt.Errorf("several tables have a chain %q: %s; specify table and family", in.Chain, strings.Join(names, ", "))}
 	}
@@ -517,10 +540,11 @@ func chainRules(m *webui.Machine, tables []inspect.Table, in rulesArguments) (*m
 	if rest := chain.Rules - in.Offset - len(page.Rules); rest > 0 {
 		fmt.Fprintf(&text, "and %d more, from offset %d\n", rest, in.Offset+len(page.Rules))
 	}
+	unknown := ""
 	if chain.Partial {
-		text.WriteString("unknown: the chain may have other rules\n")
+		unknown = "the chain may have other rules"
 	}
-	return hostAnswer(m, webui.ChainRules{Page: page}, text.String())
+	return hostAnswer(m, webui.ChainRules{Page: page}, text.String(), unknown)
 }
 
 // foundRules shows the rules and chains that have a word.
@@ -542,9 +566,9 @@ func foundRules(m *webui.Machine, tables []inspect.Table, word string) (*mcpserv
 		fmt.Fprintf(&text, "and %d more\n", more)
 	}
 	if len(hits) == 0 {
-		fmt.Fprintf(&text, "no rule and no chain has %q\n", word)
+		fmt.Fprintf(&text, "no rule and no chain that is known has %q\n", word)
 	}
-	return hostAnswer(m, webui.Hits{Hits: hits, More: more}, text.String())
+	return hostAnswer(m, webui.Hits{Hits: hits, More: more}, text.String(), missingRules(m))
 }
 
 // writeRule writes a rule in one line.

@@ -159,7 +159,7 @@ func TestMCPTools(t *testing.T) {
 	}
 }
 
-// TestMCPWalk: the document of a walk is what 'walk -o json' prints, and its text has the answer first.
+// TestMCPWalk: 'walk -o json' prints the same document, and the text has the answer first.
 func TestMCPWalk(t *testing.T) {
 	a := startMCP(t, "--snapshot", worldA)
 	ends := a.ask("ends", map[string]any{"find": "whereami"})
@@ -216,6 +216,25 @@ func TestMCPUnknown(t *testing.T) {
 		"from": "10.0.0.9", "to": "10.0.0.1:80"})
 	if known.ExitStatus != 0 || !strings.Contains(known.Text, "dropped: filter INPUT 1") {
 		t.Errorf("%+v", known)
+	}
+}
+
+// TestMCPUnknownState: a state of which a part was not read is unknown, also where nothing is found in it.
+func TestMCPUnknownState(t *testing.T) {
+	a := startMCP(t, "--files", t.TempDir())
+	for _, c := range []struct {
+		tool string
+		args map[string]any
+		why  string
+	}{
+		{"rules", map[string]any{}, "nftables rules: not in the text"},
+		{"rules", map[string]any{"find": "nothing-has-this"}, "no rule and no chain that is known has"},
+		{"host", map[string]any{}, "unknown: "},
+	} {
+		c.args["text"], c.args["host"] = unknownRules, "node/node"
+		if r := a.ask(c.tool, c.args); r.ExitStatus != 3 || !strings.HasPrefix(r.Meaning, "UNKNOWN: ") || !strings.Contains(r.Text, c.why) {
+			t.Errorf("%s %v: %+v", c.tool, c.args, r)
+		}
 	}
 }
 
@@ -278,7 +297,7 @@ func TestMCPInput(t *testing.T) {
 		{"bad format", "walk", walk(map[string]any{"text": unknownRules, "format": "pcapng"}), 2, "use short, text or wide"},
 		{"no rules", "walk", walk(map[string]any{"text": "hello"}), 2, "neither a capture nor a text"},
 		{"no host", "host", map[string]any{"text": unknownRules, "host": "node/x"}, 2, `no host "node/x"`},
-		{"no chain", "rules", map[string]any{"text": unknownRules, "host": "node/node", "chain": "X"}, 2, `no chain "X"`},
+		{"no chain", "rules", map[string]any{"text": unknownRules, "host": "node/node", "chain": "X"}, 2, `no chain "X" is known`},
 		{"chain and word", "rules", map[string]any{"text": unknownRules, "host": "node/node", "chain": "X", "find": "X"}, 2, "not both"},
 		{"long drops", "drops", map[string]any{"seconds": 61}, 2, "from 1 to 60"},
 	} {

@@ -53,6 +53,11 @@ func unknown(h *snapshot.Host, parts ...snapshot.Part) string {
 	return termsafe.Text(strings.Join(reasons, "; "))
 }
 
+// UnknownRules returns why a machine may have other rules than those that are known; "" if all are known.
+func UnknownRules(h *snapshot.Host) string {
+	return unknown(h, snapshot.Rules, snapshot.RulesIPv6, snapshot.NFT, snapshot.Bridge)
+}
+
 // Machine returns what is known of a machine's network. Names of addresses come from owners.
 func Machine(h *snapshot.Host, owners *explain.Owners) []Section {
 	if h == nil || h.FIB == nil {
@@ -273,7 +278,7 @@ func listeners(h *snapshot.Host) Section {
 
 // ruleCounts counts the rules of each table.
 func ruleCounts(h *snapshot.Host) Section {
-	s := section("rules", unknown(h, snapshot.Rules, snapshot.RulesIPv6, snapshot.NFT, snapshot.Bridge), "table", "chains", "rules")
+	s := section("rules", UnknownRules(h), "table", "chains", "rules")
 	for _, t := range ordered(h) {
 		n := 0
 		for _, c := range t.Chains {
