@@ -3,7 +3,7 @@ package docs
 
 import "embed"
 
-// Pages are those pages.
+// Pages holds those pages.
 //
 //go:embed agents.md drops.md glossary.md questions.md walk.md walk-json.md walk-words.md
 var Pages embed.FS

@@ -66,7 +66,7 @@ func labStatus(ctx context.Context, root *cobra.Command, name string) (*mcpserve
 // mostDropSeconds limits how long drops are watched.
 const mostDropSeconds = 60
 
-// dropsArguments are the flags of 'packetwalk drops'.
+// dropsArguments holds the flags of 'packetwalk drops'.
 type dropsArguments struct {
 	Seconds int      `json:"seconds,omitempty" jsonschema:"how long to watch, 1 to 60 (default 10)"`
 	Hosts   []string `json:"hosts,omitempty" jsonschema:"only these hosts"`

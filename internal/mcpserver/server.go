@@ -56,7 +56,7 @@ type Tool struct {
 	Acts bool
 }
 
-// Answer is the answer to a question: what a command prints, and its exit status.
+// Answer holds what a command prints for a question, and its exit status.
 type Answer struct {
 	ExitStatus int
 	Meaning    string // of the exit status here
@@ -66,7 +66,7 @@ type Answer struct {
 	Shorten    string // what a document that is too long leaves out, and how to get it
 }
 
-// result is the structured content of a result.
+// result holds the structured content of a result.
 type result struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`

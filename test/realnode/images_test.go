@@ -42,7 +42,7 @@ func pulled(t *testing.T, w *world.World, node string) {
 		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
 		digests[policy] = w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].imageID}")
 	}
-	hasEvent(t, w, "pull-none", "packetwalk image load") // which is what to do
+	hasEvent(t, w, "pull-none", "packetwalk image load") // the remedy
 	hasEvent(t, w, "pull-always", "Successfully pulled")
 	builtIn(t, w, agnhost)
 	movedTag(t, w, agnhost)

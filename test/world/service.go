@@ -19,9 +19,8 @@ import (
 // serviceLimit is how long a Service may take until it is in force everywhere.
 const serviceLimit = 2 * time.Minute
 
-// WaitService waits until a Service that selects pods is in force on every path, and returns it. Each of these comes at another time: its
-// pods are ready, the API has its front end, each node's rules lead to these pods, and the load balancer's probes found the nodes that have
-// to answer. An answer by one path shows nothing of the others.
+// WaitService waits until a Service that selects pods is in force on every path, and returns it. It waits for ready pods, for the front end
+// in the API, for rules to these pods on each node, and for the load balancer's probes. An answer by one path shows nothing of the others.
 func (w *World) WaitService(t *testing.T, namespace, name string) (service corev1.Service) {
 	t.Helper()
 	machines := w.machines(t)

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// JSON returns a JSON document whose strings, once they are decoded, are as Text shows them. It is for readers that print what they decode.
-// Writer is for those that print the document. The document must be valid.
+// JSON returns a JSON document whose strings, once they are decoded, are as Text shows them. Use it for readers that print what they decode,
+// and Writer for those that print the document. JSON panics if the document is invalid.
 func JSON(document []byte) []byte {
 	var out []byte
 	for {

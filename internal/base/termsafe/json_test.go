@@ -28,7 +28,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add(`{"a\u001b":["\\\"",{"b":"\n"}]}`)
 	f.Fuzz(func(t *testing.T, document string) {
 		if !json.Valid([]byte(document)) {
-			t.Skip()
+			return // JSON is for documents that are valid
 		}
 		got := JSON([]byte(document))
 		if !json.Valid(got) {

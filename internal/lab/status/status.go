@@ -111,7 +111,7 @@ type Outbound struct {
 	Frontends []OutboundFrontend `json:"frontends"`
 }
 
-// OutboundFrontend is how many ports of a public address a node has towards one destination.
+// OutboundFrontend tells how many ports of a public address a node has towards one destination.
 type OutboundFrontend struct {
 	Address netip.Addr `json:"address"`
 	Ports   int        `json:"ports"`
