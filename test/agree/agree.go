@@ -153,6 +153,7 @@ func (v *View) places(all bool) proof.Places {
 // Account counts the results of pairs.
 type Account struct {
 	Pairs, Steps, Agreed int
+	Repeated             int            // walks that disagreed while rules changed, and were done again
 	Wrong                []string       // the pairs that disagree
 	Ends                 map[string]int // how many walks ended so: the kind of end, and whose rule dropped the packet
 
@@ -161,8 +162,9 @@ type Account struct {
 }
 
 func (a *Account) String() string {
-	return fmt.Sprintf("%d pairs, %d steps compared, %d agree; %.2f s a walk, the longest %.2f s (%s); %d pairs disagree", a.Pairs, a.Steps, a.Agreed,
-		a.took.Seconds()/float64(max(a.Pairs, 1)), a.longest.Seconds(), a.slowest, len(a.Wrong))
+	return fmt.Sprintf("%d pairs, %d steps compared, %d agree; %.2f s a walk, the longest %.2f s (%s); "+
+		"%d walks repeated because rules changed; %d pairs disagree", a.Pairs, a.Steps, a.Agreed, a.took.Seconds()/float64(max(a.Pairs, 1)),
+		a.longest.Seconds(), a.slowest, a.Repeated, len(a.Wrong))
 }
 
 // Settle waits until the nodes' rules stop changing.
@@ -227,6 +229,7 @@ func (v *View) Walk(ctx context.Context, p Pair, a *Account) (why string) {
 			break
 		}
 		why += fmt.Sprintf("\nrules changed meanwhile on %v", changed)
+		a.Repeated++
 	}
 	a.Pairs++
 	a.Wrong = append(a.Wrong, p.String())
