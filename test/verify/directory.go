@@ -25,6 +25,11 @@ func OpenDirectory() (*Directory, error) {
 	if err := os.MkdirAll(runsDirectory, 0o700); err != nil {
 		return nil, err
 	}
+	runs, err := lockRuns()
+	if err != nil {
+		return nil, err
+	}
+	defer runs.Close()
 	removeDead()
 	path, err := os.MkdirTemp(runsDirectory, "run")
 	if err != nil {
@@ -39,8 +44,26 @@ func OpenDirectory() (*Directory, error) {
 
 // Close unmounts every namespace of the run, whatever state it is in.
 func (d *Directory) Close() error {
-	err := removeAll(d.path)
-	return errors.Join(err, d.lock.Close())
+	runs, err := lockRuns()
+	if err != nil {
+		return err
+	}
+	defer runs.Close()
+	return errors.Join(removeAll(d.path), d.lock.Close())
+}
+
+// lockRuns keeps other runs from beginning and ending until the file is closed. A directory has no lock of its run just then, and must not be
+// taken for a dead run's.
+func lockRuns() (*os.File, error) {
+	f, err := os.Open(runsDirectory)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", runsDirectory, err)
+	}
+	return f, nil
 }
 
 func lockFile(dir string) (*os.File, error) {
